@@ -1,9 +1,8 @@
-"""Builds the native decoder (segtrain/data/pixels/native), and puts the launcher into the wheel.
+"""Build of the native decoder (segtrain/data/pixels/native), and of wheels that contain the launcher.
 
-The decoder is optional: without its libraries, images take more CPU time. The launcher is launch/, configs/, and the
-files that it sends into containers.
-
-SEGTRAIN_NATIVE=0 leaves it out, SEGTRAIN_NATIVE=1 makes a missing library an error; otherwise it is tried.
+The decoder is optional: without it, reading images takes more CPU time. By default it is built if its libraries are
+installed. SEGTRAIN_NATIVE=0 leaves it out. With SEGTRAIN_NATIVE=1, a failed build is an error. The launcher is launch/,
+configs/, and the files that it sends into containers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ WANTED = os.environ.get("SEGTRAIN_NATIVE", "")
 
 
 class BuildNative(build_ext):
-    """A shared library without Python in it: ctypes loads it, so one build serves every Python version."""
+    """Builds a shared library that does not use Python: ctypes loads it, so one build is enough for all versions."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split(".")).with_suffix(".so"))
@@ -44,7 +43,7 @@ class BuildNative(build_ext):
         print(f"segtrain: without the native decoder ({problem}); reading images takes more CPU", file=sys.stderr)
 
     def copy_extensions_to_source(self) -> None:
-        """Editable installs: a library that was not built cannot be copied."""
+        """For editable installs. Leaves out a library that was not built, which would be an error."""
         self.extensions = [ext for ext in self.extensions if os.path.exists(self.get_ext_fullpath_built(ext))]
         super().copy_extensions_to_source()
 
@@ -55,7 +54,7 @@ class BuildNative(build_ext):
         return [path for path in super().get_outputs() if os.path.exists(path)]
 
     def _configure(self, ext: Extension) -> str:
-        """Adds what was found; returns what is missing, or nothing."""
+        """Adds the libraries that are installed. Returns what is missing, or ""."""
         if not self._compiles("#include <cstdio>\n#include <jpeglib.h>\nint main() { return JPEG_LIB_VERSION == 0; }"):
             return "no C++ compiler, or no libjpeg-turbo headers: apt-get install g++ libjpeg-dev"
         if self._compiles("#include <libdeflate.h>\nint main() { return LIBDEFLATE_VERSION_MAJOR < 0; }"):
@@ -83,13 +82,14 @@ class WithLauncher(build_py):
     """Adds the files of `segtrain launch` to a wheel, in segtrain/_checkout. segtrain/launch.py says why."""
 
     def carried(self) -> list[Path]:
-        found = [*HERE.glob("launch/**/*.py"), *HERE.glob("configs/**/*.yaml"), *HERE.glob("docker/sagemaker/*")]
+        patterns = ("launch/**/*.py", "configs/**/*.yaml", "configs/**/*.sh", "docker/sagemaker/*", "docker/vertex/*")
+        found = [path for pattern in patterns for path in HERE.glob(pattern)]
         return sorted(path.relative_to(HERE) for path in [*found, HERE / "pyproject.toml"] if path.is_file())
 
     def run(self) -> None:
         super().run()
         if self.editable_mode:
-            return  # the checkout itself is used
+            return  # an editable install uses the checkout
         for path in self.carried():
             target = Path(self.build_lib, "segtrain/_checkout", path)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class WithLauncher(build_py):
 
 
 class AnyPython(bdist_wheel):
-    """The library holds no Python: one wheel a platform, for every version."""
+    """Tags one wheel per platform for all versions of Python, because the library does not use Python."""
 
     def get_tag(self) -> tuple[str, str, str]:
         python, abi, platform = super().get_tag()

@@ -9,27 +9,18 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # launch/ is no installed package
 
 from launch.aws.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, Image, runs_on
-from launch.aws.instances import (
-    GPUS,
-    INSTANCES,
-    P3_RETIRED,
-    P3_SIZES_FROM,
-    SIZES_FROM,
-    SMDDP_TYPES_FROM,
-    SPEEDS,
-    SPEEDS_FROM,
-    UNFIT,
-    Instance,
-)
-from launch.aws.prices import LAST_P3, LIST, PRICES_DATED
+from launch.aws.instances import INSTANCES, PRICES_DATED, SMDDP_TYPES_FROM, UNFIT
 from launch.aws.regions import ACCOUNTS_FROM, OFFERED_FROM
+from segtrain.machines import Machine, gpus, sources
+
+FROM = {**sources("sagemaker"), **sources("gpus")}
 
 PAGE = Path(__file__).with_name("sagemaker-images.md")
 
 INTRO = """# SageMaker instance types and images
 
 Which container image runs on which instance type, and what it costs. `python docs/make_images_page.py` writes this page from
-`launch/aws/`; a test keeps it current. The launcher chooses the image from these tables and prints the reason:
+`launch/aws/` and `segtrain/machines/`; a test keeps it current. The launcher chooses the image from these tables and prints the reason:
 
 ```python
 from launch.aws.images import choose
@@ -43,23 +34,25 @@ print(show(choice.findings))
 `--image` chooses another image; the findings then list its problems. It must be in a private ECR registry of the
 job's region, because SageMaker does not pull training images from anywhere else.
 
-You can use every instance type in SageMaker's service model. If a type is newer than this page, a note says that its size,
-price, and speed are unknown. A type that botocore does not know either needs `--unknown-type-ok`.
+You can use every training type that botocore's model of SageMaker lists, except the types
+[at the end of this page](#types-that-segtrain-does-not-run-on). If a type is newer than this page, a note says that its size,
+price, and speed are unknown. If botocore does not know the type either, add `--unknown-type-ok`.
 
-- An image runs on a GPU if its torch has code for it: the same major compute capability, and the same or a lower minor one. So code for
-  sm_80 also runs on sm_86 and sm_89.
+- An image runs on a GPU if its torch was compiled for the same major compute capability as the GPU has, and for the same or a
+  lower minor version. So code for sm_80 also runs on sm_86 and sm_89.
 - Of all images that run, the launcher chooses the newest, which AWS also patches for the longest time.
 - SMDDP, AWS's all-reduce library, is only in images with torch 2.5.1 and earlier, and supports few instance types.
   Since SMDDP 2.3.0, its import fails on other types.
 - `ml.p3.*` is retired: the launcher prints a warning with the most similar types, and submits the job.
 - Images since 2.11 are based on Amazon Linux (`dnf`, Python in `/opt/venv`), earlier ones on Ubuntu (`apt-get`). Both contain the
-  SageMaker training toolkit. AWS documents public addresses for them, but SageMaker needs an image in a registry of the region.
-  AWS keeps the same images there, under the accounts listed in `launch/aws/regions.py`.
+  SageMaker training toolkit. AWS's documentation gives addresses in a public registry for the newer ones, but SageMaker needs an
+  image in a registry of the job's region. AWS keeps the same images there, under the accounts listed in `launch/aws/regions.py`.
 - Images with torch 2.9 and later use CUDA 13, which needs an NVIDIA driver of branch 580 or later. SageMaker chooses
   the driver of the host; a training job cannot. AWS tests these images in training jobs on ml.g4dn.12xlarge.
-- The start script of images since 2.11 compiles a replacement for `gethostname` from `changehostname.c`, but looks for it in
-  `/workspace`, while the file is in `/`. It also calls `jq`, which the Dockerfile does not install. According to its source, the script
-  should still start the training; this has not been tested. segtrain takes the host names from `resourceconfig.json`.
+- In images since 2.11, AWS's start script compiles a replacement for `gethostname` from `changehostname.c`. It looks for this file in
+  `/workspace`, but the file is in `/`, so segtrain's entry script changes to `/` first. The start script also calls `jq`, which the
+  Dockerfile does not install. According to its source, the script should still start the training; this has not been tested.
+  segtrain takes the host names from `resourceconfig.json`.
 """
 
 
@@ -76,23 +69,26 @@ def page() -> str:
 
 
 DATED = (
-    f"Last compared with AWS's list on {IMAGES_DATED}. After {OLD_AFTER_DAYS} days, dry runs warn that the "
-    "table is old.\n"
+    f"Last compared with AWS's list of images on {IMAGES_DATED}. After {OLD_AFTER_DAYS} days, dry runs warn that the "
+    "table is old. Code for: the compute capabilities that the image's torch was compiled for (75 is sm_75). SMDDP: the "
+    "version in the image.\n"
 )
 FIT = (
-    "For each GPU: the newest image whose torch has code for it, how long AWS patches it, and the newest image with SMDDP if the "
-    "type supports it. Speed: training throughput of one GPU, relative to a V100.\n"
+    "For each GPU: its compute capability (code), the newest image that runs on it, the date until which AWS patches that "
+    "image, and the newest image with SMDDP if SMDDP supports the instance type. Speed: training throughput of one GPU, "
+    "relative to a V100; empty if not known.\n"
 )
 TYPES = (
-    f"Price: $ an hour, on demand, training, us-east-1, as of {PRICES_DATED} (p3: the last known). "
-    "Speed: training throughput of all GPUs, relative to 8 V100; empty if not known. Disk: NVMe; 0 means EBS only.\n"
+    f"Price: dollars per hour for on-demand training in us-east-1, as of {PRICES_DATED} (p3: the last known price). Speed: "
+    "training throughput of all GPUs of the instance, relative to 8 V100 GPUs; empty if not known. Disk: local NVMe; "
+    "0 means EBS only.\n"
 )
 SOURCES = f"""## Sources
 
-- Sizes: {SIZES_FROM}; p3: {P3_SIZES_FROM}. Memory is in GiB, disk in GB. Names: botocore 1.44.5. Compute capabilities: developer.nvidia.com/cuda-gpus.
-- Prices: {LIST}; p3 and p3dn: {LAST_P3}.
-- Speeds: {SPEEDS_FROM}; geometric mean of ResNet-50 and SSD in mixed precision on one GPU, multiplied by the number of GPUs.
-- Retirement of p3: {P3_RETIRED}.
+- Sizes: {FROM["ec2"]}; p3: {FROM["ec2-2025"]}. Memory is in GiB, disk in GB. Names: botocore 1.44.5. Compute capabilities: {FROM["arch"]}.
+- Prices: {FROM["list"]}; p3 and p3dn: {FROM["p3-2021"]}.
+- Speeds: {FROM["speed"]}; geometric mean of ResNet-50 and SSD in mixed precision on one GPU, multiplied by the number of GPUs.
+- Retirement of p3: {FROM["p3"]}.
 - SMDDP: {SMDDP_TYPES_FROM}; versions: the Dockerfiles of aws/deep-learning-containers.
 - Images: aws/deep-learning-containers, each with its commit in `launch/aws/images.py`. Registries: {ACCOUNTS_FROM}.
 - Regions: {OFFERED_FROM}.
@@ -126,18 +122,18 @@ def _arches(image: Image) -> str:
 
 def _fit() -> str:
     rows = []
-    for gpu, (arch, _) in GPUS.items():
-        some = next((one for one in INSTANCES.values() if one.gpu == gpu and gpu), None)
+    for gpu in gpus().values():
+        some = next((one for one in INSTANCES.values() if one.gpu == gpu.name), None)
         if some is None:
             continue
         fit = [one for one in IMAGES if runs_on(one, some)]
         smddp = next((one.tag for one in fit if one.smddp), "") if some.smddp else ""
-        speed = f"{SPEEDS[gpu]:.2f}" if gpu in SPEEDS else ""
-        rows.append((gpu, arch, speed, f"`{fit[0].tag}`", fit[0].patched_until, f"`{smddp}`" if smddp else ""))
+        speed = f"{gpu.speed:.2f}" if gpu.speed else ""
+        rows.append((gpu.name, gpu.arch, speed, f"`{fit[0].tag}`", fit[0].patched_until, f"`{smddp}`" if smddp else ""))
     return _table(("GPU", "code", "speed", "newest image", "patched until", "with SMDDP"), rows)
 
 
-def _types(some: Iterable[Instance]) -> str:
+def _types(some: Iterable[Machine]) -> str:
     rows = []
     for one in some:
         gpus = f"{one.gpus} x {one.gpu}" if one.gpus else ""

@@ -1,7 +1,6 @@
-"""The code that travels to the machines: one tar.gz with the package, the configs, and the script that starts a
-process.
+"""The code bundle that the machines get: one tar.gz with the package, the configs, and the script that starts training.
 
-The package is imported from the bundle's folder, which is the working directory of every process.
+Every process has the unpacked bundle as its working directory and imports the package from there.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from launch import native
 from launch.job import CARRIED, PACKAGE, Job, config_file, config_name
 from segtrain.errors import ConfigError
 
-# Settings of the training config that may name a file of the user's.
+# Settings of the training config that may name a file of the user's own.
 FILES = ("data.classes", "data.transforms")
-# Images and clusters bring their own torch, built for their GPUs: pip would replace it.
+# Images and clusters come with a torch that is built for their GPUs, which pip must not replace.
 OF_THE_IMAGE = ("torch", "torchvision")
-_SOURCES = (".py", ".cpp", ".h")
+_SOURCES = (".py", ".cpp", ".h", ".csv")
 _IMPORTED = re.compile(r"^[ \t]*(?:import|from)[ \t]+albumentations\b", re.MULTILINE)
 _PLACE = re.compile(r"[^\s:@]+\.(?:py|ya?ml|json|txt)")
 
 
-def contents(root: Path, job: Job, program: str, packages: Iterable[str] = ()) -> list[tuple[str, Path | bytes]]:
-    """Name in the bundle and file (or bytes), in the order of names. Raises ConfigError for a file that is missing.
+def contents(root: Path, job: Job, program: str = "", packages: Iterable[str] = ()) -> list[tuple[str, Path | bytes]]:
+    """The files of the bundle: (name, path or bytes), sorted by name. Raises ConfigError for a file that is missing.
 
-    ``program``: the file of the repository that becomes train.py and starts a process. ``packages``: further lines of
-    requirements.txt that the platform needs.
+    ``program``: the repository's file that becomes train.py, the script that starts training; "" for a platform that
+    starts a module. ``packages``: further lines for requirements.txt that the platform needs.
     """
     found: dict[str, Path | bytes] = {}
     package = root / "segtrain" if (root / "segtrain").is_dir() else PACKAGE  # a wheel holds ``root`` in the package
@@ -44,9 +43,10 @@ def contents(root: Path, job: Job, program: str, packages: Iterable[str] = ()) -
     found |= native.carried(root)[0]
     for path in sorted((root / "configs").rglob("*.y*ml")):
         name = path.relative_to(root)
-        if name.parts[1] != "jobs" and not _hidden(name):  # jobs name roles and buckets: not the machines' business
+        if name.parts[1] != "jobs" and not _hidden(name):  # configs/jobs has roles and buckets: machines do not need it
             found[name.as_posix()] = path
-    found["train.py"] = _there(root / program, "the script that starts a process")
+    if program:
+        found["train.py"] = _there(root / program, "the script that starts a process")
     if job.config:
         found[config_name(job, root)] = _there(config_file(job, root), f"config={job.config}")
     if job.program != "train.py":
@@ -59,9 +59,9 @@ def contents(root: Path, job: Job, program: str, packages: Iterable[str] = ()) -
 
 
 def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, Any]:
-    """Write the bundle, whole or not at all.
+    """Write the bundle atomically. Returns the number of files, the bytes, and the SHA-256.
 
-    The same files give the same bytes: no times, owners, or rights of this machine.
+    The same files always give the same bytes: the archive has no times, owners, or permissions of this machine.
     """
     content = io.BytesIO()
     with (
@@ -83,8 +83,8 @@ def write(files: Sequence[tuple[str, Path | bytes]], target: Path) -> dict[str, 
 
 
 def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
-    """The package's dependencies without the image's own, those of the extras in use, ``packages``, then the job's own
-    lines.
+    """The text of requirements.txt: the package's dependencies except those that the image has, the extras in use,
+    ``packages``, and the job's own lines.
     """
     text = (root / "pyproject.toml").read_text(encoding="utf-8")
     match = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
@@ -104,8 +104,8 @@ def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
 
 
 def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
-    """Packages of ``log.mlflow``, ``log.wandb`` and ``data.transforms``, which neither segtrain nor the image has:
-    those of the extras of that name.
+    """Packages that ``log.mlflow``, ``log.wandb``, and ``data.transforms`` need, if set. They are extras in
+    pyproject.toml: neither segtrain's dependencies nor the image has them.
     """
     from segtrain.observe.trackers import TRACKERS
 
@@ -118,7 +118,9 @@ def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
 
 
 def _albumentations(pipeline: Any, root: Path) -> bool:
-    """Whether a value of ``data.transforms`` needs that library: a list or a saved file does, code that imports it."""
+    """Whether a value of ``data.transforms`` needs albumentations: a list or a saved file does, and so does code that
+    imports it.
+    """
     if not isinstance(pipeline, str):
         return bool(pipeline)
     place = pipeline.partition("@")[0].rpartition(":")[0]
@@ -129,8 +131,8 @@ def _albumentations(pipeline: Any, root: Path) -> bool:
 
 
 def named_files(job: Job, root: Path) -> list[str]:
-    """Files that ``data.classes`` and ``data.transforms`` name, where they lie below the working directory or the
-    repository: they keep their path. A file elsewhere stays out; a look at the bundle says so.
+    """Relative paths that ``data.classes`` and ``data.transforms`` name, below the working directory or the repository.
+    The files keep these paths in the bundle. A file elsewhere is left out, which the preflight check reports.
     """
     found = []
     for value in file_settings(job, root).values():
@@ -141,19 +143,19 @@ def named_files(job: Job, root: Path) -> list[str]:
 
 
 def file_settings(job: Job, root: Path) -> dict[str, str]:
-    """Those of ``FILES`` that are texts: in the job's settings, else in its config (where PyYAML is installed)."""
+    """The settings in ``FILES`` that are strings, from the job's settings or its config (if PyYAML is installed)."""
     settings = all_settings(job, root)
     return {key: settings[key] for key in FILES if isinstance(settings.get(key), str) and settings[key]}
 
 
 def all_settings(job: Job, root: Path) -> dict[str, Any]:
-    """Settings of the config (where PyYAML is installed) and of the job, by their dotted keys."""
+    """The config's settings (if PyYAML is installed), overridden by the job's own, by their dotted keys."""
     return {**_of_config(config_file(job, root)), **job.settings}
 
 
 def _of_config(path: Path) -> dict[str, Any]:
-    """The settings of a config file by their dotted keys; {} where it cannot be read, which the check of the config
-    says.
+    """The settings of a config file by their dotted keys; {} if the file cannot be read, as the preflight check of the
+    config then reports it.
     """
     try:
         return _parsed(path.read_bytes())
@@ -161,7 +163,7 @@ def _of_config(path: Path) -> dict[str, Any]:
         return {}
 
 
-@lru_cache(maxsize=4)  # it is asked for several times in a look at one job
+@lru_cache(maxsize=4)  # called several times while one job is checked
 def _parsed(text: bytes) -> dict[str, Any]:
     try:
         import yaml
@@ -184,7 +186,7 @@ def _hidden(path: Path) -> bool:
 
 
 def _near(name: str, root: Path) -> Path:
-    """Seen from the working directory, else from the repository."""
+    """The path, relative to the working directory if the file is there, else to the repository."""
     path = Path(name)
     return path if path.is_absolute() or path.is_file() else root / path
 
@@ -205,7 +207,7 @@ def _inside(name: str, key: str) -> str:
 def _there(path: Path, what: str) -> Path:
     if not path.is_file():
         raise ConfigError(
-            f"{what}: there is no file {path}: check the path (seen from the working directory or the repository)",
+            f"{what}: there is no file {path}: check the path (relative to the working directory or the repository)",
             code="file-missing", file=str(path),
         )  # fmt: skip
     return path

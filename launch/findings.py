@@ -1,4 +1,4 @@
-"""Findings of the checks before anything is sent: how bad each is, what is wrong, and the fix."""
+"""Findings of the checks that run before anything is sent: the level of each, what is wrong, and the fix."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 @dataclass(frozen=True)
 class Finding:
-    """``error``: the job would fail or waste money for sure; ``warning``: it may; ``note``: could not be checked, or
-    good to know.
+    """One result of a check. Level ``error``: the job would certainly fail or waste money; ``warning``: it may do so;
+    ``note``: something that could not be checked, or is good to know.
 
-    ``code`` is a stable word for tests and programs, ``message`` names the setting and its value, ``cure`` says what to
-    type, ``source`` where the fact is from, with its date.
+    ``code`` is a stable word for tests and programs. ``message`` names the setting and its value, ``cure`` says what to
+    type, and ``source`` tells where a fact comes from, with its date.
     """
 
     level: Level
@@ -39,9 +39,24 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def show(findings: Iterable[Finding], width: int = 110) -> str:
-    """One paragraph a finding, errors first; "" for none."""
+    """One paragraph per finding, errors first; "" for no findings."""
     ordered = sorted(findings, key=lambda finding: LEVELS.index(finding.level))
     return "\n".join(_paragraph(finding, width) for finding in ordered)
+
+
+def say(findings: list[Finding]) -> None:
+    """Print findings on stderr."""
+    if findings:
+        print(show(findings), file=sys.stderr, flush=True)
+
+
+def refused(findings: list[Finding], what: str) -> bool:
+    """Print findings. If one is an error, also print the consequence ``what`` (such as "not sent"), and return True."""
+    say(findings)
+    bad = errors(findings)
+    if bad:
+        print(f"error: {what}: {len(bad)} of the findings above must be fixed first", file=sys.stderr)
+    return bool(bad)
 
 
 def _paragraph(finding: Finding, width: int) -> str:
@@ -55,7 +70,7 @@ def _paragraph(finding: Finding, width: int) -> str:
 
 
 def agreed(question: str) -> bool:
-    """Whether a person says yes to what costs money; no where nobody can answer."""
+    """Ask the user to confirm something that costs money. False if standard input is not a terminal."""
     if not sys.stdin.isatty():
         print(f"error: {question} Standard input is not a terminal: give --yes", file=sys.stderr)
         return False

@@ -1,5 +1,4 @@
-"""One command for an FSx for Lustre file system that shows a prefix of S3: reused where there is one, else created, and
-checked.
+"""Finds or creates an FSx for Lustre file system that shows an S3 prefix, and checks it.
 
 python launch/fsx.py --data s3://BUCKET/PREFIX/ --subnet subnet-0abc1234 --security-groups sg-0abc1234 --dry-run
 """
@@ -14,11 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # As in sagemaker.py: a script's folder is not for imports.
-    sys.path[:] = [
-        str(ROOT),
-        *(entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent),
-    ]
+    # As in sagemaker.py: Python puts a script's folder first on the path, where it would shadow packages.
+    sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT / "launch")]
 
 from launch.aws import lustre  # noqa: E402
 from launch.aws.arguments import DEFAULT_REGION  # noqa: E402
@@ -36,13 +32,13 @@ def build_parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=command,
         description="Find or create an FSx for Lustre file system that shows a prefix of S3, and check it.",
-        epilog="All names appear at once; the content is loaded on the first read. Changes in S3 appear as well.",
+        epilog="All file names appear at once; a file is loaded when it is first read. Changes in S3 appear as well.",
         allow_abbrev=False,
     )
     parser.add_argument("--data", required=True, metavar="s3://...", help="the prefix")
-    parser.add_argument("--subnet", required=True, metavar="ID", help="where it is, and the jobs that read it")
+    parser.add_argument("--subnet", required=True, metavar="ID", help="of the file system and the jobs that read it")
     parser.add_argument(
-        "--security-groups", required=True, metavar="A,B", help="let TCP 988 and 1018-1023 in from themselves"
+        "--security-groups", required=True, metavar="A,B", help="they must allow TCP 988 and 1018-1023 among themselves"
     )
     parser.add_argument(
         "--gb", type=int, default=lustre.LEAST_GB, help="1200, 2400 or multiples of 2400 (default: 1200)"
@@ -55,7 +51,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
         metavar="MBPS",
         help="MB/s for each TiB: 125, 250, 500 or 1000 (default: 125)",
     )
-    kind.add_argument("--scratch", action="store_true", help="not replicated: for some days")
+    kind.add_argument("--scratch", action="store_true", help="not replicated: for data that is needed for a few days")
     parser.add_argument("--price", type=float, metavar="USD", help="per GB and month, instead of the list's")
     parser.add_argument("--region", help=f"default: AWS_REGION or {DEFAULT_REGION}")
     parser.add_argument("--dry-run", action="store_true", help="print both requests and the cost; ask AWS nothing")
@@ -64,7 +60,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None, command: str = NAME) -> int:
-    """The command line. ``command``: how it was called, for the help."""
+    """Run the command line, and return its exit code. ``command``: its name in the help text."""
     known = build_parser(command).parse_args(arguments)
     groups = tuple(part for part in known.security_groups.split(",") if part)
     throughput = 0 if known.scratch else known.throughput
@@ -80,7 +76,7 @@ def main(arguments: list[str] | None = None, command: str = NAME) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("left: what was begun goes on; the same command finds it again", file=sys.stderr)
+        print("interrupted: what AWS has begun goes on; the same command finds it again", file=sys.stderr)
         return 130
 
 
@@ -91,7 +87,7 @@ def _dry_run(wanted: lustre.WantedFileSystem) -> int:
     }
     print(json.dumps(requests, indent=2))
     print(f"cost     {lustre.cost(wanted)}", file=sys.stderr)
-    print("dry run: nothing was created; whether there is one already was not asked", file=sys.stderr)
+    print("dry run: nothing was created, and AWS was not asked for a file system to reuse", file=sys.stderr)
     return 0
 
 

@@ -1,8 +1,9 @@
-"""The description of a job that every platform shares: a YAML file or keys, then flags, then settings of the training.
+"""The part of a job's description that all platforms share. It comes from a YAML file or keys, then flags, then
+training settings.
 
-A platform derives its own class, whose fields name what it alone knows (machines, data, prices). Each field carries the
-function that reads what people write for it. Imports nothing but the standard library, so that a laptop with a bare
-Python can look at a job; PyYAML only where a YAML file is read.
+A platform derives its own class and adds fields for what only it has (machines, data, prices). Each field holds the
+function that converts a user's input. This module imports only the standard library, so that a bare Python can check a
+job; it needs PyYAML only to read a YAML file.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import segtrain.errors
 from launch import job_values as values
 from segtrain.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[1]  # holds configs/ and docker/ as well: a checkout, or what the wheel carries
-CARRIED = "_checkout"  # that folder in an installed package (setup.py)
+ROOT = Path(__file__).resolve().parents[1]  # has configs/ and docker/ too: a checkout, or CARRIED inside the package
+CARRIED = "_checkout"  # the name of the folder with launch/, configs/, and docker/ in an installed package (setup.py)
 PACKAGE = Path(segtrain.errors.__file__).resolve().parent
 
 Strategy = Literal["single", "ddp", "fsdp", "dp", "smddp"]
 
 
 def option(read: Callable[[Any, str], Any], flag: str = "", **default: Any) -> Any:
-    """A field of a job. ``read``: takes what people write for it and where it is written, and returns the value or
-    raises ConfigError.
+    """A field of a job. ``read(value, where)`` converts a user's input or raises ConfigError; ``where`` is the name of
+    the input in messages.
 
-    ``flag``: its name on the command line, where that is not the field's own. ``default``: as in ``dataclasses.field``.
+    ``flag``: the command-line flag, if it differs from the field's name. ``default``: as in ``dataclasses.field``.
     """
     return field(**default, metadata={"read": read, "flag": flag})
 
@@ -42,7 +43,7 @@ def _settings(value: Any, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """What every platform needs to know. Empty text: the launcher finds or picks it, and says so."""
+    """The settings that every platform needs. If one is an empty text, the launcher chooses a value and reports it."""
 
     name: str = option(values.text, default="segtrain")
     # A config of segtrain: relative to the working directory, or to the repository.
@@ -63,7 +64,7 @@ JobT = TypeVar("JobT", bound=Job)
 
 
 def command(platform: str) -> str:
-    """What a user types to launch on a platform, from here."""
+    """The command that launches on a platform: with an installed package, or in a checkout."""
     return f"segtrain launch {platform}" if PACKAGE in ROOT.parents else f"python launch/{platform}.py"
 
 
@@ -75,53 +76,55 @@ def load_job(
 ) -> JobT:
     """A job from a YAML file or its keys (None: only defaults), then the flags, then ``section.key=value``.
 
-    A flag of None was not given. Raises ConfigError that names the key, the value, and the fix.
+    A flag whose value is None counts as not given. Raises ConfigError that names the key, the value, and the fix.
     """
     return build(kind, described(kind, source), given(kind, flags), overrides)
 
 
 def described(kind: type[Job], source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
-    """The fields that a YAML file or keys set."""
+    """The fields that a YAML file, or a mapping of keys, sets."""
     keys = values.read_mapping(source) if isinstance(source, (str, Path)) else source or {}
     return _checked(kind, keys, label(source))
 
 
 def given(kind: type[Job], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that flags set."""
+    """The fields that are set by flags."""
     return _checked(kind, {key: value for key, value in flags.items() if value not in (None, [], ())}, "")
 
 
 def label(source: str | Path | Mapping[str, Any] | None) -> str:
-    """What messages call the place that keys are from."""
+    """The name that messages use for the source of the keys."""
     return "the job" if isinstance(source, Mapping) else str(source)
 
 
 def build(
     kind: type[JobT], described: Mapping[str, Any], given: Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> JobT:
-    """A job with checked fields. Flags replace the values of the file, except for pairs, which are merged."""
+    """A job from checked fields. Flags replace the values of the file, but key=value pairs, such as labels, merge."""
     added = {item.name for item in fields(kind) if item.metadata["read"] is values.pairs}
     both = {key: {**described[key], **given[key]} for key in added & set(described) & set(given)}
     job = kind(**{**described, **given, **both})
     settings = {**job.settings, **_overrides(kind, overrides)}
     if (other := settings.pop("parallel.strategy", job.strategy)) != job.strategy:
         raise ConfigError(
-            f"parallel.strategy={other} and strategy={job.strategy}: the machines start the ranks of one strategy: "
-            f"say it once, with --strategy {other}",
+            f"parallel.strategy={other} and strategy={job.strategy} differ, but the machines start the ranks of one "
+            f"strategy: set it once, with --strategy {other}",
             code="strategy-twice", found=other, expected=job.strategy,
         )  # fmt: skip
     return replace(job, settings=settings)
 
 
 def config_file(job: Job, root: Path = ROOT) -> Path:
-    """Where ``job.config`` lies: seen from the working directory, else from the repository (it may be in neither)."""
+    """The path of ``job.config``: relative to the working directory if it is there, else to ``root`` (it may be in
+    neither).
+    """
     here = Path(job.config)
     return here if here.is_absolute() or here.is_file() else root / here
 
 
 def config_name(job: Job, root: Path = ROOT) -> str:
-    """The name of ``job.config`` in the bundle of code: its own where it is of the repository's configs, else one in
-    configs/job/.
+    """The name of ``job.config`` in the code bundle: its own path for a file of the repository's configs/, else a name
+    in configs/job/.
     """
     if not job.config:
         return ""
@@ -130,11 +133,11 @@ def config_name(job: Job, root: Path = ROOT) -> str:
 
 
 def _checked(kind: type[Job], keys: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The fields with their right types. Raises ConfigError for an unknown key and a value of another type."""
+    """The fields, converted to their types. Raises ConfigError for an unknown key, or for a value of a wrong type."""
     known = {item.name: item for item in fields(kind)}
     checked: dict[str, Any] = {}
     for key, value in values.known(keys, tuple(known), source or "the flags").items():
-        if value is None:  # a key with nothing behind it: its default
+        if value is None:  # a key without a value keeps its default
             continue
         flag = known[key].metadata["flag"] or f"--{key.replace('_', '-')}"
         checked[key] = known[key].metadata["read"](value, f"{source}: {key}" if source else flag)

@@ -1,4 +1,4 @@
-"""Readers of what people write for a job, such as ``6h`` or ``key=value``: each returns the value or raises
+"""Functions that read a user's input for a job, such as ``6h`` or ``key=value``. Each returns the value or raises
 ConfigError.
 """
 
@@ -18,7 +18,7 @@ _LARGEST = 10**9
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
-    """A YAML (or JSON) file that holds keys. Raises ConfigError for any other."""
+    """The keys and values of a YAML (or JSON) file. Raises ConfigError if the file holds anything else."""
     try:
         content = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -34,7 +34,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
     loaded = _yaml(content, str(path))
     if loaded is not None and not isinstance(loaded, dict):
         raise ConfigError(
-            f"{path} holds a {type(loaded).__name__}, not a mapping: write keys with values, such as instances: 2",
+            f"{path} holds a {type(loaded).__name__}, not a mapping: write keys with values, such as name: camvid",
             code="job-not-keys", file=str(path), found=type(loaded).__name__,
         )  # fmt: skip
     return {str(key): value for key, value in (loaded or {}).items()}
@@ -59,7 +59,7 @@ def _yaml(content: str, source: str) -> Any:
         ) from None
     except yaml.YAMLError as error:
         words = " ".join(str(error).split())
-        # What is refused although it is YAML (a key twice) says so by itself.
+        # A message that begins with "line" is about valid YAML that segtrain refuses, such as a repeated key.
         raise ConfigError(
             f"{source}{': ' if words.startswith('line ') else ' is not valid YAML: '}{words}",
             code="yaml-invalid",
@@ -68,8 +68,8 @@ def _yaml(content: str, source: str) -> Any:
 
 
 def _load_yaml() -> Callable[[str], Any]:
-    """The reader of segtrain's configs, which refuses a repeated key and huge values; plain YAML without pydantic,
-    which it needs.
+    """The function that reads YAML: that of segtrain's configs, which refuses repeated keys and huge values, or
+    ``yaml.safe_load`` if pydantic, which it needs, is not installed.
     """
     try:
         from segtrain.config.yaml_text import load_yaml
@@ -87,9 +87,9 @@ def _near_file(path: Path) -> str:
 
 
 def scalar(content: str, key: str) -> Any:
-    """The value of ``key=content`` as segtrain reads it: YAML, and text where the setting takes text (``{split}.csv``).
+    """The value of ``key=content`` as segtrain reads it: as YAML, or as text for a text setting (``{split}.csv``).
 
-    Without pydantic only YAML; without PyYAML JSON, or the text itself.
+    Without pydantic, it is always read as YAML; without PyYAML, as JSON or else as text.
     """
     try:
         from segtrain.config import parse_overrides
@@ -102,7 +102,7 @@ def scalar(content: str, key: str) -> Any:
 
 
 def _plain(content: str, key: str) -> Any:
-    if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", content):  # YAML 1.1 reads 1e-3 as a text
+    if re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", content):  # YAML 1.1 would read 1e-3 as a string
         return float(content)
     try:
         import yaml
@@ -164,7 +164,7 @@ def number(value: Any, where: str) -> float:
 
 
 def amount(value: Any, where: str) -> float:
-    """A number of dollars or gigabytes: 0 or more."""
+    """A finite number, 0 or more, such as an amount of dollars or gigabytes."""
     if not 0 <= number(value, where) < math.inf:
         raise wrong(where, value, "a number, 0 or more")
     return number(value, where)
@@ -177,7 +177,7 @@ def switch(value: Any, where: str) -> bool:
 
 
 def seconds(value: Any, where: str) -> int:
-    """``6h``, ``90m``, ``2d``, ``3600s``, ``3600``."""
+    """The seconds of a time such as ``6h``, ``90m``, ``2d``, ``3600s``, or ``3600``."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d+)?) ?([smhd]?)", str(value).strip())
     if match is None or isinstance(value, bool):
         raise wrong(where, value, "a time, as 6h, 90m or 3600 (seconds)")
@@ -202,7 +202,7 @@ def mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def known(value: Any, keys: Sequence[str], where: str) -> Mapping[str, Any]:
-    """Keys with values, where each key is one of ``keys``. Raises ConfigError that names the nearest."""
+    """A mapping whose keys are all in ``keys``. Raises ConfigError that names the known key nearest to a wrong one."""
     for key in mapping(value, where):
         if key not in keys:
             near = closest(str(key), keys, 0.5)
@@ -212,9 +212,9 @@ def known(value: Any, keys: Sequence[str], where: str) -> Mapping[str, Any]:
 
 
 def pairs(value: Any, where: str) -> dict[str, str]:
-    """Keys with texts, or the command line's list of ``key=value``.
+    """String keys and values, from a mapping or from the command line's list of ``key=value``.
 
-    A number becomes its text, a switch true or false.
+    A number becomes a string, and a boolean becomes "true" or "false".
     """
     if not isinstance(value, Mapping):
         split = [text(item, where).partition("=") for item in (value if isinstance(value, (list, tuple)) else [value])]
@@ -225,7 +225,7 @@ def pairs(value: Any, where: str) -> dict[str, str]:
         value = {key: content for key, _, content in split}
     found = {}
     for key, content in value.items():
-        if isinstance(key, bool):  # YAML 1.1
+        if isinstance(key, bool):  # YAML 1.1 reads a bare on or off as a boolean
             raise ConfigError(
                 f"{where}: YAML reads a bare on, off, yes, or no as true or false: quote it, as 'on'",
                 code="key-not-text",
@@ -238,7 +238,7 @@ def pairs(value: Any, where: str) -> dict[str, str]:
 
 
 def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``{train: {batch_size: 8}}`` as ``{"train.batch_size": 8}``: a training config has sections with keys."""
+    """Flatten ``{train: {batch_size: 8}}``, the sections of a training config, to ``{"train.batch_size": 8}``."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and "." not in str(key):
@@ -249,7 +249,7 @@ def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def named(content: str) -> tuple[str, str]:
-    """``train=s3://b/p/`` as name and place; the name is "" where there is none."""
+    """Split ``train=s3://b/p/`` into name and address; the name is "" if there is none."""
     match = re.fullmatch(r"([A-Za-z0-9._-]+)=(.*)", content)
     return (match[1], match[2]) if match else ("", content)
 

@@ -1,9 +1,8 @@
-"""The native decoder for container images without it: the library built on this machine, with the libraries that it
-needs.
+"""Puts the native decoder that was built on this machine, and the libraries that it needs, into the code bundle.
 
-An image often has a C++ compiler but no headers of libjpeg, so that nothing can be compiled there. The library contains
-no Python and needs little of its C library, so that one built on an ordinary Linux loads in most images. The run says
-whether it did.
+A container image often has a C++ compiler but no libjpeg headers, so that it cannot compile the decoder. The decoder
+does not link to Python and needs little of glibc, so that a build from an ordinary Linux loads in most images. The
+run reports whether it loaded.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _COMPANIONS = re.compile(r"(/\S*/lib(?:jpeg|deflate)\.so\.\S+)$", re.MULTILINE)
 
 
 def carried(root: Path) -> tuple[dict[str, Path], str]:
-    """Name in the bundle -> file, and ""; or nothing, and why no library can travel."""
+    """The libraries for the bundle (name in the bundle -> file) and ""; or {} and the reason why there are none."""
     package = root / "segtrain" if (root / "segtrain").is_dir() else PACKAGE
     library = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or package / "data/pixels/native" / NAME)
     if not _fits(library):
@@ -46,7 +45,7 @@ def _fits(library: Path) -> bool:
 
 @cache
 def _loaded(library: Path) -> tuple[tuple[Path, ...], str]:
-    """The libraries beyond the system's own that this one loads on this machine; or why it does not load."""
+    """The libjpeg and libdeflate files that ``library`` loads on this machine, and ""; or why it does not load."""
     try:
         ctypes.CDLL(str(library))
         maps = Path("/proc/self/maps").read_text()
@@ -56,6 +55,6 @@ def _loaded(library: Path) -> tuple[tuple[Path, ...], str]:
 
 
 def glibc(files: dict[str, Path]) -> int:
-    """The minor version of glibc that files need: 32 for glibc 2.32."""
+    """The lowest minor version of glibc with which all files load: 32 for glibc 2.32."""
     found = [int(minor) for path in files.values() for minor in re.findall(rb"GLIBC_2\.(\d+)", path.read_bytes())]
     return max(found, default=0)

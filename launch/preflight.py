@@ -1,4 +1,4 @@
-"""Checks of the training config before a job is sent: it loads on the machines, and suits them. Knows no platform."""
+"""Checks of the training config before a job is sent: that it loads, and fits the machines. Used by all platforms."""
 
 from __future__ import annotations
 
@@ -19,13 +19,22 @@ from segtrain.errors import ConfigError, closest
 if TYPE_CHECKING:
     from segtrain.config import Config
 
+_SECRET_NAME = re.compile(r"SECRET|PASSWORD|PASSWD|(API|PRIVATE|ACCESS)_?KEY(?!_ID$)|(^|_)TOKEN$", re.IGNORECASE)
+# Secrets with a known format: AWS, private keys, Hugging Face, GitHub, GitLab, Slack, OpenAI and Anthropic, Google,
+# PyPI, npm, and a password inside a URL.
+SECRET_VALUE = re.compile(
+    r"\bA(KIA|SIA)[0-9A-Z]{16}\b|BEGIN [A-Z ]*PRIVATE KEY|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
+    r"|\bgithub_pat_\w{20,}|\bglpat-[\w-]{15,}|\bxox[abprs]-[\w-]{10,}|\bsk-[\w-]{20,}|\bAIza[\w-]{30,}"
+    r"|\bpypi-[\w-]{30,}|\bnpm_[A-Za-z0-9]{30,}|://[^/\s:@]+:[^/\s:@]+@"
+)
+
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines that train. ``gpus``: of each, None where that is not known; ``gpu`` and ``arch``: as ``A10G`` and
-    ``sm_86``.
+    """The machines that train. ``gpus``: GPUs per host, None if unknown; ``gpu`` and ``arch``: model and compute
+    capability, such as ``A10G`` and ``sm_86``.
 
-    ``ranks``: of all of them; ``local``: of each.
+    ``ranks``: ranks of all hosts together; ``local``: ranks per host.
     """
 
     type: str
@@ -40,9 +49,7 @@ class Machines:
 
 @dataclass(frozen=True)
 class Read:
-    """The config of a job as the machines will see it, None where it cannot be checked, and what was found while
-    reading it.
-    """
+    """The config of a job as the machines will see it (None if it cannot be checked), and findings from reading it."""
 
     config: Config | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -51,7 +58,7 @@ class Read:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def told(self, section: str, key: str, default: Any = "") -> Any:
-        """What the config file or the settings say, before any default."""
+        """The value of a setting in the job's settings, else in the config file, else ``default``."""
         found = self.written.get(section)
         inner = found.get(key, default) if isinstance(found, dict) else default
         return self.settings.get(f"{section}.{key}", inner)
@@ -62,7 +69,9 @@ class Read:
 
 
 def read_config(job: Job, root: Path, data_root: str) -> Read:
-    """``data_root``: where the machines have the data, for a config that does not say it."""
+    """Read a job's config as the machines would. ``data_root``: the place of the data, if neither config nor settings
+    name one.
+    """
     path = config_file(job, root)
     if job.config and not path.is_file():
         there = [f"configs/{found.name}" for found in sorted((root / "configs").glob("*.yaml"))]
@@ -102,7 +111,7 @@ def read_config(job: Job, root: Path, data_root: str) -> Read:
 
 @contextmanager
 def _inside(root: Path) -> Iterator[None]:
-    """Files in a config are named as seen from the code's folder, on the machines as here."""
+    """Work in ``root``: paths in a config are relative to the folder of the code, both here and on the machines."""
     before = os.getcwd()
     os.chdir(root)
     try:
@@ -112,7 +121,7 @@ def _inside(root: Path) -> Iterator[None]:
 
 
 def files_of_weights(config: Config) -> list[tuple[str, str]]:
-    """Setting and place of each file or folder that the run begins with."""
+    """Setting and path of each file or folder with weights that the run starts from."""
     from segtrain.config import is_file_name
 
     named = [("model.init", config.model.init)]
@@ -138,14 +147,14 @@ def batch(config: Config, machines: Machines) -> Iterator[Finding]:
     elif images % world:
         yield warning(
             "batch-uneven",
-            f"{per_step}: {images} images do not divide by {world} ranks ({hint}); each step waits for those "
-            "with one more",
+            f"{per_step}: {images} images are not a multiple of {world} ranks ({hint}); each step waits for the "
+            "ranks with one image more",
             f"train.batch_size={-(-images // world) * world * train.accumulate}",
         )
 
 
 def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
-    """Nothing is said of machines whose GPUs are not known."""
+    """Checks that device, backend, precision, and workers fit the machines. None for machines with unknown GPUs."""
     if machines.gpus is None:
         return
     train = config.train
@@ -177,11 +186,27 @@ def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
         )
 
 
+def class_names(config: Config) -> Iterator[Finding]:
+    """A warning if the names of the classes can only come from a file beside the data."""
+    if config.data.layout in ("folders", "list") and not config.data.classes:
+        yield warning(
+            "classes-unknown",
+            f"data.classes is empty, and data.layout={config.data.layout} has no class names: unless a classes.txt is "
+            "at the top of the data, the job ends at its start",
+            "data.classes=[background, road, ...], in the order of the ids",
+        )
+
+
+def looks_secret(name: str, text: str) -> bool:
+    """Whether a variable or a setting looks like a secret, by its name or by its value."""
+    return bool((_SECRET_NAME.search(name) and text) or SECRET_VALUE.search(text))
+
+
 def trackers(job: Job, config: Config) -> Iterator[Finding]:
-    """A tracker must be a server that the machines reach: what lies on them is gone with them."""
+    """A tracker must be a server that the machines can reach: what is stored on a machine is lost when the job ends."""
     tracker = config.log.mlflow
     if re.match(r"https?://(localhost|127\.[\d.]+|0\.0\.0\.0|\[::1\])([:/]|$)", tracker):
-        yield error("mlflow-here", f"log.mlflow={tracker!r} means the job's own container", "a server that it reaches")
+        yield error("mlflow-here", f"log.mlflow={tracker!r} is the job's own container", "a server that it can reach")
     if tracker and not tracker.startswith(("https://", "http://", "arn:aws", "databricks")):
         yield warning(
             "mlflow-local", f"log.mlflow={tracker!r} is on the job's machine, and lost with it", "a server: https://..."
@@ -196,7 +221,7 @@ def trackers(job: Job, config: Config) -> Iterator[Finding]:
 
 
 def files(job: Job, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
-    """Files that settings name must lie in the bundle, under that name."""
+    """An error for each file that a setting names but the bundle does not have under that name."""
     for key, text in file_settings(job, root).items() if bundled else ():
         path = re.sub(r"(:\w+)?(@[0-9a-f]{8})?$", "", text)
         if ":" in text and not path.endswith((".py", ".yaml", ".yml", ".json")):
@@ -205,5 +230,5 @@ def files(job: Job, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
             yield error(
                 "file-not-bundled",
                 f"{key}={text!r}: {path} does not travel with the job",
-                f"put it below the working directory, as configs/{Path(path).name}, and name it so",
+                f"put it below the working directory, such as configs/{Path(path).name}, and set {key} to that path",
             )

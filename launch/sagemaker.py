@@ -1,15 +1,14 @@
-"""One command from a laptop to a SageMaker training job: look first, rehearse here, then send, follow and fetch.
+"""One command to run a SageMaker training job from a laptop: check it, rehearse it here, send it, follow it, and fetch
+its results.
 
 python launch/sagemaker.py --instances 5 --type ml.p3.16xlarge --dry-run
-python launch/sagemaker.py --job configs/jobs/sagemaker.yaml train.duration=80ep --rehearse
+python launch/sagemaker.py --job configs/jobs/sagemaker.yaml --rehearse
 python launch/sagemaker.py --job configs/jobs/sagemaker.yaml train.duration=80ep
 """
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,22 +20,21 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
     # Python puts a script's folder first on the path, where `import sagemaker` would find the script itself.
-    sys.path[:] = [
-        str(ROOT),
-        *(entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent),
-    ]
+    sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT / "launch")]
 
+from launch import console  # noqa: E402
 from launch.aws.arguments import DEFAULT_REGION, MOST_HOSTS, OF_A_REHEARSAL, build_parser, refuse_together  # noqa: E402
 from launch.aws.job import COMMAND, SageMakerJob, load_job  # noqa: E402
-from launch.aws.prepare import Source, code_place, prepare, read, refused, say, sound  # noqa: E402
+from launch.aws.preflight.machines import ranks  # noqa: E402
+from launch.aws.prepare import Source, code_place, prepare, read, sound  # noqa: E402
 from launch.aws.prepare import upload_code as upload_code  # noqa: E402
-from launch.findings import Finding, agreed, errors  # noqa: E402
-from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError  # noqa: E402
+from launch.findings import Finding, agreed, errors, refused  # noqa: E402
+from launch.rehearse.cluster import PLANTS  # noqa: E402
+from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
 if TYPE_CHECKING:
     from launch.aws.tune import Tuning
 
-DEFAULT_BATCH = 8  # of configs/scenes.yaml
 NOT_OF_THE_JOB = {
     *("settings", "dry_run", "rehearse", "attach", "stop", "update", "tune", "yes", "no_follow", "job"),
     *OF_A_REHEARSAL,
@@ -44,42 +42,40 @@ NOT_OF_THE_JOB = {
 
 
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
-    """The command line. ``command``: how it was called, for the help."""
+    """Run the command line, and return its exit code. ``command``: its name in the help text."""
     known = vars(build_parser(command).parse_intermixed_args(arguments))
-    try:
-        refuse_together(known)
-        if {"attach", "stop", "update"} & set(known):
-            return _come_back(known)
-        flags = {key: value for key, value in known.items() if key not in NOT_OF_THE_JOB}
-        job = load_job(known.get("job"), flags, known.get("settings", []))
-        if not {"job", "config"} & set(known):
-            job = _spread(job)
-        tuning = _tuning(known)
-        if known.get("dry_run"):
-            return _dry_run(job, tuning)
-        return _rehearse(job, known) if known.get("rehearse") else _send(job, known, tuning)
-    except SegtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted: nothing was sent", file=sys.stderr)
-        return 130
+    return console.run(_act, known, stop="told to stop", update="changed")
+
+
+def _act(known: dict[str, Any]) -> int:
+    refuse_together(known)
+    if {"attach", "stop", "update"} & set(known):
+        return _come_back(known)
+    flags = {key: value for key, value in known.items() if key not in NOT_OF_THE_JOB}
+    job = load_job(known.get("job"), flags, known.get("settings", []))
+    if not {"job", "config"} & set(known):
+        job = console.spread(job, ranks(job))
+    tuning = _tuning(known)
+    if known.get("dry_run"):
+        return _dry_run(job, tuning)
+    return _rehearse(job, known) if known.get("rehearse") else _send(job, known, tuning)
 
 
 def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
-    """The CreateTrainingJob request of a job: a file, its keys, or a Job; ``settings``: section.key=value.
+    """The CreateTrainingJob request of a job. ``job``: a file, its keys, or a SageMakerJob; ``settings``: a list of
+    section.key=value.
 
     For notebooks: ``boto3.client("sagemaker").create_training_job(**request(job))`` after ``upload_code(job, ...)``.
-    Asks AWS nothing. What would fail raises ConfigError; what is doubtful is printed on stderr.
+    Makes no calls to AWS. Errors in the job raise ConfigError; warnings and notes are printed on stderr.
     """
     return sound(job, settings)[1]
 
 
 def estimator(job: Source, settings: Sequence[str] = (), session: Any = None, **other: Any) -> Any:
-    """A ``sagemaker.pytorch.PyTorch`` of SDK v2 that sends the same request; train with ``.fit(inputs(job))``.
+    """A ``sagemaker.pytorch.PyTorch`` of SDK v2 that sends the same request. To train: ``.fit(inputs(job))``.
 
-    ``session``: a Session or PipelineSession of the SDK; ``other``: further arguments of ``PyTorch``, which win. Checks
-    as ``request`` does.
+    ``session``: a Session or PipelineSession of the SDK; ``other``: further arguments for ``PyTorch``, which override
+    the job's. Makes the same checks as ``request``.
     """
     from launch.aws import notebook
 
@@ -89,22 +85,11 @@ def estimator(job: Source, settings: Sequence[str] = (), session: Any = None, **
 
 
 def inputs(job: Source) -> dict[str, Any]:
-    """The data of a job for the ``fit`` of its estimator: a TrainingInput or FileSystemInput for each channel."""
+    """The ``inputs`` argument of the estimator's ``fit``: a TrainingInput or FileSystemInput for each data channel."""
     from launch.aws import notebook
 
     notebook.sdk()
     return notebook.inputs(read(job, ()))
-
-
-def _spread(job: SageMakerJob) -> SageMakerJob:
-    """The default config's batch is for one machine: without a config of the user's own, two images for each rank."""
-    from launch.aws.preflight.machines import ranks
-
-    if "train.batch_size" in job.settings or ranks(job) <= DEFAULT_BATCH // 2:
-        return job
-    images = 2 * ranks(job)
-    say([Finding("note", "batch", f"no --config is given: {job.config} with train.batch_size={images}, two per rank")])
-    return replace(job, settings={**job.settings, "train.batch_size": images})
 
 
 def _tuning(known: dict[str, Any]) -> Tuning | None:
@@ -118,27 +103,20 @@ def _tuning(known: dict[str, Any]) -> Tuning | None:
 
 
 def _tuned(job: SageMakerJob, request: dict[str, Any], tuning: Tuning) -> tuple[dict[str, Any], list[Finding]]:
-    """The request of a tuning job from that of its training jobs, and what is wrong with it."""
+    """The request of a tuning job, made from the request of its training jobs, and findings about it."""
     from launch.aws import tune
 
     whole = tune.request(job, request, tuning, datetime.now(timezone.utc))
     return whole, list(tune.findings(job, whole, tuning, ROOT))
 
 
-def _dry_run(job: SageMakerJob, tuning: Tuning | None = None) -> int:
-    """The request on stdout, what is wrong with it on stderr."""
+def _dry_run(job: SageMakerJob, tuning: Tuning | None) -> int:
+    """Print the request on stdout, and the findings and the cost on stderr."""
     job, request, findings = prepare(job)
     if tuning is not None:
         request, more = _tuned(job, request, tuning)
         findings += more
-    bad = errors(findings)
-    try:
-        print(json.dumps(request, indent=2), flush=True)
-    finally:  # also where the reader of the request has gone (`| head`)
-        say(findings)
-        _say_cost(job, tuning)
-        print(f"dry run: nothing was sent{f'; {len(bad)} errors would stop it' if bad else ''}", file=sys.stderr)
-    return EXIT_ERROR if bad else 0
+    return console.dry_run(request, findings, lambda: _say_cost(job, tuning))
 
 
 def _say_cost(job: SageMakerJob, tuning: Tuning | None = None) -> None:
@@ -152,37 +130,13 @@ def _say_cost(job: SageMakerJob, tuning: Tuning | None = None) -> None:
 def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
     from launch.aws.bundle import build
     from launch.aws.rehearse.run import rehearse
-    from launch.rehearse.cluster import read_plant
-    from launch.rehearse.fit import shorter
 
-    plant = read_plant(known.get("plant", ""))
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
-    folder = known.get("folder") or Path(tempfile.mkdtemp(prefix="segtrain-rehearsal-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    bundle = folder / "sourcedir.tar.gz"
-    build(ROOT, job, bundle)
-    told = any(setting.startswith("train.duration=") for setting in known.get("settings", []))
-    short = {} if told else shorter(job, plant.at if plant.kind != "fail" else 0)
-    if short:
-        print(
-            f"note: a short training, train.duration={short['train.duration']}: give train.duration=... to choose",
-            flush=True,
-        )
-    report = rehearse(
-        job,
-        request,
-        bundle,
-        hosts=known["hosts"] if "hosts" in known else None if job.groups else min(job.hosts, MOST_HOSTS),
-        procs=known.get("procs"),
-        sample=known.get("sample"),
-        plant=known.get("plant", ""),
-        settings=short,
-        folder=folder,
-        say=lambda text: print(text, flush=True),
-    )
-    return int(report.exit_code)
+    hosts = known["hosts"] if "hosts" in known else None if job.groups else min(job.hosts, MOST_HOSTS)
+    given = console.rehearsal(job, known, PLANTS, "sourcedir.tar.gz", build)
+    return int(rehearse(job, request, hosts=hosts, **given).exit_code)
 
 
 def _send(job: SageMakerJob, known: dict[str, Any], tuning: Tuning | None = None) -> int:
@@ -190,7 +144,7 @@ def _send(job: SageMakerJob, known: dict[str, Any], tuning: Tuning | None = None
     from launch.aws.cloud import connect, fill, upload
     from launch.aws.preflight.online import online
 
-    located, asked, said = prepare(job)  # all that needs no account is said before one is asked for
+    located, asked, said = prepare(job)  # offline findings are printed before credentials are needed
     if tuning is not None:
         said += _tuned(located, asked, tuning)[1]
     if refused(said, "nothing was sent"):
@@ -200,7 +154,7 @@ def _send(job: SageMakerJob, known: dict[str, Any], tuning: Tuning | None = None
     job, request, findings = prepare(fill(replace(job, region=located.region), clients))
     whole, more = (request, []) if tuning is None else _tuned(job, request, tuning)
     findings += more
-    if not errors(findings):  # what fails already needs no call
+    if not errors(findings):  # with an error, the job is not sent anyway, so AWS is not asked
         findings += online(job, request, clients)
     if refused([finding for finding in findings if finding not in said], "nothing was sent"):
         return EXIT_ERROR
@@ -219,12 +173,16 @@ def _start(clients: Any, job: SageMakerJob, request: dict[str, Any], no_follow: 
     """Send a training or a tuning job, and follow it."""
     from launch.aws import cloud, tuning_job
 
-    if "HyperParameterTuningJobName" in request:
-        print(f"sent {tuning_job.submit(clients, request)}", flush=True)
-        name = request["HyperParameterTuningJobName"]
-        return 0 if no_follow else tuning_job.follow(clients, name, say=lambda text: print(text, flush=True))
-    print(f"sent {cloud.submit(clients, request)}", flush=True)
-    name = request["TrainingJobName"]
+    tunes = "HyperParameterTuningJobName" in request
+    name = request["HyperParameterTuningJobName" if tunes else "TrainingJobName"]
+    try:
+        print(f"sent {(tuning_job if tunes else cloud).submit(clients, request)}", flush=True)
+    except KeyboardInterrupt:
+        stop = tuning_job.stop_command(name, job.region) if tunes else f"{COMMAND} --stop {name} --region {job.region}"
+        print(f"interrupted: {name} may have been sent, and is billed if it runs. Stop it: {stop}", file=sys.stderr)
+        return 130
+    if tunes:
+        return 0 if no_follow else tuning_job.follow(clients, name, say=console.out)
     if no_follow:
         print(f"follow it: {COMMAND} --attach {name} --region {job.region}")
         return 0
@@ -236,19 +194,17 @@ def _come_back(known: dict[str, Any]) -> int:
     from launch.aws.follow import stop
     from launch.aws.update import update, wanted
 
-    for word in ("dry_run", "rehearse", "tune"):  # --stop NAME --dry-run must not stop it
-        if word in known:
-            raise ConfigError(
-                f"--{word.replace('_', '-')} is for a new job, not for one that has been sent: leave it out"
-            )
     flags = {key: value for key, value in known.items() if key not in (*NOT_OF_THE_JOB, "region")}
     changes = wanted(flags) if "update" in known else {}
+    console.refuse_others(
+        known, ("update", "stop", "attach", "region", *changes, *(["price"] if "attach" in known else []))
+    )
     region = known.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     clients = connect(region or DEFAULT_REGION)
     if "stop" in known:
-        return stop(clients, known["stop"], lambda text: print(text, flush=True))
+        return stop(clients, known["stop"], console.out)
     if "update" in known:
-        return update(clients, known["update"], changes, lambda text: print(text, flush=True))
+        return update(clients, known["update"], changes, console.out)
     return _follow(clients, known["attach"], None, known.get("price"))
 
 
@@ -258,15 +214,11 @@ def _follow(clients: Any, name: str, job: SageMakerJob | None, price: float | No
     return follow(
         clients,
         name,
-        say=lambda text: print(text, flush=True),
+        say=console.out,
         folder=Path("runs") / name,
         price=job.price if job else price,
     )
 
 
 if __name__ == "__main__":
-    try:
-        raise SystemExit(main())
-    except BrokenPipeError:  # `... --dry-run | head`: whoever read has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from None
+    console.script(main)

@@ -30,7 +30,8 @@ __version__ = "0.1.0"
 
 __all__ = ["Config", "Predictor", "Run", "data", "evaluate", "export", "load", "losses", "train"]
 
-# Where the names are that are not modules. The packages train and evaluate can be called.
+# Name -> the module to import it from. Names in __all__ that are missing here are modules; train and evaluate are also
+# callable (see callable_module.py).
 _HOME = {
     "Config": "config", "Predictor": "infer.predictor", "Run": "api", "export": "infer.export",
     "load": "infer.predictor",

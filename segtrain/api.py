@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder. ``done`` is false if a signal stopped the training: the same call resumes it."""
+    """A run folder. ``done`` is false if the training did not end, as after a signal: ``train`` then resumes it."""
 
     path: Path
     done: bool = None  # type: ignore[assignment]
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def scores(self) -> NamedScores:
-        """The best scores so far. To be read on the host of rank 0. Raises DataError if nothing was scored yet."""
+        """The best scores so far. Read them on the host of rank 0. Raises DataError if nothing was scored yet."""
         from segtrain.evaluate.load import read_description
 
         found = [event["scores"] for event in curve(read_journal(self.path), "eval")]
@@ -88,8 +88,8 @@ def train(
     train_data, val_data: map-style datasets with items (image uint8 (H, W, 3) RGB, mask of class ids (H, W), id).
     trackers: objects with the methods of ``segtrain.observe.tracker.Tracker``; rank 0 calls them.
 
-    It trains in this process. Under torchrun every rank calls it. ``parallel.procs=N`` starts N processes, which works
-    without parts of your own only. Raises SegtrainError.
+    Training runs in this process. Under torchrun, every rank must call this function. With ``parallel.procs=N``,
+    N processes train; then you cannot pass a model, criterion, data, or trackers. Raises SegtrainError.
     """
     from segtrain.parallel.cluster import discover
     from segtrain.train import early
@@ -112,7 +112,7 @@ def train(
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Leave torch's random number generators and the threads of OpenCV as they were."""
+    """Restore torch's random number generators and OpenCV's number of threads at the end."""
     import cv2
     import torch
 
@@ -126,7 +126,7 @@ def _kept() -> Iterator[None]:
 
 
 def _processes(config: Config, own_parts: bool) -> int:
-    """One process, unless ``parallel.procs`` is a number."""
+    """The number of processes to train with: 1, unless ``parallel.procs`` is a number."""
     procs = config.parallel.procs
     if procs in ("auto", 1):
         return 1
@@ -143,7 +143,7 @@ def _processes(config: Config, own_parts: bool) -> int:
 
 @contextmanager
 def _other_ranks(config: Config, ranks: int) -> Iterator[Cluster]:
-    """Processes that train the same config as ranks 1 to ``ranks - 1``. Yields the cluster of rank 0."""
+    """Start processes that train the same config, as ranks 1 to ``ranks - 1``. Yields the ``Cluster`` for rank 0."""
     from segtrain.parallel import spawn
 
     with tempfile.TemporaryDirectory() as folder:

@@ -15,9 +15,19 @@ EXAMPLES = """examples:
   segtrain train configs/camvid_cpu.yaml data.root=CamVid        section.key=value overrides the file
   torchrun --nproc-per-node 8 -m segtrain train configs/camvid_cpu.yaml data.root=CamVid train.batch_size=16
 """
-RUN = "run folder, s3://BUCKET/PREFIX, or sagemaker:JOB"
-# Where `segtrain launch` can start training: a module of launch/ with ``main(arguments, command)``, and its help.
-PLATFORMS = {"sagemaker": "a training job on Amazon SageMaker", "fsx": "an FSx for Lustre file system linked to S3"}
+RUN = "run folder, gs://BUCKET/PREFIX (s3://, az://), or sagemaker:JOB"
+WEIGHTS = "run folder, also in a bucket (gs://BUCKET/PREFIX, s3://, az://)"
+# Subcommands of `segtrain launch`, with their help texts. Each names a module in launch/ that has a function
+# ``main(arguments, command)``.
+PLATFORMS = {
+    "sagemaker": "a training job on Amazon SageMaker",
+    "vertex": "a custom job on Vertex AI",
+    "slurm": "a batch job on a Slurm cluster",
+    "ray": "ranks on a Ray cluster, by Ray Train",
+    "fsx": "an FSx for Lustre file system linked to S3",
+    "cluster": "check a recipe of AWS ParallelCluster",
+    "lustre": "archive folders of FSx for Lustre to S3, and bring them back",
+}
 CONFIG = "YAML file (default: every setting at its default)"
 
 
@@ -47,14 +57,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _command(subparsers: Any, name: str, call: Callable[..., int | None], text: str, **more: Any) -> _Parser:
-    """A new command that calls ``call``. ``text``: its line in the list of commands."""
+    """Add a command that calls ``call``. ``text`` describes the command in the list of all commands."""
     parser: _Parser = subparsers.add_parser(name, help=text, **more)
     parser.set_defaults(call=call)
     return parser
 
 
 def _take_settings(parser: argparse.ArgumentParser) -> None:
-    """Show settings in usage and help. They are not arguments of the parser, which leaves unknown words to ``main``."""
+    """Mention ``section.key=value`` settings in the command's usage and help.
+
+    They are not declared as arguments. The parser returns unknown words, and cli.py reads them as settings.
+    """
     usage = parser.format_usage().removeprefix("usage: ").rstrip()
     parser.usage = f"{usage} [section.key=value ...]".replace("%", "%%")
     parser.epilog = "section.key=value changes a setting; `segtrain train --print-config` lists all settings"
@@ -71,14 +84,14 @@ def _which(parser: argparse.ArgumentParser) -> None:
 
 def _train(subparsers: Any) -> None:
     train = _command(subparsers, "train", commands.train, "train a model")
-    train.add_argument("config", nargs="?", help=f"{CONFIG}, which trains a small model on generated scenes")
+    train.add_argument("config", nargs="?", help=f"{CONFIG}; the defaults train a small model on generated scenes")
     train.add_argument("--print-config", action="store_true", help="print the resolved config and exit")
     _take_settings(train)
 
 
 def _eval(subparsers: Any) -> None:
     score = _command(subparsers, "eval", commands.score, "evaluate a checkpoint of a run")
-    score.add_argument("run", type=Path, help="run folder")
+    score.add_argument("run", help=WEIGHTS)
     _which(score)
     score.add_argument("--images", metavar="DIR", type=Path, help="write all scores, and the worst and best pictures")
     score.add_argument("--confusion", metavar="FILE", type=Path, help="write the confusion matrix to FILE.csv or .json")
@@ -88,9 +101,9 @@ def _eval(subparsers: Any) -> None:
 
 def _predict(subparsers: Any) -> None:
     predict = _command(subparsers, "predict", commands.predict, "predict masks and overlays for images")
-    predict.add_argument("run", type=Path, help="run folder, or the folder of an export")
+    predict.add_argument("run", help=f"{WEIGHTS}, or the folder of an export")
     predict.add_argument("images", nargs="+", help="image files or folders; also settings such as eval.tile=[512,512]")
-    predict.add_argument("--out", type=Path, default=Path("predictions"), help="output folder (default: predictions)")
+    predict.add_argument("--out", default="predictions", help="output folder (default: predictions)")
     predict.add_argument("--no-overlay", action="store_true", help="write masks only")
     predict.add_argument("--probabilities", action="store_true", help="also write .npz files: float16 (C, H, W)")
     _which(predict)
@@ -100,20 +113,27 @@ def _predict(subparsers: Any) -> None:
 
 def _export(subparsers: Any) -> None:
     export = _command(subparsers, "export", commands.export, "export a run as safetensors and as a verified ONNX file")
-    export.add_argument("run", type=Path, help="run folder")
-    export.add_argument("--out", type=Path, default=None, help="output folder (default: RUN/export)")
+    export.add_argument("run", help=WEIGHTS)
+    export.add_argument("--out", help="output folder, also in a bucket (default: RUN/export, or NAME-export here)")
     export.add_argument("--formats", default="safetensors,onnx", help="comma-separated (default: safetensors,onnx)")
     _which(export)
 
 
 def _data(subparsers: Any) -> None:
-    data = subparsers.add_parser("data", help="check, pack, or convert a data set")
+    data = subparsers.add_parser("data", help="check, fetch, pack, or convert a data set")
     data = data.add_subparsers(required=True, metavar="COMMAND")
     check = _command(data, "check", commands.data_check, "report every fault of a data set, and its class statistics")
-    check.add_argument("dir", help="folder of the data set")
+    check.add_argument("dir", help="folder of the data set, or s3://BUCKET/FOLDER")
     check.add_argument("--split", action="append", help="split to check (default: train and val)")
+    check.add_argument("--sample", type=int, metavar="N", help="check only N random images of each split")
+    check.add_argument("--seed", type=int, default=0, help="choose another sample (default: 0)")
     _json(check)
     _take_settings(check)
+    fetch = _command(data, "fetch", commands.data_fetch, "copy a data set in a bucket into the disk cache")
+    fetch.add_argument("place", help="s3://BUCKET/FOLDER, or a config file with such a data.root")
+    fetch.add_argument("--split", action="append", help="split to fetch (default: all; of a config: train and val)")
+    _json(fetch)
+    _take_settings(fetch)
     _pack(data)
     convert = _command(data, "convert", commands.data_convert, "rewrite a data set with PNG masks of class ids")
     convert.add_argument("dir", metavar="SRC", help="folder of the data set, in any layout of files")
@@ -124,8 +144,8 @@ def _data(subparsers: Any) -> None:
 
 def _pack(data: Any) -> None:
     pack = _command(data, "pack", commands.data_pack, "pack a data set into indexed tar shards, and verify them")
-    pack.add_argument("dir", metavar="SRC", help="folder of the data set, in any layout")
-    pack.add_argument("folder", metavar="DST", help="output folder for the shards")
+    pack.add_argument("dir", metavar="SRC", help="folder of the data set, in any layout, or s3://BUCKET/FOLDER")
+    pack.add_argument("folder", metavar="DST", help="output folder for the shards, or s3://BUCKET/FOLDER")
     pack.add_argument("--split", action="append", help="split to pack (default: all splits of SRC)")
     pack.add_argument(
         "--image",
@@ -145,9 +165,10 @@ def _pack(data: Any) -> None:
 
 
 def _analysis(subparsers: Any) -> None:
-    """What runs have left behind."""
+    """Commands that read the output of runs: runs, report, diff, and diagnose."""
     runs = _command(subparsers, "runs", commands.runs, "list runs in a table")
-    runs.add_argument("dir", nargs="?", default="runs", help="folder of runs, or s3://BUCKET/PREFIX (default: runs)")
+    places = "folder of runs, gs://BUCKET/PREFIX, or vertex:EXPERIMENT (default: runs)"
+    runs.add_argument("dir", nargs="?", default="runs", help=places)
     _json(runs, "print one JSON object per run")
 
     report = _command(subparsers, "report", commands.report, "write a run's report as one HTML page")
@@ -162,7 +183,18 @@ def _analysis(subparsers: Any) -> None:
     diagnose = _command(subparsers, "diagnose", commands.diagnose, "find why a run is slow, and what a fix would gain")
     diagnose.add_argument("run", help=f"{RUN}, or a copy of a job's output; the run may still be running")
     diagnose.add_argument("--against", metavar="FIXED", help="run with the fix: check the prediction against it")
+    types = "type of the run's machines, such as ml.g5.xlarge, for the cost of each fix (SageMaker jobs know it)"
+    diagnose.add_argument("--on", metavar="TYPE", default="", help=types)
     _json(diagnose)
+
+    plan = _command(subparsers, "plan", commands.plan, "predict time and cost on other machines from a past run")
+    plan.add_argument("--like", required=True, metavar="RUN", help=f"{RUN}: what its steps and samples cost is known")
+    plan.add_argument("--on", metavar="TYPE", default="", help=types)
+    plan.add_argument("--hosts", default="1,2,4,8,16", help="numbers of machines (default: 1,2,4,8,16)")
+    plan.add_argument("--deadline", default="", metavar="TIME", help="the cheapest that ends in time: 90m, 2h")
+    plan.add_argument("--budget", type=float, default=0.0, metavar="USD", help="the fastest that costs at most this")
+    plan.add_argument("--all", action="store_true", help="all types and numbers of machines")
+    _json(plan)
 
 
 def _profile(subparsers: Any) -> None:
@@ -176,7 +208,7 @@ def _profile(subparsers: Any) -> None:
 
 
 def _launch(subparsers: Any) -> None:
-    """The launcher has parsers of its own, so these take every argument as it is."""
+    """The launcher has its own parsers, so these subcommands pass all arguments on unchanged."""
     launch = subparsers.add_parser("launch", help="train on a cloud: check the job, rehearse it here, submit, follow")
     platforms = launch.add_subparsers(required=True, metavar="PLATFORM", dest="platform")
     for platform, text in PLATFORMS.items():
@@ -191,7 +223,7 @@ def _prove(subparsers: Any) -> None:
 
 
 def _machine(subparsers: Any) -> None:
-    """What this machine can do."""
+    """Commands that measure and check this machine: bench and doctor."""
     bench = subparsers.add_parser("bench", help="measure parts of a run on this machine")
     parts = bench.add_subparsers(required=True, metavar="COMMAND")
     rates = _command(parts, "data", commands.bench_data, "measure the input pipeline, and whether GPUs wait for it")

@@ -9,9 +9,9 @@ from typing import Any
 
 
 def make_callable(name: str, home: str, function: str) -> None:
-    """Let calling the module ``name`` call ``function`` of the module ``home``, which is imported at the first call.
+    """Make the module ``name`` callable. A call imports the module ``home`` and calls its ``function``.
 
-    A function cannot take the module's name: the import system puts the module there whenever it is imported.
+    A function cannot take the place of the module: each import would put the module back.
     """
 
     class CallableModule(ModuleType):

@@ -40,7 +40,7 @@ def step_of(path: Path) -> int:
 def fingerprint(path: Path) -> str:
     """SHA-256 of the checksums in a checkpoint's ZIP directory: equal on two hosts whose files are equal.
 
-    Raises CheckpointError when the file is not there, or torn.
+    Raises CheckpointError if the file is missing or incomplete.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -63,14 +63,14 @@ class Best:
 
 
 def best_of(state: Mapping[str, Any]) -> Best | None:
-    """The best step according to a checkpoint's state; None if nothing was scored or an early version wrote it."""
+    """The best step according to a checkpoint's state. None if nothing was scored, or in states of early versions."""
     step, miou = state.get("best_step"), state.get("best_miou")
     known = type(step) is int and step > 0 and isinstance(miou, float)
     return Best(step, miou) if known else None  # type: ignore[arg-type]
 
 
 def named_best(run_dir: Path) -> Best | None:
-    """The best step by best.json; None where the file is missing or damaged."""
+    """The best step according to best.json; None if the file is missing or damaged."""
     try:
         found = json.loads(Path(run_dir, "best.json").read_text(encoding="utf-8"))
         best = Best(int(found["step"]), float(found["miou"]))
@@ -85,10 +85,10 @@ def write_best(run_dir: Path, best: Best) -> None:
 
 
 def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, list[str]]:
-    """Make best.json agree with the checkpoint that a run resumes from. Returns the best, and a remark per change.
+    """Make best.json agree with the checkpoint that a run resumes from. Returns the best step, and a remark per change.
 
-    None if there is no best yet or its file is gone: the next score is then the best. Checkpoints of earlier
-    versions do not name their best one; then best.json does, or else the journal.
+    The best step is None if nothing was scored yet or its file is missing: the next score is then the best.
+    Checkpoints of earlier versions do not name the best step: then it is read from best.json, or else the journal.
     """
     named = named_best(run_dir)
     best, path = best_of(state), run_dir / "best.json"
@@ -112,7 +112,7 @@ def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, lis
 
 
 def _scored(run_dir: Path, miou: float) -> Best | None:
-    """The step of this score, by the journal."""
+    """The last step with this score in the journal."""
     from segtrain.observe.journal import read_journal
 
     events = read_journal(run_dir, say=lambda _: None) if (run_dir / "journal.jsonl").is_file() else []
@@ -127,7 +127,7 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
     ``content``: the bytes of the file, if another host sent them. ``lazily``: memory-map the tensors, if torch is 2.1
     or newer.
 
-    Raises CheckpointError when the file is torn, foreign, or of another format.
+    Raises CheckpointError if the file is missing, unreadable, damaged, or not a checkpoint of this format.
     """
     try:
         with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
             source = str(path) if content is None else io.BytesIO(content)
             mapped = {"mmap": True} if lazily and content is None and _CAN_MAP else {}
             state = torch.load(source, map_location="cpu", weights_only=True, **mapped)
-        if not lazily:  # torch itself does not look at the checksums in the archive
+        if not lazily:  # torch.load does not verify the checksums in the archive
             with zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
                 damaged = archive.testzip()
             if damaged is not None:
@@ -145,7 +145,7 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
     except OSError as error:
         text = f"cannot read the checkpoint {path}: {error.strerror or error}: check its permissions and its disk"
         raise CheckpointError(text, code="checkpoint-not-read", file=str(path)) from None
-    except Exception as error:  # zip, pickle and zlib each have their own
+    except Exception as error:  # zip, pickle, and zlib each raise their own exceptions
         raise _incomplete(path, type(error).__name__) from None
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         text = f"{path} is not a checkpoint of format {FORMAT}: use another, or the segtrain version that wrote it"
@@ -172,7 +172,7 @@ def refuse_foreign(
 ) -> None:
     """Raise CheckpointError if a checkpoint lacks a part or belongs to a different network.
 
-    ``averaged``: this run's moving average, which the checkpoint's must fit; None: the run has none.
+    ``averaged``: the moving average of this run's weights, or None. The average in the checkpoint must fit it.
     """
     found = _faults(state, own)
     if not found and averaged is not None:
@@ -186,7 +186,7 @@ def refuse_foreign(
 
 
 def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
-    """Missing and invalid parts; if there are none, tensors that do not fit the weights ``own``."""
+    """Remarks on missing and invalid parts. If all parts are valid, remarks on tensors that do not fit ``own``."""
     found = [
         f"{part} is a {type(state[part]).__name__}" if part in state else f"{part} is missing"
         for part, kind in PARTS.items()
@@ -216,7 +216,7 @@ def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
 
 
 def newest(run_dir: Path, lazily: bool = False) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest checkpoint that loads, and a line about each one that does not."""
+    """The newest checkpoint that loads, and one line about each newer checkpoint that does not."""
     _, state, remarks = newest_file(run_dir, lazily)
     return state, remarks
 
@@ -232,9 +232,9 @@ def newest_file(run_dir: Path, lazily: bool = False) -> tuple[Path | None, dict[
 
 
 def best_file(run_dir: Path) -> Path | None:
-    """The best checkpoint: the newest whole one names it, else best.json does. None where nothing was scored.
+    """The best checkpoint, as named by the newest complete checkpoint or else by best.json. None if nothing was scored.
 
-    Raises CheckpointError where the file is not there.
+    Raises CheckpointError if the named file is missing.
     """
     last = newest(run_dir, lazily=True)[0]
     state = (last or {}).get("state")
@@ -249,9 +249,9 @@ def best_file(run_dir: Path) -> Path | None:
 
 
 def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
-    """State dict of the model (its moving average where the run has one) of the best or the last checkpoint.
+    """State dict of the best or the last checkpoint: the moving average if the run has one, otherwise the model.
 
-    Raises CheckpointError when the run folder has none.
+    Raises CheckpointError if the run folder has no checkpoint, or if the weights are not finite.
     """
     run_dir = Path(run_dir)
     if which not in ("best", "last"):

@@ -10,11 +10,30 @@ import os
 import sys
 
 from segtrain.arguments import build_parser
-from segtrain.errors import EXIT_ERROR, SegtrainError
+from segtrain.errors import EXIT_CODES, EXIT_ERROR, SegtrainError
 from segtrain.terminal import printable, say_warnings
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run a command, and return its exit code.
+
+    If a job script has set SEGTRAIN_EXIT_CODES, each process also reports its code in a file (parallel/failure.py).
+    """
+    code: object = 1
+    try:
+        code = _run(argv)
+        return code
+    except SystemExit as stop:
+        code = stop.code
+        raise
+    finally:
+        if EXIT_CODES in os.environ:
+            from segtrain.parallel.failure import report_exit
+
+            report_exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _run(argv: list[str] | None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     _prepare_process()
     args, overrides = _parse(argv)
@@ -52,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _prepare_process() -> None:
-    """Streams, warnings, and environment variables that every command needs."""
+    """Set up the streams, warnings, and environment variables that every command needs."""
     # The shell may have closed a stream (`>&-`). Then Python has None, and print fails.
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -82,7 +101,7 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _joined(argv: list[str]) -> list[str]:
-    """``--section.key value`` as ``--section.key=value``: argparse would take the value for the config file."""
+    """Join ``--section.key value`` with ``=``. Otherwise, argparse would take the value for the config file."""
     joined, rest = [], list(argv)
     while rest:
         word = rest.pop(0)
@@ -92,7 +111,10 @@ def _joined(argv: list[str]) -> list[str]:
 
 
 def _refuse_flags(command: argparse.ArgumentParser, overrides: list[str]) -> None:
-    """Exit at a misspelled flag such as ``--wich last``. Settings have a dot in their names."""
+    """Exit at a misspelled flag such as ``--wich last``.
+
+    A word such as ``--train.seed=1`` or ``--out=FOLDER`` is a setting, not a flag: it has a dot or is a top-level key.
+    """
     flags = [word for word in overrides if word.startswith("-") and "." not in word.partition("=")[0]]
     if not flags:
         return
@@ -104,7 +126,7 @@ def _refuse_flags(command: argparse.ArgumentParser, overrides: list[str]) -> Non
 
 
 def _reports(error: SegtrainError) -> bool:
-    """Whether this rank prints the error: one rank per job, or one per host if the ranks have not met yet."""
+    """Whether this rank prints the error: one rank per job, or one per host if the ranks are not connected yet."""
     if error.silent is not None:
         return not error.silent
     from segtrain.parallel.cluster import discover
@@ -125,5 +147,5 @@ def _stdout_fails() -> bool:
 
 
 def _drop_stdout() -> None:
-    """Send the rest of the output nowhere. Otherwise Python fails on it once more when it exits."""
+    """Discard the rest of the output. Otherwise Python fails again when it flushes standard output at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,7 @@
 """The commands. Each imports and calls one function of the package, prints the result, and returns its exit code.
 
 ``args``: the arguments that arguments.py describes. ``overrides``: ``section.key=value`` settings. ``argv``: all words
-of the command line. None is the exit code 0.
+of the command line. A command that returns None exits with code 0.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
@@ -20,10 +21,17 @@ from segtrain.terminal import printable, say
 
 
 def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
+    from segtrain.train.first_signal import ending_at_first_signal
+
+    with ending_at_first_signal() as met:
+        return _train(args, overrides, argv, met)
+
+
+def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable[[], None]) -> int:
     from segtrain.config import load_config
     from segtrain.parallel import spawn
     from segtrain.parallel.cluster import discover
-    from segtrain.train import early
+    from segtrain.train import early, spot
 
     config = load_config(args.config, overrides)
     if args.print_config:
@@ -34,31 +42,41 @@ def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     ranks = spawn.ranks_here(config, lambda text: print(text, file=sys.stderr)) if alone else cluster.world_size
     early.refuse(config, cluster, ranks)
     with spawn.children(ranks, argv) if alone and ranks > 1 else nullcontext(cluster) as cluster:
-        # Imports torch, at the same time as the other ranks.
+        spot.watch(cluster)
+        # This imports torch. It is done here so that all ranks import it at the same time.
         from segtrain.train.rank import train
 
-        return train(config, cluster)
+        return train(config, cluster, met=met)
 
 
 def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+    from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel.cluster import discover
+    from segtrain.runs.weights import with_weights
     from segtrain.train.score import score
 
     cluster = discover()
-    result = score(
-        args.run, overrides, args.which, cluster, quiet=args.json, images=args.images, confusion=args.confusion
-    )
+    run = with_weights(args.run, args.which, lambda text: None if cluster.local_rank else say_on_stderr(text))
+    result = score(run, overrides, args.which, cluster, quiet=args.json, images=args.images, confusion=args.confusion)
     if args.json and not cluster.rank:
         print(json.dumps(result))
 
 
 def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+    from segtrain.bucket import is_bucket
     from segtrain.infer.predict import predict
+    from segtrain.runs.weights import with_weights
 
+    if is_bucket(args.out):
+        fix = f"choose a local folder, and copy it to {args.out} afterwards"
+        raise ConfigError(f"--out={args.out}: a bucket cannot hold predictions: {fix}", code="output-in-bucket")
     settings = [word for word in args.images if re.match(r"(--)?[a-z_]+\.[a-z_.]+=", word) and not Path(word).exists()]
     images = [word for word in args.images if word not in settings]
+    for place in filter(is_bucket, images):
+        says = f"{place}: predict reads images from the disk: copy them to a local folder first"
+        raise ConfigError(says, code="images-in-bucket", found=place)
     done = predict(
-        args.run,
+        with_weights(args.run, args.which),
         images,
         args.out,
         which=args.which,
@@ -74,9 +92,14 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.infer.export import export
+    from segtrain.runs.weights import with_weights
 
-    done = export(args.run, args.out or args.run / "export", tuple(args.formats.split(",")), which=args.which)
-    say("\n".join(map(str, done.files)))
+    run = with_weights(args.run, args.which)
+    # The default is a folder in the run folder; for a run in a bucket, a folder in the working directory.
+    home = args.run.rstrip("/")
+    folder = f"{home}/export" if str(run) == str(Path(args.run)) else f"{home.rpartition('/')[2]}-export"
+    done = export(run, args.out or folder, tuple(args.formats.split(",")), which=args.which)
+    say("\n".join(map(str, done.urls or done.files)))
     if done.onnx:
         print(f"onnxruntime compared with torch: {json.dumps(done.onnx)}")
 
@@ -102,6 +125,15 @@ def data_pack(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         print(json.dumps(done))
 
 
+def data_fetch(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+    from segtrain.data.bucket.fetch import fetch_folder
+
+    aside = (lambda text: print(printable(text), file=sys.stderr)) if args.json else say
+    done = fetch_folder(args.place, args.split, overrides, aside)
+    if args.json:
+        print(json.dumps(done))
+
+
 def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.data.convert import convert_folder
 
@@ -111,7 +143,7 @@ def data_convert(args: Namespace, overrides: list[str], argv: list[str]) -> None
 def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.data.audit.check import check_folder
 
-    checked = check_folder(args.dir, args.split, overrides)
+    checked = check_folder(args.dir, args.split, overrides, args.sample, args.seed)
     if args.json:
         print(json.dumps({report.split: report.to_dict() for report in checked.reports}))
     else:
@@ -153,7 +185,7 @@ def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         both = verify.verify(run.folder, other.folder, shown=(run.shown, other.shown))
         say(json.dumps(both.to_dict(), indent=1) if args.json else verify_words.page(both))
         return
-    found = diagnose(run.folder)
+    found = diagnose(run.folder, args.on)
     if args.json:
         print(json.dumps(found.to_dict(), indent=1))
     elif run.stem:
@@ -162,12 +194,29 @@ def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         say(words.page(run.folder, found, verify.earlier_prediction(run.folder)))
 
 
+def plan(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+    from segtrain.plan import offers, words
+    from segtrain.plan.limits import hosts_of, seconds_of
+    from segtrain.plan.terms import terms_of
+    from segtrain.runs.remote import local
+
+    deadline_s, hosts = seconds_of(args.deadline), hosts_of(args.hosts)
+    run = local(args.like)
+    found = offers.plan(terms_of(run.folder, args.on), hosts)
+    if args.json:
+        best = found.best(deadline_s, args.budget)
+        known = {"offers": [offer.to_dict() for offer in found.offers], "left_out": found.left_out}
+        print(json.dumps({**known, "best": best and best.to_dict(), "terms": vars(found.terms)}))
+        return
+    say(words.page(found, Path(run.shown or run.folder), deadline_s, args.budget, args.all))
+
+
 def profile(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.config import make_config
     from segtrain.observe.profile import profile
 
     if args.ms is not None:
-        # The setting has the same range, so its error fits.
+        # The setting log.profile_ms has the same range, so its error message also fits --ms.
         make_config({"log": {"profile_ms": args.ms}}, source="--ms")
         if not args.ms:
             fix = f"to stop the profile: segtrain profile off {quote(str(args.run))}"

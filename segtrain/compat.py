@@ -1,4 +1,4 @@
-"""Private parts of torch that the package relies on, with what happens where they are absent.
+"""Private parts of torch that the package uses, each with a fallback for versions of torch that lack it.
 
 Checked with torch 2.15.0.
 """
@@ -40,8 +40,8 @@ def lerp_(values: list[Tensor], towards: list[Tensor], weight: float) -> None:
 def after_own_gradients(loss: Tensor, call: Callable[[], None]) -> None:
     """Call ``call`` when ``backward`` has computed this rank's last gradient, before DDP and FSDP wait for the network.
 
-    Callbacks at the end of a backward pass run in the order in which they were asked for: this one is asked for by the
-    very first node. A torch without such callbacks never calls it.
+    Callbacks at the end of a backward pass run in the order in which they were queued. A hook on the loss queues
+    ``call`` first. If torch has no ``queue_callback``, ``call`` is never called.
     """
     ask = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None)
     if ask is not None:
@@ -49,7 +49,7 @@ def after_own_gradients(loss: Tensor, call: Callable[[], None]) -> None:
 
 
 def ddp_times(model: nn.Module) -> tuple[float, float] | None:
-    """Seconds of communication in DDP's last timed step, and those hidden by computation. None where unknown."""
+    """Seconds of communication in DDP's last timed step, and how many overlap with computation. None if unknown."""
     if not isinstance(model, nn.parallel.DistributedDataParallel):
         return None
     try:
@@ -60,16 +60,19 @@ def ddp_times(model: nn.Module) -> tuple[float, float] | None:
 
 
 def abort_process_group() -> None:
-    """Let go of NCCL without the other ranks, from torch 2.6 on; before, the end of the process does it."""
+    """Abort the process group without waiting for the other ranks. Does nothing if torch is older than 2.6."""
     getattr(dist.distributed_c10d, "_abort_process_group", lambda: None)()
 
 
 @contextlib.contextmanager
 def skip_dynamo_import(wanted: bool = True) -> Iterator[None]:
-    """Keep torch's compiler out (2 CPU-s per rank): DDP and optimizers import it only to exclude their functions.
+    """Avoid the import of torch's compiler, which takes 2 CPU-seconds per rank.
 
-    Inside the context they tell it to a stand-in. Code that asks the stand-in for more gets the real compiler, imported
-    there and then. Does nothing when the compiler is imported already, or with ``wanted=False`` (a run that compiles).
+    DDP and optimizers import the compiler only to exclude some of their functions from compilation.
+
+    Inside the context, a stand-in replaces ``torch._dynamo``. Code that uses any other attribute of it gets the real
+    compiler, which is then imported. Does nothing if the compiler is already imported, or with ``wanted=False`` (for a
+    run that compiles).
     """
     if not wanted or _DYNAMO in sys.modules:
         yield

@@ -1,13 +1,16 @@
-"""CPU cores that this process may use, and the time for which a thread waited for one."""
+"""CPU cores that this process may use, how long a thread waited for a core, and how often it waited for the disk."""
 
 from __future__ import annotations
 
 import os
+import re
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
-# Belongs to the thread that opens it. See Documentation/scheduler/sched-stats.rst in Linux.
+# Statistics of the thread that opens this file. See Documentation/scheduler/sched-stats.rst in Linux.
 SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
@@ -29,9 +32,33 @@ def cpu_quota(cgroup: Path = CGROUP) -> float | None:
         return None
 
 
+def tasks_per_node(environ: Mapping[str, str]) -> list[int]:
+    """Tasks of a Slurm step on each of its nodes: ``2(x3),1`` means 2 on each of three nodes, then 1 on the next."""
+    return [
+        int(count)
+        for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+        for _ in range(int(times or 1))
+    ]
+
+
+def slurm_cores(environ: Mapping[str, str]) -> tuple[int | None, int]:
+    """Cores that a Slurm job has on this node (None: outside of a job), and the tasks of this step that share them.
+
+    Slurm may bind each task to its own cores, or leave the job free to use all of the node's.
+    """
+    cores = environ.get("SLURM_CPUS_ON_NODE", "")
+    if "SLURMD_NODENAME" not in environ or not cores.isdigit():
+        return None, 1
+    tasks, node = tasks_per_node(environ), environ.get("SLURM_NODEID", "0")
+    here = tasks[int(node)] if node.isdigit() and int(node) < len(tasks) else 1
+    each = environ.get("SLURM_CPUS_PER_TASK", "")
+    return min(int(cores), int(each) * here) if each.isdigit() and tasks else int(cores), here
+
+
 def usable_cores(cgroup: Path = CGROUP) -> float:
-    """Cores that this process can keep busy, possibly a fraction."""
-    return min(float(affinity()), cpu_quota(cgroup) or float("inf"))
+    """Cores that this process and the other ranks of its host can keep busy, possibly a fraction."""
+    job, sharing = slurm_cores(os.environ)
+    return min(float(affinity() * sharing), cpu_quota(cgroup) or float("inf"), job or float("inf"))
 
 
 def cores(cgroup: Path = CGROUP) -> int:
@@ -40,7 +67,7 @@ def cores(cgroup: Path = CGROUP) -> int:
 
 
 class _Schedstat:
-    """A file that stays open as long as its thread lives: a read takes 2 us instead of 7, for each sample."""
+    """The schedstat file of a thread, open as long as the thread lives: a read then takes 2 us instead of 7 us."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -66,3 +93,12 @@ def runqueue_wait() -> float | None:
         return int(os.pread(file.number, 64, 0).split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return None
+
+
+def major_faults() -> int:
+    """How often this thread needed a page of a mapped file that was not in memory; 0 if the system does not count."""
+    with suppress(ImportError, AttributeError):
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+    return 0

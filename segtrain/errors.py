@@ -10,6 +10,10 @@ from typing import Any
 EXIT_ERROR = 2
 # EX_TEMPFAIL of sysexits.h: the state is saved, and the same command continues the run.
 EXIT_RESUMABLE = 75
+# Another rank has ended, and this rank has made no mistake. The same command continues from the newest checkpoint.
+EXIT_RANK_LOST = 76
+# Environment variable with a folder where each process leaves its exit code: see report_exit in parallel/failure.py.
+EXIT_CODES = "SEGTRAIN_EXIT_CODES"
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -18,22 +22,22 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def kind_of(value: object) -> str:
-    """What a wrong argument is: "the class Net" or "of the type str"."""
+    """Describe a wrong argument for a message: "the class Net" or "of the type str"."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"of the type {type(value).__name__}"
 
 
 class SegtrainError(Exception):
     """An error whose message says what is wrong, where (file, key, value), and how to fix it.
 
-    ``code`` is a stable name for the kind of mistake, such as ``mask-size-differs``. ``values`` holds the found values.
-    Programs and tests should read these two instead of the message, which may be reworded at any time.
+    ``code`` is a stable name for the kind of mistake, such as ``mask-size-differs``. ``values`` holds the details, such
+    as the file. Programs and tests should read these two fields, because the message may be reworded at any time.
     The command line prints the message on one line, without a traceback, and exits with ``exit_code``.
     """
 
     exit_code = EXIT_ERROR
-    # Which of several ranks reports the error. None: every rank of a host meets it, and the first one reports it.
+    # Whether another rank reports the error. None: every rank of a host raises it, and the first rank reports it.
     silent: bool | None = None
-    # Settings that fix it, where they are known, as "data.label_map" -> value. The message shows how to paste them.
+    # Settings that fix the error, if known, such as "data.label_map" -> value. The message shows how to paste them.
     settings: dict[str, Any] | None = None
 
     def __init__(self, message: str = "", *, code: str = "", **values: Any) -> None:
@@ -51,12 +55,18 @@ class DataError(SegtrainError):
 
 
 def file_error(file: Any, reason: str, *, code: str, **values: Any) -> DataError:
-    """The error of one file: its name begins the message, and is the value ``file``."""
+    """An error about one file. The message begins with its name, which is also ``values["file"]``."""
     return DataError(f"{file}: {reason}", code=code, file=file, **values)
 
 
 class CheckpointError(SegtrainError):
     """A checkpoint cannot be written or read, or does not match the run."""
+
+
+class RankLost(SegtrainError):
+    """Another rank has ended, or has never connected."""
+
+    exit_code = EXIT_RANK_LOST
 
 
 class MissingExtra(SegtrainError):

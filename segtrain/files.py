@@ -1,4 +1,4 @@
-"""Files that a reader sees whole or not at all, the folder of caches, and the clock of a file system."""
+"""Atomic writing of files, a lock for making one, the cache folder, and the clock of a file system."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import BinaryIO
 
 from segtrain.errors import CheckpointError
 
-# Unfinished files in a folder, those of version 0.1 and of killed processes included.
+# Pattern of unfinished files in a folder, including files left by killed processes and by version 0.1.
 PARTIAL = ".*.part"
 
 
 def cache_folder() -> Path:
-    """The folder for what each start would otherwise compute again."""
+    """The folder for results that would otherwise be computed again at each start."""
     return Path(os.environ.get("SEGTRAIN_CACHE") or os.path.expanduser("~/.cache/segtrain"))
 
 
 def now_ns(folder: Path) -> int:
     """Unix time in nanoseconds by the clock of the folder's file system, which may be that of a file server.
 
-    From a temporary file in the folder. Of this machine if the folder is not writable.
+    The time is that of a new temporary file in the folder. If the folder is not writable, this machine's clock is used.
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -47,9 +47,10 @@ def is_running(pid: int) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Path, beside: Path | None = None) -> Iterator[Path]:
-    """A hidden path to write, here or in ``beside`` on the same disk, that becomes ``path`` when the block ends.
+    """A hidden temporary path to write to, which is renamed to ``path`` when the block ends.
 
-    After any error it is removed, and ``path`` is what it was. Raises OSError.
+    It is in the folder of ``path``, or in ``beside``, which must be on the same disk. After any error, the temporary
+    file is removed and ``path`` is unchanged. Raises OSError.
     """
     # Unique among threads, processes, and hosts that share the folder, and never too long for a file system.
     partial = (beside or path.parent) / f".{path.name[:48]}.{uuid.uuid4().hex[:8]}.part"
@@ -57,7 +58,7 @@ def replacing(path: Path, beside: Path | None = None) -> Iterator[Path]:
         yield partial
         os.replace(partial, path)
     except BaseException:
-        # The folder may be gone, or a file, or on a disk that has become read-only.
+        # The folder may have been removed or replaced by a file, or its disk may have become read-only.
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
@@ -67,13 +68,41 @@ def replacing(path: Path, beside: Path | None = None) -> Iterator[Path]:
 def writing(path: Path, sync: bool = False, beside: Path | None = None) -> Iterator[BinaryIO]:
     """A file to write and read that becomes ``path`` when the block ends; see ``replacing``.
 
-    ``sync``: its content is on the disk before it gets its name, so that a crash cannot leave a part of it.
+    ``sync``: flush the content to the disk before the rename, so that a crash cannot leave a truncated file.
     """
     with replacing(path, beside) as partial, open(partial, "x+b") as stream:
         yield stream
         if sync:
             stream.flush()
             os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def alone(file: Path) -> Iterator[bool]:
+    """Hold the lock of ``file`` among the processes of this host; yields whether another process held it before.
+
+    ``file``: a result that only one of these processes has to make. If locks are not possible, none is held.
+    """
+    waited, path = False, file.with_suffix(".lock")
+    with contextlib.ExitStack() as stack:
+        # A platform or a file system may have no locks, and a folder may be read-only.
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            file.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(path, "ab"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited = True
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield waited
+        finally:
+            # Processes that wait for the lock have the file open, so the lock still works for them. Later processes
+            # find the result.
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def write_atomically(path: Path, content: bytes, place: str = "`out`") -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from segtrain.files import writing
 
-# Larger than anything counted or measured. The comparison also excludes infinity and NaN.
+# Limit for numbers, larger than any real count or measurement. Infinity and NaN exceed it or fail the comparison.
 MOST = 1e15
 
 
@@ -37,7 +37,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def sound(item: Any, form: Mapping[str, Any]) -> dict[str, Any]:
-    """The usable part of a JSON object: its numbers, and the texts (name: str) and objects (name: form) in ``form``."""
+    """The valid part of a JSON object: its numbers, and the strings and nested objects that ``form`` lists.
+
+    ``form``: name -> str for a string, or name -> the form of a nested object.
+    """
     kept: dict[str, Any] = {}
     for key, value in item.items() if isinstance(item, dict) else ():
         kind = form.get(key)

@@ -1,6 +1,6 @@
-"""The launcher from Python: ``from segtrain.launch import sagemaker``, from a checkout or from an installed package.
+"""The launcher for use in Python: ``from segtrain.launch import sagemaker``, with a checkout or an installed package.
 
-A wheel carries launch/ in segtrain/_checkout, because ROS 2 has a package ``launch`` too.
+A wheel contains launch/ as segtrain/_checkout/launch, because ROS 2 also has a package named ``launch``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from segtrain.errors import ConfigError
 
-_NEEDED = "docker/sagemaker/entrypoint.sh"  # tells our launch/ from another
+_NEEDED = "docker/sagemaker/entrypoint.sh"  # exists only beside segtrain's own launch/
 
 
 def home() -> Path:
@@ -25,7 +25,7 @@ def home() -> Path:
 
 
 def _load() -> None:
-    """Make ``import launch`` find ours, whatever else is on the path."""
+    """Make ``import launch`` find segtrain's package, whatever else is on sys.path."""
     folder = home() / "launch"
     known = sys.modules.get("launch")
     if known is not None:

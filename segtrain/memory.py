@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+# For cgroup versions 2 and 1: the files with the memory limit, the memory in use, and the memory in use by kind.
+# The last entry is the prefix of the names of the kinds.
+_CGROUPS = (
+    ("memory.max", "memory.current", "memory.stat", b""),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", b"total_"),
+)
 
 
 def memory_limit(cgroup: Path = CGROUP) -> tuple[float, str]:
@@ -23,16 +29,20 @@ def memory_limit(cgroup: Path = CGROUP) -> tuple[float, str]:
 
 
 def memory_free(cgroup: Path = CGROUP) -> float:
-    """Free bytes: Linux's estimate for the host, or what the container has left if that is less."""
+    """Free bytes: Linux's estimate for the host, or what the container (cgroup v2 or v1) has left if that is less."""
     free, _ = memory_limit(cgroup)
     try:
         fields = dict(line.split(b":", 1) for line in Path("/proc/meminfo").read_bytes().splitlines())
         free = min(free, 1024.0 * float(fields[b"MemAvailable"].split()[0]))
-        most, used = ((cgroup / name).read_bytes() for name in ("memory.max", "memory.current"))
-        kinds = dict(line.split() for line in (cgroup / "memory.stat").read_bytes().splitlines())
-        # The page cache, which the kernel frees when needed.
-        files = float(kinds[b"active_file"]) + float(kinds[b"inactive_file"])
-        free = min(free, max(0.0, float(most) - float(used) + files))  # a number, or "max"
     except (OSError, ValueError, KeyError):
-        pass  # not Linux, or no container limit
+        pass  # not Linux
+    for most_file, used_file, kinds_file, prefix in _CGROUPS:
+        try:
+            most, used = ((cgroup / name).read_bytes() for name in (most_file, used_file))
+            kinds = dict(line.split() for line in (cgroup / kinds_file).read_bytes().splitlines())
+            # The page cache counts as free, because the kernel frees it when needed.
+            files = sum(float(kinds[prefix + kind]) for kind in (b"active_file", b"inactive_file"))
+            free = min(free, max(0.0, float(most) - float(used) + files))  # float("max"), no limit, raises ValueError
+        except (OSError, ValueError, KeyError):
+            continue  # another version, or no container limit
     return free

@@ -17,7 +17,8 @@ from segtrain.errors import DataError, SegtrainError, some_of
 def predict_classes(logits: Tensor, nonfinite: list[Tensor] | None = None) -> Tensor:
     """Class of the largest logit; the lowest class on a tie. (N, C, H, W) -> uint8 (N, H, W), int64 above 256 classes.
 
-    nonfinite: a bool tensor (N,) is appended: whether the largest logit of any pixel is NaN or infinite.
+    nonfinite: a list, to which a bool tensor (N,) is appended. It says for each image whether the largest logit of any
+    pixel is NaN or infinite.
     """
     dtype = torch.uint8 if logits.shape[1] <= 256 else torch.int64
     if logits.device.type != "cpu" or not logits.is_contiguous():
@@ -55,8 +56,8 @@ def confusions(
     """int64 (N, C, C): pixels of each of N images by true class (row) and predicted class (column).
 
     pred, target: integers (N, ...) of any type. Pixels whose target is ``ignore_index`` do not count. Raises DataError
-    if either holds another id outside 0..C-1. This check waits for a GPU. With ``later``, its result is appended to
-    that list as a tensor on the device, for ``refuse_unknown``.
+    if either holds another id outside 0..C-1. This check waits for a GPU. If the list ``later`` is given, nothing is
+    checked here. Instead, a tensor on the device is appended to the list, and ``refuse_unknown`` checks it.
     """
     if pred.shape != target.shape:
         why = f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first"
@@ -96,7 +97,7 @@ def histogram(index: Tensor, minlength: int) -> Tensor:
 
 
 def refuse_unknown(later: list[Tensor], num_classes: int, ignore_index: int = 255) -> None:
-    """Raise the DataError that ``confusions`` left for later, if there is one. Waits once for the device."""
+    """Check what ``confusions`` appended to ``later``. Raises DataError for unknown ids. Waits once for the device."""
     for least, most, unknown, *ids in torch.stack(later).tolist() if later else []:
         if least < 0 or most >= num_classes or unknown:
             _refuse(least, most, unknown, sorted({*ids} - {num_classes} or {num_classes}), num_classes, ignore_index)
@@ -122,8 +123,8 @@ class Scores:
 
     miou: float
     mean_dice: float
-    accuracy: float  # of pixels
-    mean_accuracy: float  # of classes
+    accuracy: float  # share of the pixels that are correct
+    mean_accuracy: float  # mean of ``class_accuracy``
     iou: tuple[float, ...]
     dice: tuple[float, ...]
     class_accuracy: tuple[float, ...]
@@ -132,12 +133,12 @@ class Scores:
 
     @property
     def classes_present(self) -> int:
-        """Classes with a pixel in the target."""
+        """Number of classes with a pixel in the target."""
         return sum(map(bool, self.pixels))
 
     @classmethod
     def from_confusion(cls, counts: Any) -> Scores:
-        """counts: (C, C) integers, rows target, columns prediction: tensor, array or lists."""
+        """Scores of a confusion matrix: (C, C) integers (tensor, array, or lists), a row per class of the target."""
         table = torch.as_tensor(counts)
         hits, pixels, predicted = (part.tolist() for part in (table.diagonal(), table.sum(1), table.sum(0)))
         iou = tuple(_ratio(hit, truth + guess - hit) for hit, truth, guess in zip(hits, pixels, predicted))
@@ -156,7 +157,7 @@ class Scores:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; nan becomes None. ``classes_present`` of ``classes`` are in the target."""
+        """Plain values for JSON; nan becomes None. Adds the number of classes, and of classes in the target."""
         counts = {"classes": len(self.pixels), "classes_present": self.classes_present}
         return counts | {
             key: [_plain(item) for item in value] if isinstance(value, tuple) else _plain(value)

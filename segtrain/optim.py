@@ -15,10 +15,11 @@ from segtrain.config.optim import POLY_POWER
 
 
 def multiplier(optim: Optim, step: int, steps: int, warmup: int) -> float:
-    """Factor of the learning rate at optimizer step ``step`` of ``steps`` (both from 0).
+    """Factor of the learning rate at optimizer step ``step`` (from 0) of ``steps``.
 
-    ``warmup`` steps rise linearly to 1 (onecycle: by a half cosine from 1/25, Smith & Topin 2018); then poly
-    (1 - t)^power (Chen et al. 2017), cosine (Loshchilov & Hutter 2017), linear, onecycle (cosine to 0), or constant.
+    In the first ``warmup`` steps, it rises linearly to 1 (onecycle: along a half cosine from 1/25, Smith & Topin 2018).
+    Then it follows the schedule, where t goes from 0 to 1: poly (1 - t)^power (Chen et al. 2017), cosine (Loshchilov &
+    Hutter 2017), linear, onecycle (cosine to 0), or constant.
     """
     if step < warmup:
         rise = (step + 1) / warmup
@@ -34,10 +35,11 @@ def multiplier(optim: Optim, step: int, steps: int, warmup: int) -> float:
 def parameter_groups(
     model: nn.Module, encoder: Iterable[nn.Parameter], optim: Optim, heads: Iterable[nn.Parameter] = ()
 ) -> list[dict[str, Any]]:
-    """Groups by (part, decay, kind): weights decay, biases and norms do not. ``scale`` multiplies optim.lr.
+    """Parameter groups by learning rate, weight decay, and optimizer. ``scale`` multiplies optim.lr.
 
-    With muon, filters that mix many channels are ``muon`` groups; the first layer (3 channels in), depthwise filters
-    and ``heads``, the layers that make logits, are left to AdamW, as biases and norms are.
+    Weights decay; biases and norms do not. With muon, filters with more than 3 input channels are in ``muon`` groups.
+    AdamW updates the others: the first layer (3 input channels), depthwise filters, ``heads`` (the layers that make
+    logits), biases, and norms.
     """
     of_encoder, of_heads = {id(p) for p in encoder}, {id(p) for p in heads}
     groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
@@ -60,7 +62,7 @@ def parameter_groups(
 def build_optimizer(
     model: nn.Module, encoder: Iterable[nn.Parameter], optim: Optim, heads: Iterable[nn.Parameter] = ()
 ) -> torch.optim.Optimizer:
-    """SGD with Nesterov momentum, AdamW or Muon, in the fused form where this torch has it for the device."""
+    """SGD with Nesterov momentum, AdamW, or Muon, with fused kernels if this torch has them for the device."""
     groups = parameter_groups(model, encoder, optim, heads)
     if optim.name == "muon":
         return Muon(groups, lr=optim.lr, momentum=optim.momentum, betas=optim.betas)
@@ -70,8 +72,9 @@ def build_optimizer(
 
 
 def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
-    # Fused CPU kernels came with torch 2.4, those of SGD with 2.3. Some releases in between accept the argument and
-    # fail in the first step, and sharded parameters have no fused SGD. The foreach form is equal, a little slower.
+    # Torch has fused SGD since 2.3, and fused kernels for the CPU since 2.4. Some releases in between accept
+    # ``fused=True`` and fail in the first step, and there is no fused SGD for sharded parameters, so one step is tried.
+    # The foreach form computes the same, a little slower.
     probe = torch.zeros_like(groups[0]["params"][0], requires_grad=True)
     probe.grad = torch.zeros_like(probe)
     try:
@@ -82,11 +85,11 @@ def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.op
 
 
 def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
-    """The semi-orthogonal matrix near ``matrix`` (rows, cols): its singular values land between about 0.7 and 1.2.
+    """A nearly semi-orthogonal matrix close to ``matrix`` (rows, cols): its singular values are about 0.7 to 1.2.
 
     Newton-Schulz iteration with the quintic of Jordan et al. (Muon, 2024). Each round multiplies by a polynomial in the
-    Gram matrix; such polynomials commute, so the rounds run on small square matrices and the wide one is multiplied
-    once, 2.5 times cheaper for 3x3 filters (cols = 9 rows).
+    Gram matrix. Such polynomials commute, so all rounds run on small square matrices, and the wide matrix is multiplied
+    only once, at the end. For 3x3 filters (cols = 9 * rows), this is 2.5 times cheaper.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall = matrix.shape[0] > matrix.shape[1]
@@ -107,9 +110,9 @@ def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024) for groups with ``muon: True``, AdamW for the others.
 
-    A filter bank is the matrix (out, in * kh * kw). Its step is the orthogonalized Nesterov momentum, scaled to a root
-    mean square of 0.2, which AdamW's usually has (Liu et al. 2025), with decoupled weight decay. The gradient must be
-    whole on every rank (single, dp, ddp, smddp); every rank computes the same step.
+    A convolution weight is treated as the matrix (out, in * kh * kw). Its step is the orthogonalized Nesterov momentum,
+    scaled to a root mean square of 0.2, as is usual for steps of AdamW (Liu et al. 2025), with decoupled weight decay.
+    Every rank must have the whole gradient (strategies single, dp, ddp, smddp), and computes the same step.
     """
 
     def __init__(
@@ -119,7 +122,7 @@ class Muon(torch.optim.Optimizer):
         others = [group for group in self.param_groups if not group["muon"]]
         self._adamw = _fused(torch.optim.AdamW, others, lr=lr, betas=betas) if others else None
         if self._adamw is not None:
-            # One list of groups and one state: code that sets learning rates or saves moments sees one optimizer.
+            # AdamW shares our groups and state, so code that sets learning rates or saves moments sees one optimizer.
             self.param_groups = [group for group in self.param_groups if group["muon"]] + self._adamw.param_groups
             self._adamw.state = self.state
 
@@ -153,7 +156,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 def clip_(parameters: list[nn.Parameter], most: float) -> Tensor:
     """Scale gradients in place so that their global 2-norm is at most ``most`` (0: only measure). Returns the norm.
 
-    Sharded gradients (DTensor) are summed over ranks by torch; the scalar comes back whole.
+    For sharded gradients (DTensor), torch computes the norm over all ranks; the full scalar is returned.
     """
     norm: Any = torch.nn.utils.clip_grad_norm_(parameters, most or math.inf)
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
@@ -162,7 +165,7 @@ def clip_(parameters: list[nn.Parameter], most: float) -> Tensor:
 class LossScaler:
     """Dynamic loss scale for fp16 (Micikevicius et al. 2018): halved after an overflow, doubled after 2,000 good steps.
 
-    Overflow shows in the norm of the summed gradient, which is the same number on every rank: all skip, or none.
+    An overflow shows in the norm of the summed gradient, which is equal on all ranks: all skip the step, or none does.
     """
 
     def __init__(self, enabled: bool, scale: float = 2.0**16, patience: int = 2000) -> None:
@@ -213,5 +216,5 @@ class Ema:
 
 
 def _shard(value: Tensor) -> Tensor:
-    """The local shard: foreach kernels refuse sharded parameters of fsdp next to whole buffers."""
+    """The local shard of a DTensor: foreach kernels refuse a mix of sharded parameters (fsdp) and whole buffers."""
     return value.to_local() if hasattr(value, "to_local") else value

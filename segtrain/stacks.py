@@ -31,7 +31,7 @@ Stacks = dict[tuple[str, ...], float]  # (thread, outermost function, ..., inner
 
 @dataclass(frozen=True)
 class StackRequest:
-    """A request for stacks. ``asked``: its Unix time, which identifies it."""
+    """A request to sample stacks. ``asked``: the Unix time of the request, which identifies it."""
 
     asked: float
     seconds: float
@@ -49,7 +49,7 @@ def read_order(run: str | Path) -> StackRequest | None:
 
 
 class StackSampler:
-    """Samples for ``order.seconds``, then writes RUN/stacks/NAME.txt and NAME.json. ``stop`` ends it earlier."""
+    """Samples for ``order.seconds``, then writes RUN/stacks/NAME.txt and NAME.json. ``stop`` ends this early."""
 
     def __init__(self, run: str | Path, name: str, order: StackRequest, **facts: Any) -> None:
         self._folder, self._name, self._order, self._facts = Path(run, FOLDER), name, order, facts

@@ -28,7 +28,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """Lines with the cells of each row below each other; those of the columns in ``right`` end together.
+    """The rows as lines with aligned columns; columns whose number is in ``right`` are aligned to the right.
 
     >>> columns([("class", "IoU"), ("road", "9")], right={1})
     ['class  IoU', 'road     9']

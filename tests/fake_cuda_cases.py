@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from fake_cuda import FakeGpu
 
+from segtrain.bucket.tally import Requests
 from segtrain.config import Config, Eval, Model, Parallel
 from segtrain.data.datasets import open_dataset
 from segtrain.data.workers import memory
@@ -189,6 +190,7 @@ def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> di
             Ema(net, 0.9), LossScaler(config.train.precision == "fp16"), Precision("cuda", DTYPES[config.train.precision]), True,
         ),
         "state": State(), "watch": Stopwatch(strategy, lambda: 0.0), "pool": WorkerPool(0, plan.worker_kind),
+        "requests": Requests,
         "output": Output(
             Console(plan.steps, plan.epoch(plan.steps), rank=1), Journal(folder / "journal.jsonl", 1), Anything(), ()
         ),

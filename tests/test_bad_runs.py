@@ -30,6 +30,8 @@ from refusals import (
     snapshot,
 )
 
+from segtrain.errors import EXIT_RANK_LOST
+
 STEP = "run/checkpoints/step-00000004.pt"
 
 
@@ -385,7 +387,7 @@ def test_a_rank_that_is_killed_is_missed(zygote, tmp_path: Path, killed: int) ->
         time.sleep(0.01)
     ranks[killed].signal(signal.SIGKILL)
     left = ranks[1 - killed]
-    assert finish(ranks) == [2 if rank is left else -signal.SIGKILL for rank in ranks], left.output
+    assert finish(ranks) == [EXIT_RANK_LOST if rank is left else -signal.SIGKILL for rank in ranks], left.output
     for word in (f"rank {1 - killed} has lost another rank", "killed", "the same command continues"):
         assert word in left.output
     for noise in NOISE:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,24 @@ from refusals import FOLDERS, finish, make_set
 from test_pack import blocks, smooth
 
 from segtrain import checkpoint
-from segtrain.config import Data
+from segtrain.bucket import client, is_bucket
+from segtrain.bucket.client import Stopped, client_of
+from segtrain.cli import main
+from segtrain.config import Config, Data, Eval
 from segtrain.data import stages
+from segtrain.data.batches import BatchLoader
 from segtrain.data.bucket import store_of
 from segtrain.data.bucket.ahead import ReadAhead
-from segtrain.data.bucket.client import client_of
+from segtrain.data.bucket.once import listed_once
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.index.detect import detect
 from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_sample import Packing
+from segtrain.data.storage import Range
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.errors import MissingExtra
+from segtrain.errors import EXIT_RESUMABLE, MissingExtra
+from segtrain.evaluate.evaluation import evaluate
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 
@@ -115,7 +121,13 @@ def digest(batches: TrainLoader) -> str:
 
 
 def reading() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("segtrain-read-")]
+    """Threads of read-aheads that do not end. Closing waits at most a second for requests in flight."""
+    patient = time.monotonic() + 10
+    while True:
+        names = [thread.name for thread in threading.enumerate() if thread.name.startswith("segtrain-read-")]
+        if not names or time.monotonic() > patient:
+            return names
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 4])
@@ -183,6 +195,13 @@ def test_a_worker_process_that_dies_and_one_that_gets_an_error(
         with refused("bucket-unreachable"):
             for _ in steps:
                 pass
+        # A signal in an outage ends the process so that the run can continue.
+        monkeypatch.setattr(client, "_SAID_S", 0.0)
+        monkeypatch.setattr("segtrain.stopping.requested.is_set", lambda: True)
+        bucket.store.outage_s = 30.0
+        with refused("stopped-in-outage") as error:
+            next(iter(loader(bucket, pool=pool)))
+        assert error.value.exit_code == EXIT_RESUMABLE
         server.down = False
         assert digest(loader(bucket, pool=pool)) == digest(loader(opened(data_sets / "bkt", "folders")))
 
@@ -198,12 +217,63 @@ def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets: Path
         groups = [[0, 1, 2], [3, 4], [10]]
         for ours, theirs in zip(EvalLoader(local, groups, 2), EvalLoader(bucket, groups, 2)):
             assert all(bool((a == b).all()) for a, b in zip(ours, theirs))
+        # Also where nobody asks for a batch after the last one.
+        assert all(ahead.closed for ahead in bucket.store._aheads)
         assert bucket.size(1) == local.size(1)
         assert bucket.header(1) == local.header(1)
         assert bucket.image_bytes(1, 3, 9) == local.image_bytes(1, 3, 9)
         assert bucket.palette(1) == local.palette(1)
     assert store_of("s3://bkt", 60).read("s3://bkt/files/classes.txt", 2) == b"b\nc"
     assert not reading()
+
+
+def test_an_evaluation_reads_headers_side_by_side_and_each_file_once_more(
+    data_sets: Path, server: BucketServer
+) -> None:
+    torch.manual_seed(0)
+    model, settings = torch.nn.Conv2d(3, len(CLASSES), 3, padding=1), Eval(batch_size=2)
+    local, bucket = opened(data_sets / "bkt", "folders"), opened("s3://bkt", "folders")
+    server.delay = 0.03
+    server.requests.clear()
+    more = bucket.store.tally.counter()
+    there = evaluate(model, bucket, settings, workers=1)
+    assert server.requests == {"GET": 3 * COUNT + more().late}
+    here = evaluate(model, local, settings, workers=1)
+    assert (there.confusion == here.confusion).all()
+    assert there.images.miou.tobytes() == here.images.miou.tobytes()
+
+    server.requests.clear()
+    server.most_in_flight = 0
+    data = {"root": "s3://bkt/files", "layout": "folders", "classes": CLASSES, "workers": 1}
+    batches = BatchLoader(Config(data=Data(**data)), "train", train=False)
+    assert server.requests["GET"] == COUNT
+    assert server.most_in_flight >= 2
+    assert sum(len(images) for images, _ in batches) == COUNT
+    assert server.requests["GET"] == 3 * COUNT + more().late
+
+
+def test_a_pass_that_is_closed_stops_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pass:
+        def __init__(self, closing: bool) -> None:
+            self.closed, self.closing, self.stop = False, closing, threading.Event()
+
+        def take(self, wanted: Range) -> None:
+            if self.closing:
+                self.stop.set()
+                raise Stopped(wanted.path)
+
+    store, stops = store_of("s3://bkt", 60), list[Any]()
+    monkeypatch.setattr(store, "fetch", lambda wanted, stop: stops.append(stop) or b"direct")
+    for passes in ([False, True], [True, False]):
+        store._aheads = tuple(map(Pass, passes))
+        assert store.read("s3://bkt/x") == b"direct"
+    assert stops == [None, None]
+    store._aheads = (Pass(False),)
+    assert store.read("s3://bkt/x") == b"direct"
+    assert stops[-1] is store._aheads[0].stop
+    store._aheads = (Pass(True), Pass(True))
+    with pytest.raises(Stopped):
+        store.read("s3://bkt/x")
 
 
 def test_a_bucket_with_many_pages_and_faults_is_listed_whole(data_sets: Path, server: BucketServer) -> None:
@@ -232,16 +302,17 @@ def test_faults_cost_no_sample_and_are_counted(data_sets: Path, server: BucketSe
 
 
 def test_an_outage_shorter_than_the_limit_is_waited_out(data_sets: Path, server: BucketServer) -> None:
-    bucket, found = opened("s3://bkt", "shards"), hashlib.sha256()
-    batches = loader(bucket, 2)
-    with batches:
-        for number, (batch,) in enumerate(batches):
-            found.update(batch.images.numpy().tobytes() + batch.masks.numpy().tobytes())
-            if number == 0:
-                server.down = True
-                threading.Timer(0.3, lambda: setattr(server, "down", False)).start()
-    assert found.hexdigest() == digest(loader(opened(data_sets / "bkt", "shards")))
-    assert "connection" in bucket.store.tally.retries
+    bucket = opened("s3://bkt", "shards")
+    server.down = True
+
+    def end_outage() -> None:
+        while "connection" not in bucket.store.tally.retries:
+            time.sleep(0.01)
+        server.down = False
+
+    threading.Thread(target=end_outage, daemon=True).start()
+    found = digest(loader(bucket, 2))
+    assert found == digest(loader(opened(data_sets / "bkt", "shards")))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -319,10 +390,10 @@ def test_a_missing_forbidden_or_short_object_is_an_error_at_once(own: Path, serv
 
 def test_a_server_that_sends_too_little_is_asked_again(server: BucketServer) -> None:
     store = store_of("s3://bkt", 0.1)
-    server.short = True
-    with refused("bucket-unreachable", kind="cut"):
+    server.lie = "short"
+    with refused("bucket-unreachable", kind="wrong"):
         store.read("s3://bkt/files/classes.txt", 0, 4)
-    server.short = False
+    server.lie = ""
     assert store.read("s3://bkt/files/classes.txt", 0, 4) == b"a\nb\n"
 
 
@@ -351,7 +422,7 @@ def test_signed_requests_to_another_server(data_sets: Path, monkeypatch: pytest.
         local = opened(data_sets / "bkt", layout)
         bucket = opened(f"s3://signed/a/{'shards' if layout == 'shards' else 'files'}", layout)
         assert digest(loader(bucket)) == digest(loader(local))
-    with refused("object-missing"):
+    with refused("bucket-missing"):
         opened("s3://no-such-bucket/files", "folders")
 
 
@@ -379,11 +450,6 @@ def test_a_run_on_the_disk_goes_on_in_the_bucket(zygote: Any, tmp_path: Path, ch
     assert all(torch.equal(value, states[1]["model"][name]) for name, value in states[0]["model"].items())
 
 
-def test_the_layout_of_a_bucket_is_to_be_set() -> None:
-    with refused("layout-not-set"):
-        detect("s3://bucket/folder")
-
-
 def test_without_obstore_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(MissingExtra, match=r"segtrain\[buckets\]"):
@@ -395,6 +461,24 @@ def test_a_client_is_kept_as_long_as_the_settings_are(server: BucketServer, monk
     assert client_of("s3://bkt") is first
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
     assert client_of("s3://bkt") is not first
+
+
+@pytest.mark.parametrize("base", ["s3://new", "gs://new"])
+def test_objects_are_written_whole_and_removed(server: BucketServer, tmp_path: Path, base: str) -> None:
+    client, large = client_of(base), tmp_path / "large"
+    large.write_bytes(os.urandom(70 << 20))  # three parts
+    server.fault = 0.2
+    try:
+        small = client.put("runs/a b.json", b"{}", 60)
+        client.put("runs/large", large, 60)
+        assert bytes(client.get("runs/a b.json", None, small, 60).content) == b"{}"
+        assert bytes(client.get("runs/large", None, "", 60).content) == large.read_bytes()
+        assert not server.uploads
+        assert server.failed
+        client.delete(["runs/large", "runs/never"], 60)
+        assert [item["path"] for item in client.folder("runs", 60)[0]] == ["runs/a b.json"]
+    finally:
+        shutil.rmtree(server.folder / "new", ignore_errors=True)
 
 
 def test_a_table_of_known_objects(tmp_path: Path) -> None:
@@ -410,3 +494,40 @@ def test_a_table_of_known_objects(tmp_path: Path) -> None:
         assert table.find("long") == (1, '"' + "e" * 60 + '"')
     assert again.save() == known.save()
     assert isinstance(np.asarray(known._table), np.ndarray)
+
+
+@pytest.mark.parametrize("place", ["s3:/b/x", "S3://b/x", "GS:///b/x", "az:/c"])
+def test_a_misspelled_url_is_no_local_folder(place: str) -> None:
+    with refused("bucket-url-misspelled", found=place):
+        is_bucket(place)
+    assert not any(map(is_bucket, ["", "s3", "./s3:/x", "/s3/x", "C:/x", "data/gs:x"]))
+
+
+def test_predictions_are_made_on_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "runs/x", "gs://b/photos", "--out", "masks"]) == 2
+    assert "gs://b/photos: predict reads images from the disk" in capsys.readouterr().err
+    assert main(["predict", "runs/x", "photos", "--out", "gs://b/masks"]) == 2
+    assert "a bucket cannot hold predictions" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_changes_no_bytes(
+    data_sets: Path, server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "file/cache"))
+    with pytest.warns(UserWarning, match="of s3://bkt/shards/train.index in memory") as said:
+        bucket = opened("s3://bkt", "shards")
+    assert len(said) == 1
+    assert digest(loader(bucket)) == digest(loader(opened(data_sets / "bkt", "shards")))
+    with pytest.warns(UserWarning, match="accept an object that has changed since"):
+        pickle.dumps(bucket.store)
+    with listed_once("start"), pytest.warns(UserWarning, match="each process lists s3://bkt/shards"):
+        opened("s3://bkt", "shards")
+
+
+def test_a_copy_that_lost_its_end_is_made_again(server: BucketServer) -> None:
+    store, url = store_of("s3://bkt", 5), "s3://bkt/files/classes.txt"
+    copy = Path(store.copied(url))
+    whole = copy.read_bytes()
+    copy.write_bytes(b"")
+    assert Path(store.copied(url)).read_bytes() == whole == bytes(store.mapped(url))

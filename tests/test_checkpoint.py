@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from conftest import refused
 
 from segtrain import checkpoint, files
 from segtrain.errors import CheckpointError
+from segtrain.parallel.cluster import Cluster
+from segtrain.train import rank
+from segtrain.train.state import State
 from segtrain.train.writer import CheckpointWriter
 
 
@@ -185,3 +189,28 @@ def test_a_damaged_tensor_is_no_whole_checkpoint(run_dir: Path) -> None:
     found, _, remarks = checkpoint.newest_file(run_dir)
     assert found == paths[0]
     assert "step-00000002.pt is incomplete or damaged" in remarks[0]
+
+
+def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, said = CheckpointWriter(tmp_path / "checkpoints", 2, True), list[str]()
+
+    def fail(session: Any, signals: list[int]) -> int:
+        writer.save(7, {"state": lambda: "cannot be saved"})
+        raise ValueError("diverged")
+
+    monkeypatch.setattr(rank.loop, "run", fail)
+    output = SimpleNamespace(
+        screen=SimpleNamespace(say=said.append), journal=SimpleNamespace(write=lambda *_, **__: None),
+        trackers=SimpleNamespace(close=lambda status: None), close=lambda: None,
+    )  # fmt: skip
+    config = SimpleNamespace(run_dir=tmp_path, log=SimpleNamespace(profile_ms=0))
+    strategy = SimpleNamespace(cluster=Cluster(1, 2, 1, 2))
+    session: Any = SimpleNamespace(
+        config=config, state=State(), output=output, plan=SimpleNamespace(steps=9), writer=writer, strategy=strategy
+    )
+    with pytest.raises(ValueError, match="diverged"):
+        rank._run(session, [])
+    (line,) = said
+    assert line.startswith(f"warning: cannot write the checkpoint {tmp_path / 'checkpoints/step-00000007.pt'}")

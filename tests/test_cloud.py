@@ -12,6 +12,7 @@ import pytest
 from cloud.endpoint import CloudEndpoint
 from cloud.moto import environment, moto_server
 from cloud.samples import training_job
+from conftest import refused
 
 from launch.aws.cloud import Clients, account, connect, default_bucket, fill, submit, upload
 from launch.aws.cures import cure_of_failure
@@ -189,6 +190,20 @@ def test_a_lost_answer_does_not_make_a_sent_job_an_error(cloud: CloudEndpoint) -
         submit(clients, training_job("b", RoleArn=f"arn:aws:iam::{ACCOUNT}:role/Another"))
 
 
+def test_a_submission_without_an_answer_may_have_made_a_job(
+    cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # boto3's pauses between its attempts
+    clients = connect("us-east-1")
+    cloud.refuse("CreateTrainingJob", "InternalFailure", times=5, status=500)
+    with refused("job-maybe-sent", name="a") as caught:
+        submit(clients, training_job("a"))
+    assert "--stop a --region us-east-1" in str(caught.value)
+    cloud.lose("CreateTrainingJob")
+    cloud.refuse("CreateTrainingJob", "InternalFailure", times=4, status=500)
+    assert submit(clients, training_job("a")).endswith("/a")
+
+
 REFUSALS = [
     (
         "ResourceLimitExceeded",
@@ -242,6 +257,8 @@ FAILURES = [
     ("AlgorithmError: ExecuteUserScriptError: ExitCode 137", "more memory"),
     ("InternalServerError: We encountered an internal error. Please try again.", "--retries"),
     ("AlgorithmError: rank 3 on algo-2: ValueError: something", "--rehearse"),
+    ("AlgorithmError: cannot decrypt the secret", "--rehearse"),  # not ECR
+    ("AlgorithmError: the amount of 1403 images", "--rehearse"),  # neither a mount nor HTTP 403
 ]
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from conftest import refused
 
-from segtrain.cores import cores
-from segtrain.parallel.cluster import Cluster, discover, expand_hosts, free_port
+from segtrain.cores import cores, slurm_cores
+from segtrain.parallel import slurm_hosts
+from segtrain.parallel.cluster import Cluster, discover, free_port
+from segtrain.parallel.slurm_hosts import expand_hosts, without_step
 
 NOWHERE = Path("/nonexistent/resourceconfig.json")
 
@@ -32,21 +34,99 @@ def test_torchrun() -> None:
     assert discover(environ, NOWHERE).hosts == 2
 
 
+STEP = {
+    "SLURM_STEP_NUM_TASKS": "5",
+    "SLURM_PROCID": "4",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "2",
+    "SLURM_STEP_NODELIST": "gpu[01-02],big7",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+    "SLURM_JOB_ID": "41",
+}
+
+
 def test_srun_counts_tasks_of_each_host() -> None:
-    environ = {
-        "SLURM_STEP_NUM_TASKS": "5",
-        "SLURM_PROCID": "4",
-        "SLURM_LOCALID": "0",
-        "SLURM_NODEID": "2",
-        "SLURM_STEP_NODELIST": "gpu[01-02],big7",
-        "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
-        "SLURM_JOB_ID": "41",
+    environ = {**STEP, "MASTER_ADDR": "10.0.0.1"}
+    assert discover(environ, NOWHERE) == Cluster(4, 5, 0, 1, "10.0.0.1", 21271, "slurm")
+
+
+def test_neighboring_jobs_steps_and_restarts_have_ports_of_their_own() -> None:
+    ports = {
+        slurm_hosts.port({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step), "SLURM_RESTART_COUNT": str(restart)})
+        for job in range(100, 120)
+        for step in range(4)
+        for restart in range(7)
     }
-    assert discover(environ, NOWHERE) == Cluster(4, 5, 0, 1, "gpu01", 20041, "slurm")
+    assert len(ports) == 20 * 4 * 7
+    assert min(ports) >= 20_000
+    assert max(ports) < 30_000
+    assert slurm_hosts.port({"SLURM_JOB_ID": "3", "SLURM_STEP_ID": "4294967290"}) < 30_000
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [("NodeName=n1 Arch=x86_64 NodeAddr=10.9.8.7 NodeHostName=h Version=22", "10.9.8.7"), ("Node n1 not found", "n1")],
+)
+def test_slurm_knows_the_address_of_a_name_that_does_not_resolve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, expected: str
+) -> None:
+    command = tmp_path / "scontrol"
+    command.write_text(f"#!/bin/sh\necho '{shown}'\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    name = "n1.invalid"  # RFC 6761: never resolves
+    slurm_hosts.address.cache_clear()
+    assert slurm_hosts.address(name) == expected.replace("n1", name)
+    command.unlink()
+    slurm_hosts.address.cache_clear()
+    assert slurm_hosts.address(name) == name
+    assert slurm_hosts.address("localhost") == "localhost"
+
+
+def test_ranks_of_one_host_need_no_name() -> None:
+    environ = {**STEP, "SLURM_STEP_NODELIST": "n1.invalid", "SLURM_STEP_TASKS_PER_NODE": "5", "SLURM_NODEID": "0"}
+    assert discover({**environ, "SLURM_LOCALID": "4"}, NOWHERE).master_addr == "127.0.0.1"
 
 
 def test_a_batch_script_without_srun_is_one_process() -> None:
     assert discover({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, NOWHERE) == Cluster()
+
+
+def test_salloc_without_srun_does_not_train_on_the_login_node() -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2"}
+    with refused("outside-slurm-job", job="7", host="login"):
+        without_step(job, "login")
+    assert "one alone" in without_step(job, "n2.cluster.local")
+    assert "one alone" in without_step({**job, "SLURMD_NODENAME": "n1"}, "other-name")
+    assert without_step({**job, "SLURM_STEP_NUM_TASKS": "1"}, "n1") == ""
+    assert without_step({**job, "SLURM_JOB_NUM_NODES": "1"}, "n1") == ""
+    assert without_step({}, "login") == ""
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"SLURM_CPUS_ON_NODE": "6"}, (6, 1)),
+        ({"SLURM_CPUS_ON_NODE": "6", "SLURM_STEP_TASKS_PER_NODE": "1,3", "SLURM_NODEID": "1"}, (6, 3)),
+        ({"SLURM_CPUS_ON_NODE": "64", "SLURM_CPUS_PER_TASK": "4", "SLURM_STEP_TASKS_PER_NODE": "2"}, (8, 2)),
+        ({}, (None, 1)),
+    ],
+)
+def test_cores_of_a_slurm_job(environ: dict[str, str], expected: tuple[int | None, int]) -> None:
+    assert slurm_cores({**environ, "SLURMD_NODENAME": "n1"}) == expected
+    assert slurm_cores(environ) == (None, 1)  # on the submit host
+
+
+def test_cores_are_those_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = cores(tmp_path)
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", "1")
+    assert cores(tmp_path) == 1
+    monkeypatch.setenv("SLURM_CPUS_ON_NODE", str(3 * free))
+    assert cores(tmp_path) == free
+    # Three tasks, each bound to its own cores.
+    monkeypatch.setenv("SLURM_STEP_TASKS_PER_NODE", "3")
+    assert cores(tmp_path) == 3 * free
 
 
 def test_hosts_of_sagemaker_are_sorted(tmp_path: Path) -> None:

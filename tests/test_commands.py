@@ -11,7 +11,10 @@ import ast
 import os
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from test_docs import PAGES, ROOT, blocks
@@ -35,6 +38,7 @@ def commands(text: str) -> list[list[str]]:
     found = []
     for line in lines(text):
         line = re.sub(r"^(?:try|next)\s+(?=segtrain |torchrun )", "", line)  # as the program itself proposes one
+        line = re.sub(r"^sudo \S+/bin/(?=segtrain )", "", line)
         if line.split(" ")[0] in STARTERS and "..." not in line:
             found.append(shlex.split(line, comments=True))
     return found
@@ -127,12 +131,17 @@ def python(words: list[str]) -> None:
         return
     script = ROOT / words[0]
     assert script.is_file(), f"there is no {words[0]}"
-    if words[0] == "launch/sagemaker.py":
-        from launch.aws.arguments import build_parser
-
-        known, rest = build_parser("python launch/sagemaker.py").parse_known_args(words[1:])
+    folders = {"sagemaker": "aws", "vertex": "gcp", "slurm": "hpc", "ray": "raytrain"}
+    platform = {f"launch/{name}.py": folder for name, folder in folders.items()}.get(words[0])
+    if platform:
+        build_parser = import_module(f"launch.{platform}.arguments").build_parser
+        known, rest = build_parser(f"python {words[0]}").parse_known_args(words[1:])
         assert all("=" in setting for setting in rest), rest
         assert not getattr(known, "job", None) or Path(known.job).is_file(), known.job
+        return
+    parsers = {"launch/cluster.py": "cluster", "launch/lustre.py": "lustre"}
+    if words[0] in parsers:
+        import_module(f"launch.{parsers[words[0]]}").build_parser(f"python {words[0]}").parse_args(words[1:])
         return
     texts = {node.value for node in ast.walk(ast.parse(script.read_text())) if isinstance(node, ast.Constant)}
     for word in words[1:]:
@@ -142,7 +151,8 @@ def python(words: list[str]) -> None:
 
 def test_commands_are_found_in_every_kind_of_place() -> None:
     pages = {page for page, _ in COMMANDS}
-    assert {"segtrain --help", "README.md", "train.md", "sagemaker.md", "camvid.md"} <= pages
+    assert {"segtrain --help", "README.md", "train.md", "sagemaker.md", "camvid.md", "slurm.md"} <= pages
+    assert ["segtrain", "launch", "lustre"] in [words[:3] for page, words in COMMANDS if page == "parallelcluster.md"]
     assert any(words[0] == "srun" for _, words in COMMANDS)
     assert any(words[:2] == ["python", "bench/origin.py"] for _, words in COMMANDS)
     assert len(COMMANDS) > 80
@@ -159,6 +169,7 @@ def test_commands_are_found_in_every_kind_of_place() -> None:
         ("python bench/nothing.py", AssertionError),
         ("python bench/origin.py --nothing", AssertionError),
         ("python launch/sagemaker.py --job configs/jobs/nothing.yaml", AssertionError),
+        ("segtrain launch lustre bring /workspace/data", SystemExit),
     ],
 )
 def test_a_command_that_nobody_can_type_is_found(
@@ -171,3 +182,19 @@ def test_a_command_that_nobody_can_type_is_found(
 def test_the_examples_of_the_help_are_of_this_checkout() -> None:
     for name in re.findall(r"\S+\.yaml", arguments.EXAMPLES):
         assert os.path.isfile(ROOT / name), name
+
+
+@pytest.mark.parametrize("url", ["gs://bkt/runs/a", "gs://bkt/runs/a/"])
+def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def export(run: Path, out: str, *_: Any, **__: Any) -> Any:
+        asked.append(out)
+        return SimpleNamespace(urls=(), files=(), onnx=None)
+
+    monkeypatch.setattr("segtrain.infer.export.export", export)
+    monkeypatch.setattr("segtrain.runs.weights.with_weights", lambda run, which: tmp_path)
+    assert cli.main(["export", url]) == 0
+    assert asked == ["a-export"]

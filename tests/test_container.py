@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from conftest import refused
 
 from segtrain.errors import ConfigError, DataError
 from segtrain.parallel.sagemaker_hosts import read_hosts
-from segtrain.platforms import container, outcome
+from segtrain.platforms import container, decoder, outcome
+from segtrain.platforms import sagemaker as entry
 
 ROOT = Path(__file__).parents[1]
 MAIN = "import sys; from segtrain.platforms.sagemaker import main; sys.exit(main())"
@@ -189,9 +191,43 @@ def test_a_failure_names_rank_host_and_cause(zygote, tmp_path: Path) -> None:  #
     assert f"error: {failure}" in process.output
 
 
+def test_a_failure_on_gpus_leaves_its_cause_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, the process ends inside the training, which has no chance to raise its error."""
+    base = make_base(tmp_path, SETTINGS, "algo-2", 2)
+    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(base))
+    monkeypatch.setattr(entry.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(entry, "_introduce", lambda *_: None)
+    monkeypatch.setattr("segtrain.platforms.decoder.prepare", lambda folder: "")
+    monkeypatch.setattr("segtrain.train.rank.train", lambda *_, report: report(DataError("torn", code="torn")))
+    assert entry.main() == 2
+    assert (base / "output/failure").read_text() == "rank 0 on algo-2 (ml.g5.xlarge): torn"
+
+
+def test_a_decoder_that_cannot_be_compiled_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEGTRAIN_NATIVE", raising=False)
+    monkeypatch.setattr(decoder.native, "available", lambda: False)
+    (tmp_path / "file").touch()
+    text = decoder.prepare(tmp_path / "file")
+    assert text.startswith("decoder: packages")
+    assert "File exists" in text
+
+
 def test_a_helping_host_ends_at_once(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     settings = {**SETTINGS, "sagemaker_distribution_instance_groups": ["gpu"]}
     base = make_base(tmp_path, settings, "algo-1", 3, instance_groups=GROUPS, current_group_name="cpu")
     process = zygote.start(code=MAIN, cwd=ROOT, SAGEMAKER_BASE_DIR=str(base))
     assert process.wait() == 0
     assert "has nothing to do: algo-3, algo-2 train" in process.output
+
+
+@pytest.mark.parametrize(("size", "ranks", "spared"), [(64 << 20, 2, True), (1 << 30, 2, False), (64 << 20, 1, False)])
+def test_every_rank_of_a_host_keeps_nccl_from_a_small_shm(
+    size: int, ranks: int, spared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NCCL_SHM_DISABLE", raising=False)
+    monkeypatch.setattr(entry.os.path, "isdir", lambda path: True)
+    # The ranks that started earlier have filled some of it.
+    monkeypatch.setattr(entry.shutil, "disk_usage", lambda path: SimpleNamespace(total=size, free=1 << 20))
+    assert entry._spare_shm(ranks) is spared
+    assert ("NCCL_SHM_DISABLE" in os.environ) is spared
+    os.environ.pop("NCCL_SHM_DISABLE", None)

@@ -160,6 +160,7 @@ def test_lists_that_are_wrong(tmp_path):
         ("x.csv", "image,mask\na.png,a_m.png\na.png,a_m.png\n", "list-file-repeated", {"count": 1}),
         ("x.csv", "image,mask\na.png,q.png\n", "list-file-missing", {"count": 1}),
         ("x.csv", "image,mask\na.png,\n", "list-row-empty", {"rows": [1]}),
+        ("x.csv", "image,mask,split\na.png,a_m.png,train\nb.png,,val\n", "list-row-empty", {"rows": [2]}),
         ("x.csv", "image,mask\n", "split-empty", {}),
         ("x.csv", "image,mask,split\na.png,a_m.png,test\n", "split-empty", {}),
         ("x.jsonl", '{"image": "a.png"\n', "list-line-invalid", {"line": 1}),

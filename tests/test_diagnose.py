@@ -244,6 +244,16 @@ def test_more_workers_are_asked_for_as_the_model_needs_them() -> None:
     assert few.gain == pytest.approx(4.98 / 0.99, rel=0.02)
 
 
+def test_what_helpers_make_is_not_asked_of_the_workers() -> None:
+    slow = starved(stages={"decode": 0.06}, workers=1)
+    for window in slow.windows:
+        window["workers"]["helpers"] = {"a": 30, "b": 10, "c": 0}
+    found = of(slow)
+    assert found.facts["workers"]["by_helpers"] == "33% by helpers on 2 hosts"
+    assert found.facts["workers"]["helpers"] == {"a": 3.0, "b": 1.0}
+    assert found.verdicts[0].fix.text == "data.workers=3"  # 4 * 62 ms / 98 ms; without helpers 6, see above
+
+
 def test_cores_bound_what_workers_can_bring() -> None:
     """Two cores, one busy worker: the second brings a factor of two less what the loop itself computes."""
     verdict = of(starved(stages={"decode": 0.06}, workers=1, cores=2)).verdicts[0]

@@ -15,8 +15,10 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cloud.bucket import BucketServer
 from conftest import ROOT, Zygote
 
 sys.path.insert(0, str(ROOT / "bench"))
@@ -30,6 +32,11 @@ from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.observe.spans import read_spans
 
 pytestmark = pytest.mark.planted
+
+# Name of the recording -> cause, and what the server does.
+BUCKETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a slow bucket": ("storage-latency", {"delay": 2.0}),
+}
 
 BENCH = os.pathsep.join([str(ROOT), str(ROOT / "bench")])
 
@@ -104,6 +111,28 @@ def test_none_is_named_for_a_healthy_run(name: str, zygote: Zygote, data: Path, 
     if found.bound == "healthy":
         assert found.verdicts == ()
         record(run, name, data)
+
+
+@pytest.mark.parametrize("name", BUCKETS)
+def test_what_holds_a_bucket_up_comes_first(
+    name: str, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+    root, run = tmp_path_factory.mktemp("bucket"), tmp_path / "run"
+    pictures(root, 160)
+    server, cause = BucketServer(root.parent), BUCKETS[name][0]
+    for key, value in BUCKETS[name][1].items():
+        setattr(server, key, value)
+    plant = Plant(cause, settings=("data.workers=2", f"data.root=s3://{root.name}"), steps=100)
+    what = code("", command(root, run, plant), plant.device)
+    try:
+        process = zygote.start(code=what, cwd=root, PYTHONPATH=BENCH, **plant.environment, **server.environment())
+        assert process.wait() == 0, process.output[-3000:]
+    finally:
+        server.close()
+    found = diagnose(run)
+    assert own_causes(found)[:1] == [cause], page(run, found)
+    record(run, name, root)
 
 
 def test_a_host_that_swaps(zygote: Zygote, data: Path, tmp_path: Path) -> None:

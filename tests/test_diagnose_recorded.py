@@ -31,6 +31,14 @@ def test_the_planted_cause_comes_first(name: str, tmp_path: Path) -> None:
     assert [verdict.cause for verdict in found.verdicts][:1] == [PLANTS[name].cause], page(tmp_path, found)
 
 
+def test_a_slow_bucket_is_named(tmp_path: Path) -> None:
+    """Each of its requests takes 2 s, whatever its size. Other programs used the cores while it was recorded."""
+    found = diagnose(unpacked("a slow bucket", tmp_path))
+    first = next(verdict for verdict in found.verdicts if verdict.cause != "other-programs")
+    assert (first.cause, first.confidence) == ("storage-latency", "high"), page(tmp_path, found)
+    assert "data pack" in first.fix.text
+
+
 @pytest.mark.parametrize("name", HEALTHY)
 def test_none_is_named_for_a_healthy_run(name: str, tmp_path: Path) -> None:
     found = diagnose(unpacked(name, tmp_path))

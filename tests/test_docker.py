@@ -234,6 +234,19 @@ def test_the_torch_of_the_sagemaker_image_stays(tmp_path: Path) -> None:
     assert lines == [f"{name}=={version(name)}" for name in ("torch", "torchvision")]
 
 
+def test_the_sagemaker_image_keeps_its_decoder_where_the_bundle_looks(tmp_path: Path) -> None:
+    """Runs the step itself: it copies the library to the path that SEGTRAIN_NATIVE_LIBRARY names."""
+    found = steps(FILES["sagemaker"].read_text(encoding="utf-8"))
+    library = next(v.partition("=")[2] for k, v in found if k == "ENV" and v.startswith("SEGTRAIN_NATIVE_LIBRARY="))
+    step = next(v for k, v in found if k == "RUN" and v.endswith(f" {library}"))
+    built, kept = tmp_path / "built.so", tmp_path / "kept.so"
+    built.write_bytes(b"library")
+    command = step.replace("python -c", f"{shlex.quote(sys.executable)} -c", 1).replace(library, shlex.quote(str(kept)))
+    environment = {**os.environ, "SEGTRAIN_NATIVE_LIBRARY": str(built)}
+    subprocess.run(["bash", "-c", command], env=environment, check=True)
+    assert kept.read_bytes() == b"library"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_the_wheel_of_the_images_holds_the_native_decoder(tmp_path: Path) -> None:

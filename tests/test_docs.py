@@ -37,7 +37,7 @@ TINY = {
     "log": {"pictures": 2, "tensorboard": False},
 }
 SLOW = "prove.md"
-WITHOUT_COMMANDS = {"architecture.md", "glossary.md"}
+WITHOUT_COMMANDS = {"architecture.md", "glossary.md", "ray.md"}  # those of ray.md need the extra ray
 NEEDS = {"transforms.md": "albumentations"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -102,7 +102,8 @@ def workshop(prepared: Path, tmp_path: Path) -> Path:
 
 def run(zygote: Any, words: list[str], here: Path) -> None:
     """One command of a page; ranks are forked in the place of what torchrun would start."""
-    if words[:2] == ["python", "launch/sagemaker.py"] and words[-1] == "--dry-run":
+    launchers = [["python", f"launch/{platform}.py"] for platform in ("sagemaker", "vertex", "slurm")]
+    if (words[:2] in launchers and words[-1] == "--dry-run") or words[:2] == ["python", "launch/cluster.py"]:
         done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return

@@ -123,7 +123,7 @@ def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert packages.gpu([]).state == OK
     monkeypatch.setattr(packages, "built_for_cuda", lambda: "13.2")
     monkeypatch.setattr(packages, "_SEE_GPU", "print('')")
-    assert "cannot use the 1 GPUs" in packages.gpu(["/dev/nvidia0"]).found
+    assert "cannot use 1 NVIDIA GPU" in packages.gpu(["/dev/nvidia0"]).found
     monkeypatch.setattr(packages, "_SEE_GPU", "print('H200')")
     assert packages.gpu(["/dev/nvidia0"]).found.endswith(": H200")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -17,8 +17,8 @@ PACKAGE = Path(__file__).parents[1] / "segtrain"
 ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError", "file_error"}
 # Packages and files of segtrain/ in which every raised error has a code. The list only grows.
 CODED = [
-    "api.py", "bench", "checkpoint.py", "cli.py", "commands.py", "compat.py", "config", "data", "diagnose",
-    "doctor", "errors.py", "evaluate", "files.py", "infer", "launch.py", "losses", "metrics.py", "models",
+    "api.py", "bench", "bucket", "checkpoint.py", "cli.py", "commands.py", "compat.py", "config", "data", "diagnose",
+    "doctor", "errors.py", "evaluate", "files.py", "google_api.py", "infer", "launch.py", "losses", "metrics.py", "models",
     "observe", "optim.py", "parallel", "platforms", "prove", "report", "runs", "train",
 ]  # fmt: skip
 

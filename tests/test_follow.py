@@ -7,6 +7,7 @@ import json
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from cloud.moto import environment, moto_server
 from cloud.samples import SPOT, training_job
 
 from launch.aws.cloud import Clients, connect, submit
-from launch.aws.fetch import unpack
+from launch.aws.fetch import _tree, unpack
 from launch.aws.follow import follow, stop
 from segtrain.errors import SegtrainError
 from segtrain.observe.console import step_line
@@ -290,3 +291,12 @@ def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.\./evil"):
         unpack(tmp_path / "c.tar.gz", tmp_path / "c")
     assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../up", "a/../../up"])
+def test_a_key_that_leaves_the_folder_is_not_fetched(name: str, tmp_path: Path) -> None:
+    page = {"Contents": [{"Key": f"job/profiler-output/{name}"}]}
+    pages = SimpleNamespace(paginate=lambda **_: [page])
+    clients: Any = SimpleNamespace(s3=SimpleNamespace(get_paginator=lambda _: pages))
+    with pytest.raises(ValueError, match="outside the folder"):
+        _tree(clients, "s3://results/job/profiler-output/", tmp_path)

@@ -17,6 +17,7 @@ from segtrain.errors import ConfigError
 from segtrain.parallel import board, failure
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.gpus import own_device, refuse_shared_gpus
+from segtrain.parallel.slurm_hosts import gpus_unsaid
 
 # What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as the start of a job
 # goes.
@@ -77,6 +78,23 @@ def test_more_ranks_than_gpus_in_sight_is_an_error(gpus) -> None:  # type: ignor
     assert own_device("auto", Cluster()) == torch.device("cpu")
     with refused("no-gpu"):
         own_device("cuda", Cluster())
+    with refused("no-gpu") as ended:
+        own_device("cuda", Cluster(), {"SLURM_STEP_NUM_TASKS": "2"})
+    assert "--gres=gpu:N" in str(ended.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "word"),
+    [
+        ({}, "--gres=gpu:N"),
+        ({"SLURM_GPUS_ON_NODE": "2"}, "--gpu-bind=none"),
+        ({"SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1"}, ""),
+    ],
+)
+def test_a_step_that_does_not_know_its_gpus_is_warned(environ: dict[str, str], word: str) -> None:
+    assert word in gpus_unsaid({"SLURM_STEP_NUM_TASKS": "2", **environ})
+    assert bool(gpus_unsaid({"SLURM_STEP_NUM_TASKS": "2", **environ})) == bool(word)
+    assert gpus_unsaid(environ) == ""
 
 
 def test_ranks_that_share_a_gpu_are_named_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +178,24 @@ sys.exit(main())
     assert "destroyed" not in ranks[1].output
 
 
+def test_a_rank_that_ends_at_once_is_reported_by_its_platform(zygote) -> None:  # type: ignore[no-untyped-def]
+    body = """
+import time
+def report(error):
+    print("told:", error, flush=True)
+    return 7
+with strategy.start(Parallel(), discover(), "auto", report):
+    if rank == 0:
+        time.sleep(3600)  # in a collective that the other one never joins
+    raise KeyError("a mistake of ours")
+"""
+    ranks = zygote.start_ranks(2, code=NCCL + body, GPU="GPU-a GPU-b")
+    assert ranks[1].wait() == 7, ranks[1].output
+    ranks[0].signal(9)
+    ranks[0].wait()
+    assert ranks[1].output == "told: 'a mistake of ours'\naborted\n"
+
+
 def test_an_abort_that_blocks_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure, "GUARD_S", 0.01)
     monkeypatch.setattr(failure.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
@@ -168,6 +204,18 @@ def test_an_abort_that_blocks_does_not_hold_up_the_end(monkeypatch: pytest.Monke
         failure.end_now(ConfigError("x"), Cluster(3, 4, 1, 2), lambda: blocked.wait(60) and None)
     assert ended.value.code == 2
     blocked.set()
+
+
+def test_a_platform_reports_the_error_of_a_rank_that_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On GPUs, the caller of the training never gets the error, and SageMaker shows what ``report`` writes."""
+    monkeypatch.setattr(failure.os, "_exit", lambda code: (_ for _ in ()).throw(SystemExit(code)))
+    told = list[Exception]()
+    error = ConfigError("x")
+    with pytest.raises(SystemExit) as ended:
+        failure.end_now(error, Cluster(1, 4, 0, 2), lambda: None, lambda found: told.append(found) or 7)
+    assert (ended.value.code, told, capsys.readouterr().err) == (7, [error], "")
 
 
 @pytest.mark.parametrize("ends", ["dies", "comes"])
@@ -192,12 +240,28 @@ def test_ranks_wait_for_rank_0_as_long_as_it_lives(monkeypatch: pytest.MonkeyPat
         assert 5100 <= now[0] < 5102
 
 
+def test_ranks_end_if_the_host_of_the_store_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store then neither answers nor closes the connection."""
+    monkeypatch.setattr(board, "SILENT_S", 0.01)
+    back = threading.Event()
+    store = SimpleNamespace(add=lambda key, amount: int(back.wait(20)) + 1)
+    with pytest.raises(RuntimeError, match=r"rank 0 did not respond for 0\.01 s: connection timed out"):
+        board.await_rank_0(store, "x", 1, 0.001)
+    back.set()
+
+
 def test_rank_0_gives_signs_of_life_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "BEAT_S", 0.001)
-    store, before = dist.HashStore(), threading.active_count()
-    with board.at_work(store, "x"):
+    store, before, faults = dist.HashStore(), set(threading.enumerate()), ["Socket Timeout"]
+
+    def add(key: str, amount: int) -> int:
+        if faults:
+            raise RuntimeError(faults.pop())
+        return int(store.add(key, amount))
+
+    with board.at_work(SimpleNamespace(add=add), "x"):
         until(lambda: store.add("x/alive", 0) > 2)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_ranks_wait_for_rank_0_in_no_collective(run_ranks, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -119,7 +119,7 @@ def test_masks_that_are_no_pictures_are_named(tmp_path):
     data = Data(layout="folders", root=str(tmp_path), masks="labels/{split}", classes=("a", "b"))
     with refused("files-unpaired", images=1, masks=0) as caught:
         open_dataset(data, "train")
-    assert "labels/train/ holds 1 .txt file, which are not read" in str(caught.value)
+    assert "labels/train/ holds 1 .txt file, which is not read" in str(caught.value)
 
 
 def voc(
@@ -348,6 +348,7 @@ import os
 
 from segtrain.data.index.layout import Layout
 from segtrain.data.index.pairs import pair
+from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.walk import files_under
 from segtrain.data.labels.space import plain_space
 
@@ -360,8 +361,8 @@ def kitti(data, split, watch):
     return pair(files_under(images, "images", watch), files_under(masks, "masks", watch), images)
 
 
-def detect(root):
-    return ({}, ["train", "val"]) if os.path.isdir(os.path.join(root, "training", "image_2")) else None
+def detect(root, store):
+    return ({}, ["train", "val"]) if is_dir(os.path.join(root, "training", "image_2"), store) else None
 
 
 KITTI = Layout(

@@ -202,7 +202,8 @@ def test_prefetch_counts_micro_batches() -> None:
     with TrainLoader(
         dataset, SETTINGS, seed=5, batch_size=4, accumulate=4, last_step=50, workers=1, prefetch=4
     ) as loader:
-        next(iter(loader))
+        iterator = iter(loader)
+        next(iterator)
         time.sleep(0.1)
         assert dataset.reads <= 8  # the step in use, and one ahead
 
@@ -217,6 +218,20 @@ def test_threads_end() -> None:
     assert list(iterator) == []
     loader.close()
     load(workers=2)
+    assert threads() == 0
+
+
+def test_a_loop_that_is_left_early_ends_its_threads() -> None:
+    loader = TrainLoader(Pictures(), SETTINGS, seed=5, batch_size=4, last_step=100, workers=3)
+    for _ in loader:
+        assert threads() > 0
+        break
+    assert threads() == 0
+    older, newer = iter(loader), iter(loader)
+    next(newer)
+    del older  # an older pass ends without the newer one
+    assert threads() > 0
+    del newer
     assert threads() == 0
 
 

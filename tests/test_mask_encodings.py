@@ -272,7 +272,7 @@ def test_instance_ids_become_one_class(tmp_path: Path) -> None:
 
     make(tmp_path, instances, 2)
     found = fix(check(tmp_path, TWO))
-    assert "count up from 0, at most to 31: these look like instance ids" in found.message
+    assert "count up without a gap, at most to 31: these look like instance ids" in found.message
     assert found.settings == {"data.label_map": {0: 0, **dict.fromkeys(range(1, 32), 1)}}
     reports = check(tmp_path, TWO, *words(found.settings))
     assert not any(report.failed for report in reports.values())

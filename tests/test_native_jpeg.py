@@ -146,7 +146,7 @@ def other_libjpeg(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("changed", "reason"),
     [
         ("nothing", ""),
-        ("pixels", "a sample has other pixels"),
+        ("pixels", "a sample does not have the same pixels"),
         ("layout", "this libjpeg has an unknown layout"),
         ("version", "this libjpeg is not libjpeg-turbo"),
     ],

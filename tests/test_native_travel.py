@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,19 @@ def test_the_bundle_brings_the_library_and_what_it_needs(tmp_path: Path) -> None
     folder = tmp_path / "code" / travel.FOLDER
     assert done.stdout.startswith(f"True {folder / travel.NAME}\n")
     assert str(next(folder.glob("carried/libjpeg.so*"))) in done.stdout  # the very one that came along
+
+
+def test_the_check_of_a_wheel_runs() -> None:
+    """Runs the command by which cibuildwheel tests each wheel."""
+    if not BUILT:
+        pytest.skip(travel.carried(ROOT)[1])
+    pytest.importorskip("numpy")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    command = next(line for line in text.splitlines() if line.startswith("test-command"))
+    program, *arguments = shlex.split(command.partition('"')[2].rstrip('"'))
+    assert program == "python"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SEGTRAIN_")}
+    subprocess.run([sys.executable, *arguments], env=environment, check=True)
 
 
 def test_what_is_no_library_for_the_machines_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import ROOT, Zygote
 from PIL import Image
 
@@ -32,7 +31,8 @@ from segtrain.cli import main
 from segtrain.config import load_saved
 
 RUNS = ("adamw", "interrupted", "sgd")
-ROUNDING = 1e-3  # relative, of a loss some steps after the resume on a machine with other kernels
+# Relative, of a loss 15 steps after the resume. Other CPUs and older torch have other kernels; rounding grows with steps.
+ROUNDING = 5e-3
 
 
 @pytest.fixture
@@ -98,9 +98,7 @@ def test_a_run_of_two_ranks_goes_on_with_one(old: Path, zygote: Zygote) -> None:
     assert process.wait() == 0, process.output
     assert "going on from step 15 of 30" in process.output
     assert [event["world_size"] for event in journal("sgd", "resume")] == [2]
-    # The recorded steps are those of torch 2.15. Rounding grows from step to step: with torch 2.0, to 0.2 % in 15 steps.
-    recent = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 15)
-    assert losses("sgd") == pytest.approx(whole, rel=ROUNDING if recent else 5 * ROUNDING)
+    assert losses("sgd") == pytest.approx(whole, rel=ROUNDING)
     assert json.loads(Path("runs/sgd/best.json").read_text())["step"] == 30
 
 

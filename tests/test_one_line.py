@@ -17,6 +17,7 @@ from refusals import FOLDERS, SCENES, assert_refused, make_set
 
 from segtrain import cli, commands, json_text
 from segtrain.data.workers.autoscaler import too_many
+from segtrain.errors import EXIT_RANK_LOST
 from segtrain.observe.journal import LAST_TS, is_time, parse_lines
 from segtrain.parallel import failure
 from segtrain.parallel.cluster import Cluster, free_port
@@ -31,9 +32,8 @@ def test_ranks_that_never_come(zygote: Any, tmp_path: Path, rank: int) -> None:
     place = Cluster(rank, 2, rank, 2, "127.0.0.1", free_port())
     process = zygote.start("train", *SCENES, "parallel.timeout_s=2", cwd=tmp_path, **place.environment())
     address = f"127.0.0.1:{place.master_port}"
-    assert_refused(
-        [process], f"rank {rank} of 2 did not meet the other ranks at {address}", "parallel.timeout_s=2", "WORLD_SIZE"
-    )
+    refusal = f"rank {rank} of 2 did not meet the other ranks at {address}", "parallel.timeout_s=2", "WORLD_SIZE"
+    assert_refused([process], *refusal, code=EXIT_RANK_LOST)
 
 
 def test_an_address_that_does_not_resolve(zygote: Any, tmp_path: Path) -> None:

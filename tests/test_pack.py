@@ -215,6 +215,8 @@ def test_a_killed_pack_goes_on(tmp_path, killed):
     assert any(name.endswith(".part") for name in os.listdir(folder / ".packing-train"))
     with refused("no-shards", split="val"):
         packed(folder, "val")
+    with refused("pack-unfinished", split="train"):
+        packed(folder)
     done = quiet(killed, folder, shard_mb=0.009)
     assert done.kept == 2
     quiet(killed, tmp_path / "whole", shard_mb=0.009, workers=2)
@@ -289,8 +291,15 @@ def test_what_the_disk_gives_back_is_compared(tmp_path, monkeypatch):
 
 def test_packs_that_cannot_be(tmp_path, monkeypatch):
     source = files(tmp_path / "files", 3)
+    for folder in ("files", "files/train", "files/trainannot/town"):
+        with refused("pack-into-source"):
+            quiet(source, tmp_path / folder)
+    quiet(source, tmp_path / "tars/train")
+    (tmp_path / "tars/train/train.index").unlink()
+    tars = {path: path.read_bytes() for path in (tmp_path / "tars/train").iterdir()}
     with refused("pack-into-source"):
-        quiet(source, tmp_path / "files")
+        quiet(packed(tmp_path / "tars", classes=tuple("abcdefghijk")), tmp_path / "tars/train", Packing("png"))
+    assert {path: path.read_bytes() for path in (tmp_path / "tars/train").iterdir()} == tars
     for name in ("b.jpg", "b.png"):
         Image.fromarray(smooth(1)).save(tmp_path / name)
     Image.fromarray(blocks(1)).save(tmp_path / "m.png")

@@ -24,6 +24,7 @@ from segtrain.evaluate.load import load_export, load_run
 from segtrain.infer import export as exporting
 from segtrain.infer import onnx_file, predict
 from segtrain.models import build_model
+from segtrain.models.base import SegModel
 
 NAMES = ("road", "sky", "car", "tree")
 SETTINGS = {"model": {"arch": "pico"}, "data": {"crop": [64, 64]}, "name": "small"}
@@ -176,6 +177,14 @@ def test_predict_never_replaces_what_it_did_not_write(run: Path, tmp_path: Path)
     assert files(tmp_path / "set") == before
 
 
+def test_probabilities_of_an_earlier_call_are_not_reported(run: Path, tmp_path: Path) -> None:
+    picture(tmp_path / "a.png", 24, 24)
+    for _ in range(2):
+        said: list[str] = []
+        predict.predict(run, [tmp_path], tmp_path / "out", probabilities=True, say=said.append)
+        assert not [line for line in said if "left out" in line]
+
+
 def test_a_failed_write_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture(tmp_path / "a.png", 24, 24)
 
@@ -197,6 +206,69 @@ def test_leftovers_of_a_killed_export_are_removed(run: Path, tmp_path: Path) -> 
     exporting.export(run, tmp_path / "out", ("safetensors",))
     left = [path.name for path in (tmp_path / "out").iterdir() if path.name[0] == "."]
     assert left == [f"{mine.name}{os.getpid()}-a"]
+
+
+def test_the_description_of_an_export_is_replaced_last(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced: list[str] = []
+    rename = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        if replaced:
+            raise KeyboardInterrupt
+        replaced.append(Path(target).name)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        exporting.export(run, tmp_path / "out", ("safetensors",))
+    assert replaced == ["weights.safetensors"]
+    with refused("export-incomplete"):
+        load_export(tmp_path / "out")
+
+
+@pytest.mark.parametrize("content", ["[]", "1", '{"weights": 1}', '{"weights": {"sha256": "a"}}'])
+def test_a_damaged_description_is_no_traceback(run: Path, tmp_path: Path, content: str) -> None:
+    exporting.export(run, tmp_path / "out", ("safetensors",))
+    (tmp_path / "out/model.json").write_text(content)
+    with refused("export-incomplete"):
+        load_run(tmp_path / "out")
+
+
+class Pooled(SegModel):
+    """Pools three times below a stride of 2, so that images need 16 pixels."""
+
+    stride, least, num_classes = 2, 16, len(NAMES)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Conv2d(3, len(NAMES), 3, 2, 1)
+
+    def _low(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        low = self.layer(images)
+        pooled = torch.nn.functional.avg_pool2d(low, 8)
+        return (low + torch.nn.functional.interpolate(pooled, low.shape[-2:], mode="nearest"),)
+
+    def _upsample(self, low: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        return torch.nn.functional.interpolate(low, scale_factor=2, mode="nearest")
+
+
+def test_onnx_pads_small_images_to_the_least_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnx", reason="the extra 'export' is not installed")
+    runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+    monkeypatch.setattr(onnx_file, "_exporters", lambda: [("tracing", onnx_file._trace)])
+    torch.manual_seed(0)
+    model = Pooled().eval()
+    made = onnx_file.write_onnx(model, tmp_path / "model.onnx", (32, 32), 17, {"module": "Pooled"})
+    assert made["open_sizes"], made["tried"]
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    for height, width in ((9, 12), (5, 40), (33, 31)):
+        images = np.random.default_rng(5).integers(0, 256, (1, height, width, 3), np.uint8)
+        logits = session.run(["logits"], {"images": images})[0]
+        with torch.inference_mode():
+            expected = model(normalize(torch.from_numpy(images))).numpy()
+        assert np.abs(logits - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Path) -> None:

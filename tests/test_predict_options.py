@@ -147,6 +147,14 @@ def test_memory_that_images_before_have_left_is_free(tmp_path: Path, monkeypatch
     assert memory_free(tmp_path) == 1000 - 90
     (tmp_path / "memory.max").write_text("max\n")
     assert memory_free(tmp_path) > 1000
+    (tmp_path / "old/memory").mkdir(parents=True)
+    for name, text in (
+        ("limit_in_bytes", "1000\n"),
+        ("usage_in_bytes", "990\n"),
+        ("stat", "active_file 1\ninactive_file 1\ntotal_active_file 300\ntotal_inactive_file 600\n"),
+    ):
+        (tmp_path / f"old/memory/memory.{name}").write_text(text)
+    assert memory_free(tmp_path / "old") == 1000 - 90
 
 
 def test_windows_are_no_smaller_than_the_crop_and_no_larger_than_the_image() -> None:

@@ -64,6 +64,13 @@ def test_each_kind_of_image_gives_the_mask_that_the_command_writes(
     assert np.array_equal(mask, written(run, path, tmp_path / "out"))
 
 
+@pytest.mark.parametrize("mode", ["P", "YCbCr", "HSV"])
+def test_a_pil_image_of_another_mode_is_read_in_its_colors(subject: Predictor, tmp_path: Path, mode: str) -> None:
+    image = Image.fromarray(picture(tmp_path / "a.png", 40, 50)).convert(mode)
+    (found,), (expected,) = subject.predict(image), subject.predict(np.asarray(image.convert("RGB")))
+    assert np.array_equal(found, expected)
+
+
 def test_images_of_several_sizes_and_kinds_keep_their_order(subject: Predictor, tmp_path: Path) -> None:
     first, second = picture(tmp_path / "a.png", 40, 50), picture(tmp_path / "b.png", 33, 60, seed=1)
     masks = subject.predict([first, tmp_path / "b.png", torch.from_numpy(second)])

@@ -13,10 +13,11 @@ from cloud.moto import environment, moto_server
 from cloud.policies import Policies
 from cloud.samples import training_job
 
-from launch.aws.cloud import Clients
+from launch.aws.cloud import Clients, _trusts, trusts
 from launch.aws.job import SageMakerJob
 from launch.aws.job_parts import Channel
-from launch.aws.preflight.account import trusts
+from launch.aws.preflight import rights
+from launch.aws.preflight.account import IMAGE as IN_ECR
 from launch.aws.preflight.online import online
 from launch.aws.preflight.security import admitted, permits
 from launch.aws.request import create_training_job
@@ -505,12 +506,35 @@ def test_the_policy_of_an_endpoint() -> None:
 
 def test_trust_and_ports() -> None:
     assert trusts(TRUST)
-    assert not trusts(
-        {"Statement": {"Effect": "Deny", **{k: v for k, v in TRUST["Statement"][0].items() if k != "Effect"}}}
-    )
+    denied = {"Statement": {**TRUST["Statement"][0], "Effect": "Deny"}}
+    assert not trusts(denied)
+    assert _trusts({"AssumeRolePolicyDocument": TRUST})
+    assert not _trusts({"AssumeRolePolicyDocument": denied})
     assert not trusts({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:*"}]})
     lustre = [{"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988, "UserIdGroupPairs": [{"GroupId": "sg-1"}]}]
     assert admitted(lustre, {"sg-1"}, 988, 988)
     assert not admitted(lustre, {"sg-2"}, 988, 988)
     assert not admitted(lustre, {"sg-1"}, 1018, 1023)
     assert admitted([{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "10.0.0.0/16"}]}], {"sg-2"}, 1018, 1023)
+
+
+def test_a_key_for_disks_and_results_needs_the_rights_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "1234abcd-12ab-34cd-56ef-1234567890ab"
+    arn = f"arn:aws:kms:us-east-1:123456789012:key/{key}"
+    request = {
+        "ResourceConfig": {"VolumeKmsKeyId": key},
+        "OutputDataConfig": {"KmsKeyId": arn, "S3OutputPath": "s3://results/jobs"},
+    }
+    monkeypatch.setattr(rights, "_default_key", lambda bucket, ask: "")
+    of = SageMakerJob(role="arn:aws:iam::123456789012:role/Trainer", region="us-east-1")
+    rights_of_the_key = ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext", "kms:GenerateDataKey")
+    assert rights._keys(of, request, None) == {arn: rights_of_the_key}  # type: ignore[arg-type]
+
+
+def test_an_image_may_be_named_by_its_digest() -> None:
+    digest = f"sha256:{'a' * 64}"
+    for registry in ("dkr.ecr", "dkr.ecr-fips"):
+        for tag in ("", ":1"):
+            found = IN_ECR.fullmatch(f"123456789012.{registry}.us-east-1.amazonaws.com/mine{tag}@{digest}")
+            assert found is not None
+            assert (found["name"], found["digest"]) == ("mine", digest)

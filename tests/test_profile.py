@@ -320,6 +320,9 @@ def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others() -> None:
     assert _whose_gpus(one, 4) == {"HOME": "/"}
     assert _whose_gpus(one, 1) == one
     assert _whose_gpus(four, 4) == four
+    for hidden in ("", "-1"):  # a run on CPUs
+        none = {"CUDA_VISIBLE_DEVICES": hidden, "HOME": "/"}
+        assert _whose_gpus(none, 4) == none
 
 
 def test_hosts_are_named_as_sagemaker_does_or_counted() -> None:

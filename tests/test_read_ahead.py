@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from conftest import refused
 
-from segtrain.data.bucket.ahead import GAP, ReadAhead, merged
-from segtrain.data.bucket.client import Stopped
+from segtrain.bucket.client import Stopped
+from segtrain.data.bucket.ahead import ReadAhead
+from segtrain.data.bucket.merging import GAP, merged
+from segtrain.data.bucket.pace import Pace
 from segtrain.data.storage import Range
 from segtrain.errors import DataError
 
@@ -105,6 +107,44 @@ def test_a_sample_that_is_needed_twice_is_fetched_once() -> None:
         assert len(bucket.asked) == 2
 
 
+def test_a_worker_that_comes_before_the_threads_gets_its_sample_in_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, mask = Range("s", 100, 50), Range("s", 155, 20)
+    bucket, begin, run = Bucket(), threading.Event(), ReadAhead._run
+    monkeypatch.setattr(ReadAhead, "_run", lambda self: run(self) if begin.wait(30) else None)
+    with ahead(bucket, [[image, mask], one(1)]) as reader:
+        threading.Timer(0.05, begin.set).start()
+        assert bytes(reader.take(image) or b"") == bytes(range(100, 150))
+        assert bytes(reader.take(mask) or b"") == bytes(range(155, 175))
+        drain(bucket, 2)
+        assert sorted(bucket.asked) == [Range("f1"), Range("s", 100, 75)]
+
+
+def test_local_samples_wake_no_negative_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    notify, bucket = threading.Condition.notify, Bucket()
+
+    def as_in_python_3_10_0(self: threading.Condition, n: int = 1) -> None:
+        if n < 0:
+            raise ValueError(n)
+        notify(self, n)
+
+    monkeypatch.setattr(threading.Condition, "notify", as_in_python_3_10_0)
+    with ahead(bucket, (one(index) for index in range(20)), local=lambda span: span.path != "f19") as reader:
+        assert [reader.take(Range(f"f{index}")) for index in range(19)] == [None] * 19
+        assert bytes(reader.take(Range("f19"))) == bytes(range(10))
+
+
+def test_what_is_local_is_not_fetched_and_does_not_stop_the_rest() -> None:
+    bucket = Bucket()
+    local = [f"f{index}" for index in range(3, 90)]
+    with ahead(bucket, (one(index) for index in range(100)), local=lambda span: span.path in local) as reader:
+        drain(bucket, 3)
+        assert all(reader.take(Range(f"f{index}")) is not None for index in range(3))
+        assert all(reader.take(Range(name)) is None for name in local)
+        drain(bucket, 4)
+        assert {wanted.path for wanted in bucket.asked} == {f"f{index}" for index in (0, 1, 2, 90, 91, 92, 93)}
+        assert reader.held == 40
+
+
 def test_another_order_never_waits_and_what_was_taken_early_is_not_fetched() -> None:
     bucket = Bucket()
     with ahead(bucket, (one(index) for index in range(40))) as reader:
@@ -124,9 +164,10 @@ def test_what_nobody_takes_is_dropped() -> None:
     bucket = Bucket()
     samples = ([Range(f"i{index}"), Range(f"m{index}")] for index in range(400))
     with ahead(bucket, samples, most_bytes=600) as reader:
-        for index in range(350):  # no mask is ever taken
+        for index in range(400):  # no mask is ever taken
             reader.take(Range(f"i{index}"))
-        assert reader.held <= 600
+        # All are issued. What workers may still need is kept: the masks of the 2 + 2 batches of 2 samples.
+        assert reader.held == 60
 
 
 def test_the_window_grows_with_the_rate_and_the_latency(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,13 +176,101 @@ def test_the_window_grows_with_the_rate_and_the_latency(monkeypatch: pytest.Monk
     bucket = Bucket()
     with ahead(bucket, (one(index) for index in range(10_000))) as reader:
         drain(bucket, 4)
-        reader._times.extend([0.5] * 300)
+        reader._pace._times.extend([0.5] * 300)
         for index in range(20):  # 40 samples/s
             clock[0] += 0.025
             assert reader.take(Range(f"f{index}")) is not None
             drain(bucket, 1)
-        assert reader.window == pytest.approx(1.5 * 40 * 0.5, abs=2)
-        assert reader.threads == reader.window
+        window = reader.figures()["window"]
+        assert window == pytest.approx(1.5 * 40 * 0.5, abs=2)
+        assert reader.threads == window
+
+
+class LateBucket(Bucket):
+    """The first request for each range is answered when ``gate`` opens, later ones while ``second`` is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = threading.Event()
+        self.second.set()
+
+    def __call__(self, wanted: Range, stop: threading.Event) -> bytes:
+        first = wanted not in self.asked
+        self.asked.append(wanted)
+        self.came.release()
+        if first:
+            self.gate.wait(30)
+            if self.error is not None:
+                raise self.error
+        self.second.wait(30)
+        return b"first" if first else b"again"
+
+
+def late(reader: ReadAhead, repeats: float) -> None:
+    """Every request that a worker waits for is late; so many may be repeated."""
+    reader._pace.late_s, reader._pace._repeats = 0.0, repeats
+
+
+def test_a_late_request_is_sent_a_second_time_and_the_first_answer_is_taken() -> None:
+    bucket, repeated = LateBucket(), list[int]()
+    bucket.gate.clear()
+    with ahead(bucket, [one(0), one(1)], repeated=lambda: repeated.append(1)) as reader:
+        drain(bucket, 2)  # the pass has ended, and all of its threads wait for an answer
+        late(reader, 2)
+        assert bytes(reader.take(Range("f0"))) == b"again"
+        assert repeated == [1]
+        late(reader, 1)
+        bucket.gate.set()
+        assert bytes(reader.take(Range("f1"))) in (b"first", b"again")
+        assert reader.held == 0
+
+
+def test_an_error_does_not_replace_the_answer_that_may_still_come() -> None:
+    bucket, found = LateBucket(), list[bytes]()
+    bucket.error = DataError("an outage", code="bucket-unreachable")
+    bucket.gate.clear()
+    bucket.second.clear()
+    with ahead(bucket, [one(0)]) as reader:
+        drain(bucket, 1)
+        late(reader, 1)
+        taker = threading.Thread(target=lambda: found.append(bytes(reader.take(Range("f0")))))
+        taker.start()
+        drain(bucket, 1)
+        bucket.gate.set()
+        for thread in reader._threads:
+            thread.join(30)
+        bucket.second.set()
+        taker.join(30)
+        assert found == [b"again"]
+
+
+def test_only_a_share_of_the_requests_is_repeated() -> None:
+    pace = Pace(8)
+    assert not pace.may_repeat()
+    for answers, most in ((100, 5), (10_000, 8)):
+        for _ in range(answers):
+            pace.answered(0.03)
+        assert most - 1 <= sum(pace.may_repeat() for _ in range(1000)) <= most
+    bucket = LateBucket()
+    bucket.gate.clear()
+    with ahead(bucket, [one(0), one(1)]) as reader:
+        drain(bucket, 2)
+        late(reader, 0.95)
+        threading.Timer(0.05, bucket.gate.set).start()
+        assert bytes(reader.take(Range("f0"))) == b"first"
+        assert len(bucket.asked) == 2
+
+
+def test_a_request_is_late_by_the_durations_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("segtrain.data.bucket.pace.time.perf_counter", lambda: clock[0])
+    for durations, late_s in (([0.1] * 245 + [9.0] * 11, 0.3), ([0.1] * 240 + [9.0] * 16, 27), ([0.001] * 256, 0.05)):
+        pace = Pace(8)
+        for duration in durations:
+            pace.answered(duration)
+        clock[0] += 1
+        assert pace.measure(8)
+        assert pace.late_s == pytest.approx(late_s)
 
 
 def test_an_error_reaches_the_worker_that_needs_the_sample() -> None:

@@ -486,7 +486,7 @@ def test_a_launcher_that_goes_leaves_no_process(tmp_path: Path, signals: tuple[A
         time.sleep(0.05)
     assert code == (-signals[0] if signals[0] == signal.SIGKILL else 128 + signals[0])
     assert f"{tmp_path}/stage holds" in rest
-    assert " MB (logs, and /opt/ml of each host): rm -r" in rest
+    assert " MB (logs and files of each host): rm -r" in rest
     assert not list(tmp_path.glob("segtrain-tmp-*"))  # their temporary files are gone
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cloud.bucket import BucketServer, _Handler
 from cloud.endpoint import CloudEndpoint
 from cloud.moto import environment, moto_server
 from cloud.samples import training_job
@@ -22,6 +23,8 @@ from conftest import refused
 
 from segtrain.observe.profile_format import ProfileWriter, Value, read_profile
 from segtrain.runs import remote
+from segtrain.runs.bucket import HEAD, Account, Object, WantedFile
+from segtrain.runs.reader import LIST_COMMANDS, BucketReader, print_command, to_read_all_of
 from segtrain.runs.remote import local, rows
 
 JOB = "segtrain-2026-11-21-03-56-05-089"
@@ -326,7 +329,7 @@ def test_of_what_is_too_large_a_part_is_fetched_and_said(
         ("s3://secret/street", r"s3://secret/street/journal.jsonl: 403: .*s3:GetObject.*AWS_PROFILE"),
         ("s3://B/run", r"s3://B/run: .*[Bb]ucket"),
         ("s3://", r"'s3://' is not a place in S3"),
-        ("gs://bucket/run", r"gs://bucket/run: .*gcloud storage rsync -r .* gs://bucket/run FOLDER"),
+        ("ftp://bucket/run", r"ftp://bucket/run: .*name a folder, s3://BUCKET/PREFIX"),
         ("https://bucket/run", r"https://bucket/run: .*name a folder, s3://BUCKET/PREFIX"),
         ("sagemaker:absent", r"sagemaker:absent: there is no such training job in us-east-1: .*AWS_DEFAULT_REGION"),
         ("arn:aws:sagemaker:eu-west-1:1:endpoint/a", r".*training-job/NAME"),
@@ -402,11 +405,129 @@ def test_no_region_is_said(job: Path, segtrain: Callable[..., Any], monkeypatch:
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("boto3", "botocore", "botocore.config"):
+    for package in ("boto3", "botocore", "botocore.config", "obstore"):
         monkeypatch.setitem(sys.modules, package, None)
     for place in ("s3://here/run", f"sagemaker:{JOB}"):
         with refused("missing-package", package="boto3"):
             local(place)
+    with refused("missing-package", package="obstore"):
+        local("gs://here/run")
+
+
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_run_in_any_bucket_is_read_without_boto3(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+    shutil.copytree(trained, tmp_path / "store/bkt/runs/street")
+    write_profile(tmp_path / "store/bkt/runs/street/profile", trained)
+    (tmp_path / "store/bkt/runs/other").mkdir()
+    (tmp_path / "store/bkt/runs/other/journal.jsonl").write_bytes((trained / "journal.jsonl").read_bytes())
+    server = BucketServer(tmp_path / "store")
+    for key, value in server.environment().items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    try:
+        server.fault = 0.1
+        place = f"{scheme}://bkt/runs/street"
+        found = local(place, lambda text: None)
+        assert (found.shown, found.stem) == (place, "street")
+        assert (found.folder / "journal.jsonl").read_bytes() == (trained / "journal.jsonl").read_bytes()
+        assert {series.node for series in read_profile(found.folder)} == {"algo-1"}
+        assert not list(found.folder.rglob("*.pt"))
+        assert {row["out"] for row in rows(f"{scheme}://bkt/runs", lambda text: None)} == {
+            f"{scheme}://bkt/runs/{name}" for name in ("street", "other")
+        }
+        monkeypatch.setattr(remote, "MOST_LINES", 20_000)
+        said: list[str] = []
+        lines = (trained / "journal.jsonl").read_bytes().splitlines() * 30
+        (tmp_path / "store/bkt/runs/street/journal.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        monkeypatch.setattr("segtrain.runs.reader.HEAD", 5000)
+        kept = (local(place, said.append).folder / "journal.jsonl").read_bytes().splitlines()
+        assert kept[0] == lines[0]
+        assert kept[-1] == lines[-1]
+        assert len(kept) < len(lines)
+        assert set(kept) <= set(lines)
+        assert any("journal.jsonl has" in text for text in said)
+        server.fault = 0.0
+        with refused("no-objects"):
+            local(f"{scheme}://bkt/nothing")
+        with refused("bucket-missing"):
+            local(f"{scheme}://absent/run")
+        server.status = 403
+        with refused("bucket-denied"):
+            local(place)
+        server.status, server.down = 0, True
+        monkeypatch.setattr("segtrain.runs.reader.OUTAGE_S", 0.1)
+        with refused("bucket-unreachable", file=place):
+            local(place)
+    finally:
+        server.close()
+
+
+def test_keys_that_leave_the_folder_are_left_out() -> None:
+    names = ["config.yaml", "data/../../../evil", "../evil", "data//x", "./x", "data/a..b"]
+    objects = [Object("bkt", f"runs/a/{name}", 1, "", 0.0) for name in names]
+    assert set(remote.inside(objects, "s3://bkt/runs/a")) == {"config.yaml", "data/a..b"}
+
+
+@pytest.mark.parametrize("more", [-5, 5, HEAD - 5, HEAD + 5])
+def test_lines_of_a_large_file_come_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+    most = HEAD // 2
+    content = "".join(f"{k:015d}\n" for k in range((most + more) // 16 + 1)).encode()[: most + more]
+    (tmp_path / "store/bkt").mkdir(parents=True)
+    (tmp_path / "store/bkt/journal.jsonl").write_bytes(content)
+    server = BucketServer(tmp_path / "store")
+    for key, value in server.environment().items():
+        monkeypatch.setenv(key, value)
+    wanted = WantedFile(Object("bkt", "journal.jsonl", len(content), "", 0.0), most)
+    try:
+        BucketReader().fetch(wanted, tmp_path / "got")
+    finally:
+        server.close()
+    lines, kept = content.splitlines(), (tmp_path / "got").read_bytes().splitlines()
+    if more <= HEAD:
+        assert kept == lines
+    else:
+        assert kept == [line for line in lines if line in {*kept}]
+        assert kept[0] == lines[0]
+        assert len(kept) == len(lines) - 1
+    assert wanted.bytes == (most if more > HEAD else len(content))
+
+
+@pytest.mark.parametrize("boto3", [False, True])
+def test_both_ends_of_a_large_file_are_of_one_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boto3: bool
+) -> None:
+    """The object is replaced after its first bytes were read."""
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+    if boto3:
+        pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'")
+    old, new = ([f"{word} {k:09d}".encode() for k in range(6000)] for word in ("old", "new"))
+    path = tmp_path / "store/bkt/journal.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\n".join(old) + b"\n")
+    server = BucketServer(tmp_path / "store")
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_DEFAULT_REGION": "us-east-1"}
+    for key, value in {**server.environment(), **keys}.items():
+        monkeypatch.setenv(key, value)
+    answer = _Handler._object
+
+    def replaced(self: Any, *asked: Any) -> None:
+        answer(self, *asked)
+        if path.read_bytes().startswith(b"old"):
+            path.write_bytes(b"\n".join(new) + b"\n")
+
+    monkeypatch.setattr(_Handler, "_object", replaced)
+    wanted = WantedFile(Object("bkt", "journal.jsonl", path.stat().st_size, "", 0.0), 1000)
+    try:
+        (Account() if boto3 else BucketReader()).fetch(wanted, tmp_path / "got")
+    finally:
+        server.close()
+    kept = (tmp_path / "got").read_bytes().splitlines()
+    assert (kept[0], kept[-1]) == (new[0], new[-1])
+    assert set(kept) <= set(new)
 
 
 def test_a_cache_that_cannot_be_written_is_said(
@@ -420,6 +541,14 @@ def test_a_cache_that_cannot_be_written_is_said(
 
 
 def test_a_folder_is_taken_as_it_is(tmp_path: Path) -> None:
-    assert local(str(tmp_path)) == remote.S3Location(tmp_path, str(tmp_path))
-    with refused("unknown-place", place="gs://a/b"):
-        local("gs://a/b")
+    assert local(str(tmp_path)) == remote.Location(tmp_path, str(tmp_path))
+    with refused("unknown-place", place="ftp://a/b"):
+        local("ftp://a/b")
+
+
+def test_hints_name_the_tool_of_the_cloud() -> None:
+    tools = {"s3": "aws s3 ", "gs": "gcloud storage ", "az": "az storage blob "}
+    for scheme, tool in tools.items():
+        item = Object("bkt", "runs/a/model.tar.gz", 1, "", 0.0, scheme)
+        commands = (LIST_COMMANDS[scheme], print_command(item), to_read_all_of(f"{scheme}://bkt/runs/a"))
+        assert all(tool in command for command in commands)

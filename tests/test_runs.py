@@ -16,6 +16,7 @@ from conftest import refused
 
 from segtrain.config import make_config
 from segtrain.errors import MissingExtra
+from segtrain.runs.find import run_home
 from segtrain.runs.table import COLUMNS, data_frame, list_runs, table
 
 CONFIG = make_config({"name": "street"})
@@ -179,3 +180,13 @@ def test_data_frame_without_pandas_names_the_extra(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtra, match=r"segtrain\[pandas\]"):
         data_frame(tmp_path)
+
+
+def test_a_folder_with_a_config_of_its_own_is_not_taken_for_the_run_below_it(tmp_path: Path) -> None:
+    run = tmp_path / "runs/a"
+    run.mkdir(parents=True)
+    (tmp_path / "config.yaml").write_text("model: {}\n")
+    assert run_home(tmp_path) == tmp_path
+    (run / "journal.jsonl").write_text("{}\n")
+    assert run_home(tmp_path) == run
+    assert run_home(run) == run

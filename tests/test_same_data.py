@@ -348,7 +348,7 @@ def test_the_order_counts(tmp_path: Path) -> None:
     turned = replace(dataset, entries=[dataset.entries[place] for place in (0, 2, 1)])
     splits = [split_of(each, audit(each)) for each in (dataset, turned)]
     assert differences(splits[0].record, splits[1].record) == ["it lists other samples (3, it was 3)"]
-    keep_list(tmp_path, {"train": splits[0]}, anew=True)
+    keep_list(tmp_path, {"train": splits[0]}, rewrite=True)
     config = load_config(None, [f"out={tmp_path}"])
     with pytest.raises(DataError, match="the same samples in another order"):
         check(config, {"train": asdict(splits[0].record)}, {"train": splits[1]})

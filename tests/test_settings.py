@@ -152,9 +152,9 @@ def test_every_encoder_that_a_library_knows_is_let_through() -> None:
     names = [
         (name, weights) for name in encoders.encoders for weights in encoders.encoders[name]["pretrained_settings"]
     ]
+    unet = load_config().model.model_copy(update={"arch": "unet"})
     for name, weights in [*names, *((f"tu-{name}", "imagenet") for name in timm.list_models())]:
-        model = {"arch": "unet", "encoder": name, "encoder_weights": weights}
-        early.refuse_names(load_config().model.model_copy(update=model))
+        early.refuse_names(unet.model_copy(update={"encoder": name, "encoder_weights": weights}))
 
 
 def test_no_torch_is_imported_for_it(tmp_path: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import refused
 
+from segtrain import stopping
 from segtrain.config import Config
+from segtrain.errors import EXIT_RESUMABLE
 from segtrain.parallel import spawn
 from segtrain.parallel.spawn import ranks_here, visible_gpus
 
@@ -49,6 +54,7 @@ def test_slices_and_hosts_without_gpus(tmp_path: Path) -> None:
         (8, {"train": {"batch_size": 64, "accumulate": 2}}, 8, ""),
         (8, {"train": {"batch_size": 8}}, 4, "4 of 8 GPUs are used"),  # two images each
         (8, {"train": {"batch_size": 8}, "parallel": {"sync_bn": True}}, 8, ""),
+        (8, {"train": {"batch_size": 6}, "parallel": {"sync_bn": True}}, 6, "with 1 or more on each"),
         (8, {"train": {"batch_size": 1}}, 1, "1 of 8 GPUs is used"),
         (3, {"train": {"batch_size": 16}}, 2, "2 of 3 GPUs are used"),
         (8, {"train": {"batch_size": 16}, "parallel": {"procs": 2}}, 2, ""),
@@ -101,3 +107,48 @@ def test_a_rank_that_a_signal_killed_is_named(
     with pytest.raises(ConnectionError):
         lose_a_rank()
     assert capsys.readouterr().err == "error: rank 2 was killed by SIGKILL, perhaps for lack of memory\n"
+
+
+def test_a_rank_that_crashes_ends_the_others_also_after_one_that_was_stopped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+
+    def child(rank: int, code: int | None) -> Any:
+        return SimpleNamespace(poll=lambda: code, returncode=code, kill=lambda: killed.append(rank))
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(spawn.os, "_exit", leave)
+    monkeypatch.setattr(spawn, "GRACE_S", 0.0)
+    for code, expected in ((1, 1), (2, 2), (-signal.SIGTERM, 1)):
+        killed.clear()
+        with pytest.raises(SystemExit) as ended:
+            spawn._watch([child(1, EXIT_RESUMABLE), child(2, code)], threading.Event())
+        assert (killed, ended.value.code) == ([1, 2], expected)
+        assert f"rank 2 ended with exit code {code}" in capsys.readouterr().err
+    spawn._watch([child(1, EXIT_RESUMABLE), child(2, 0)], threading.Event())
+    assert killed == [1, 2]
+
+
+def test_rank_0_may_finish_its_upload_after_another_rank_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] >= 100:
+            stopping.uploading.clear()
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(spawn, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    monkeypatch.setattr(spawn.os, "_exit", leave)
+    crashed: Any = SimpleNamespace(poll=lambda: 1, returncode=1, kill=lambda: None)
+    for uploads, expected in ((False, spawn.GRACE_S), (True, 100 + spawn.GRACE_S)):
+        now[0] = 0.0
+        stopping.uploading.set() if uploads else stopping.uploading.clear()
+        with pytest.raises(SystemExit):
+            spawn._watch([crashed], threading.Event())
+        assert abs(now[0] - expected) <= 1

@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import zlib
+from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 from conftest import refused
 from refusals import TINY
 
+from segtrain.bucket.faults import outage
 from segtrain.cli import main
 from segtrain.config import Data, load_config
 from segtrain.config.paste import words
@@ -25,7 +27,7 @@ from segtrain.data.audit import overlap as overlaps
 from segtrain.data.audit.audit import audit
 from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.overlap import overlap, overlap_finding
-from segtrain.data.datasets import open_dataset
+from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.split_by import TEST, TRAIN, VAL, divide, proposal
 from segtrain.data.shards.pack import pack_folder
 from segtrain.errors import ConfigError, DataError
@@ -123,6 +125,25 @@ def test_the_result_is_kept_until_a_file_changes(tmp_path: Path, monkeypatch: py
     write(tmp_path, ["t0"], "train")
     os.utime(tmp_path / "images/train/t0.png", ns=(1, 1))
     assert overlap(*both(data)).count == 0
+
+
+def test_an_overlap_is_not_kept_while_a_file_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = split_set(tmp_path)
+    shutil.copy(tmp_path / "images/val/v0.png", tmp_path / "images/train/t0.png")
+
+    def failing(error: DataError) -> Callable[..., bytes]:
+        def image_bytes(*_: object) -> bytes:
+            raise error
+
+        return image_bytes
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dataset, "image_bytes", failing(DataError("gone", code="object-missing")))
+        assert overlap(*both(data)).count == 0
+        patch.setattr(Dataset, "image_bytes", failing(outage("s3://b/k", "timeout", 1, 1.0, 1.0)))
+        with refused("bucket-unreachable"):
+            overlap(*both(data))
+    assert overlap(*both(data)).count == 1
 
 
 def test_generated_scenes_of_one_split(tmp_path: Path) -> None:

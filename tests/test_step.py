@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from segtrain.config import Model, Parallel
 from segtrain.models import build_model
+from segtrain.parallel import syncbn
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
 from segtrain.parallel.syncbn import SyncBatchNorm2d
@@ -163,6 +164,21 @@ def test_other_strategies_give_the_same_gradient(run_ranks, tmp_path, strategy: 
     one = gradients_on(run_ranks, tmp_path, 1, losses=["ce", "dice"])
     found = gradients_on(run_ranks, tmp_path, 2, strategy=strategy, **settings)
     assert_same(found, one, 1e-6)
+
+
+def test_statistics_of_bfloat16_images_are_sums_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under autocast on CPUs. The other rank has the same images."""
+    monkeypatch.setattr(syncbn.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(syncbn.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(syncbn, "all_reduce", lambda value: value.mul_(2))
+    torch.manual_seed(0)
+    images = (torch.randn(3, 2, 67, 71) + 10).bfloat16()
+    found, expected = SyncBatchNorm2d(2), torch.nn.BatchNorm2d(2)
+    normal, reference = found(images), expected(torch.cat([images, images]).float())[:3]
+    assert normal.dtype == torch.bfloat16
+    torch.testing.assert_close(found.running_mean, expected.running_mean, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.running_var, expected.running_var, rtol=1e-5, atol=0)
+    torch.testing.assert_close(normal.float(), reference, rtol=2**-7, atol=1e-3)
 
 
 def test_what_is_kept_for_a_model_goes_with_it() -> None:

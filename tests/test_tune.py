@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cloud.endpoint import CloudEndpoint
 from cloud.moto import environment, moto_server
+from conftest import refused
 
 from launch import sagemaker
 from launch.aws import tune, tuning_job
@@ -219,6 +220,16 @@ def test_it_is_sent_and_watched_until_its_best_job_is_known(
     text = "\n".join(said)
     assert "val:miou_percent 61.5 (model.arch=unet optim.lr=0.02)" in text
     assert "--attach camvid-261122-093000-007-abc --region us-east-1" in text
+
+
+def test_a_tuning_job_whose_answer_is_lost_may_run(cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # boto3's pauses between its attempts
+    request = asked(JOB, read(SHIPPED))
+    name = request["HyperParameterTuningJobName"]
+    cloud.refuse("CreateHyperParameterTuningJob", "InternalFailure", times=5, status=500)
+    with refused("job-maybe-sent", name=name) as caught:
+        tuning_job.submit(connect("us-east-1"), request)
+    assert f"--hyper-parameter-tuning-job-name {name}" in str(caught.value)
 
 
 def test_a_tuning_without_any_score_is_no_success(cloud: CloudEndpoint) -> None:

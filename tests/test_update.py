@@ -13,6 +13,7 @@ from cloud.samples import training_job
 
 from launch import sagemaker
 from launch.aws.cloud import Clients, connect, submit
+from launch.aws.job import SageMakerJob
 from segtrain.errors import EXIT_ERROR
 
 RUNS = play("Starting", Act("Training", 3600), "Completed")
@@ -111,3 +112,49 @@ def test_a_dry_run_touches_no_job_that_has_been_sent(
     assert sagemaker.main([*what, "--dry-run"]) == EXIT_ERROR
     assert "--dry-run is for a new job" in capsys.readouterr().err
     assert not cloud.calls
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--stop", "job-1", "train.lr=1"], "train.lr=1"),
+        (["--stop", "job-1", "--spot"], "--spot"),
+        (["--stop", "job-1", "--price", "2"], "--price"),
+        (["--attach", "job-1", "--type", "ml.g5.xlarge"], "--type"),
+        (["--update", "job-1", "--profile-ms", "0", "train.lr=1"], "train.lr=1"),
+    ],
+)
+def test_flags_of_a_new_job_are_refused_for_one_that_was_sent(
+    words: list[str], told: str, cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sagemaker.main(words) == EXIT_ERROR
+    assert f"{told} is for a new job" in capsys.readouterr().err
+    assert not cloud.calls
+
+
+@pytest.mark.parametrize("tunes", [False, True])
+def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
+    tunes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launch.aws.tuning_job.submit" if tunes else "launch.aws.cloud.submit", interrupt)
+    request = {"TrainingJobName": "job-1"} | ({"HyperParameterTuningJobName": "tune-1"} if tunes else {})
+    assert sagemaker._start(None, SageMakerJob(region="us-east-1"), request, no_follow=True) == 130
+    said = capsys.readouterr().err
+    assert ("stop-hyper-parameter-tuning-job" if tunes else "--stop job-1 --region us-east-1") in said
+    assert ("tune-1" if tunes else "job-1") + " may have been sent" in said
+
+
+@pytest.mark.parametrize("words", [["--stop", "job-1"], ["--update", "job-1", "--profile-ms", "0"]])
+def test_ctrl_c_during_a_call_for_a_sent_job(
+    words: list[str], cloud: CloudEndpoint, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("launch.aws.follow.stop", interrupt)
+    monkeypatch.setattr("launch.aws.update.update", interrupt)
+    assert sagemaker.main(words) == 130
+    assert f"give {words[0]} once more" in capsys.readouterr().err

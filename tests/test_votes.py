@@ -1,12 +1,21 @@
-"""Tests that all ranks read the same votes of the same step."""
+"""Tests that all ranks read the same votes of the same step, and raise the error of one of them."""
 
 from __future__ import annotations
 
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from segtrain.bucket.faults import StoppedInOutage
+from segtrain.config import Data
+from segtrain.errors import EXIT_RESUMABLE, SegtrainError
+from segtrain.train import state
+from segtrain.train.parts import sharing_listings
+from segtrain.train.state import on_every_rank
 from segtrain.train.step import Votes
 
 
@@ -34,3 +43,54 @@ def test_numbers_arrive_as_they_were() -> None:
     own = Votes(SimpleNamespace(device=torch.device("cpu"), backend="")).own(1, 2**52 + 1)
     assert own.dtype == torch.float64
     assert own.tolist() == [1, 2**52 + 1]
+
+
+@pytest.mark.parametrize("failing", [[], [1], [1, 2]])
+def test_an_error_of_one_rank_is_raised_by_all(failing: list[int]) -> None:
+    world, rows, barrier = 3, dict[int, torch.Tensor](), threading.Barrier(3, timeout=10)
+
+    def run(rank: int) -> tuple[str, int, str] | None:
+        def reduce(value: torch.Tensor) -> torch.Tensor:
+            rows[rank] = value
+            barrier.wait()
+            whole = sum(rows.values(), torch.zeros_like(value))
+            barrier.wait()
+            return whole
+
+        def work() -> None:
+            if rank in failing:
+                raise StoppedInOutage(f"no bucket on rank {rank}", code="stopped-in-outage", file=str(rank))
+
+        strategy = SimpleNamespace(rank=rank, world_size=world, device=torch.device("cpu"), reduce=reduce)
+        try:
+            on_every_rank(strategy, work)
+        except SegtrainError as error:
+            return f"{error.code}: {error}", error.exit_code, error.values["file"]
+        return None
+
+    with ThreadPoolExecutor(world) as pool:
+        said = list(pool.map(run, range(world)))
+    of = [rank if rank in failing else failing[0] for rank in range(world)] if failing else []
+    expected = [(f"stopped-in-outage: no bucket on rank {rank}", EXIT_RESUMABLE, str(rank)) for rank in of]
+    assert said == (expected or [None] * world)
+
+
+def test_a_handler_that_python_did_not_install_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: list[object] = []
+
+    def install(number: int, handler: object) -> None:
+        installed.append(handler)
+
+    monkeypatch.setattr(state.signal, "signal", install)  # returns None, as for a handler of another language
+    with state.stop_signals():
+        pass
+    assert installed[3:] == [signal.SIG_DFL] * 3
+
+
+@pytest.mark.parametrize("root", ["gs://bkt/set", "/data/set"])
+def test_a_host_with_a_copy_of_the_bucket_calls_the_same_collectives(root: str) -> None:
+    """data.root may differ between hosts. Otherwise, the ranks would wait in different collectives."""
+    calls = list[str]()
+    strategy = SimpleNamespace(world_size=2, broadcast_object=lambda value: calls.append(value) or value)
+    with sharing_listings(Data(layout="folders", root=root), strategy):
+        assert len(calls) == 1

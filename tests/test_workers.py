@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -240,6 +242,23 @@ def test_processes_that_cannot_start_are_named(data: Data, monkeypatch: pytest.M
         load(data, workers=2, kind="process")
 
 
+def test_a_worker_whose_memory_cannot_be_mapped_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    for mappable in (True, False):
+        worker, pipe = process.WorkerProcess(), os.pipe()
+        worker.meet()
+        if mappable:
+            worker.channel.close()
+        else:
+            worker.channel.send(("block", 0, 4096))
+            with socket.socket(fileno=os.dup(worker.channel.fileno())) as line:
+                socket.send_fds(line, [b"f"], [pipe[0]])
+        assert worker.exit_reason() == f"ended with exit code {int(not mappable)}"
+        assert ("mmap" in capfd.readouterr().err) == (not mappable)
+        worker.close()
+        for end in pipe:
+            os.close(end)
+
+
 PARENT = """
 class Slow:  # lives in the file that was started
     def __init__(self, source):
@@ -304,6 +323,7 @@ def test_a_crew_grows_and_shrinks(data: Data) -> None:
 
 def test_closing_early_ends_everything(data: Data) -> None:
     open_files = Path("/proc/self/fd")
+    gc.collect()  # blocks of earlier tests
     for _ in range(2):  # the first time imports what it needs
         before = len(list(open_files.iterdir())) if open_files.exists() else 0
         loader = TrainLoader(

@@ -36,6 +36,7 @@ ENVIRONMENTS = {
     "litdata": Environment(("litdata", "albumentations"), ("litdata",)),
     "grain": Environment(("grain", "albumentations"), ("grain",)),
     "webdataset": Environment(("webdataset", "albumentations"), ("webdataset",)),
+    "s3torch": Environment(("s3torchconnector",), ("s3torchconnector",)),
     "dali": Environment(("nvidia-dali-cuda120",), ("nvidia-dali-cuda120",)),
     # mmsegmentation's transforms need mmcv's Python part alone; a full mmcv would be compiled for an hour.
     "mmseg": Environment(

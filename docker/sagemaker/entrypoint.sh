@@ -1,18 +1,21 @@
 #!/bin/bash
-# How does a stop reach the ranks? AWS's entry point loses SIGTERM; this one, as PID 1 of the container, does not.
+# Entry point of a SageMaker container that passes SIGTERM to the ranks. AWS's own entry point loses it.
 #
-# It runs AWS's own start (`train`) as a child, signals exactly the processes that train (they leave their PIDs in
-# $SEGTRAIN_RANKS), and ends with the child's exit code. The launcher sends these lines along as ContainerArguments,
-# so they also work on stock images: no line is longer than 255 characters, needs its neighbors' comments, or reads $@.
+# As PID 1 of the container, it runs AWS's start script (`train`) as a child, and ends with the child's exit code. It
+# sends signals only to the training processes, which write their PIDs to $SEGTRAIN_RANKS. The launcher sends the lines
+# of this file as ContainerArguments, without comments, so that AWS's images run it too. So no line may be longer than
+# 255 characters or read $@.
 
 base=${SAGEMAKER_BASE_DIR:-/opt/ml}
 export SEGTRAIN_RANKS=${SEGTRAIN_RANKS:-$base/segtrain-ranks}
 mkdir -p "$SEGTRAIN_RANKS"
 rm -f "$SEGTRAIN_RANKS"/*.pid "$SEGTRAIN_RANKS/stop" "$SEGTRAIN_RANKS/failure" "$base/output/failure"
-# Room for the cause on a disk that has filled up: whoever writes it deletes this first.
+# Reserved space for the cause of a failure, in case the disk is full. The process that writes the cause deletes this
+# file.
 head -c 1048576 /dev/zero > "$SEGTRAIN_RANKS/reserve"
 
-# The flag comes first: a process that starts now leaves its PID, then looks for the flag. It gets one or the other.
+# The flag is written before the signal. A process that is starting writes its PID before it looks for the flag, so it
+# gets the signal or sees the flag.
 tell() {
   told=1
   touch "$SEGTRAIN_RANKS/stop"
@@ -23,13 +26,14 @@ tell() {
 trap 'tell TERM' TERM
 trap 'tell INT' INT
 
-# AWS's start script compiles /changehostname.c by its bare name, and images since 2.11 begin in another folder.
+# AWS's start script compiles changehostname.c by its name alone, so it must run in /. Images since 2.11 start
+# elsewhere.
 cd /
 start=$(command -v start_with_right_hostname.sh)
 if [ -n "$start" ]; then bash -m "$start" train & else train & fi
 child=$!
 
-# A trap ends `wait` early, with a code above 128: wait again for the child's own.
+# A trap ends `wait` early, with a code above 128. Then wait again for the child's exit code.
 while :; do
   told=
   wait "$child"
@@ -37,8 +41,8 @@ while :; do
   [ "$code" -gt 128 ] && [ -n "$told" ] || break
 done
 
-# Old toolkits overwrite the text with their own. The newest one ends with 0 when it cannot write it on a full disk, and
-# after some errors of gloo: a job that has left a cause is not done.
+# Old versions of SageMaker's toolkit overwrite the cause of a failure with their own text. The newest one exits with 0
+# after some gloo errors, and when the disk is too full for the text. So a job for which a cause was written has failed.
 rm -f "$SEGTRAIN_RANKS/reserve"
 mkdir -p "$base/output"
 if [ -s "$SEGTRAIN_RANKS/failure" ]; then cp -f "$SEGTRAIN_RANKS/failure" "$base/output/failure"; fi

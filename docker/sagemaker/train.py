@@ -1,4 +1,4 @@
-"""What does each process of a SageMaker job run? This file, which lies at the top of the bundle."""
+"""The program that each process of a SageMaker job runs. It is at the top of the bundle."""
 
 import sys
 

@@ -1,21 +1,22 @@
-"""Command-line flags for SageMaker jobs. Only given flags are in the result; the job file decides about the others."""
+"""Command-line flags for SageMaker jobs. The result holds only flags that were given; the job file sets the rest."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from segtrain.errors import ConfigError
+from launch.flags import FlagParser, add_rehearsal, refuse_flags
+from launch.rehearse.cluster import PLANTS
 
 DEFAULT_REGION = "us-east-1"
-MOST_HOSTS = 3  # default limit of a rehearsal
+MOST_HOSTS = 3  # a rehearsal starts at most this many hosts, unless --hosts is given
 OF_A_REHEARSAL = ("hosts", "procs", "sample", "plant", "folder")  # flags that only a rehearsal reads
 EPILOG = """section.key=value changes a setting of the training config, as with `segtrain train`.
 
---data s3://... and --fsx fs-...:/MOUNTNAME/path choose the data source, --strategy how to train. Neither changes the
-training code. Problems are reported before anything is submitted; --dry-run and --rehearse need no AWS account.
+--data s3://... and --fsx fs-...:/MOUNTNAME/path choose the data source, --strategy how to train. The training code is
+the same for all of them. Problems are reported before anything is submitted; --dry-run and --rehearse need no AWS
+account.
 """
 
 
@@ -41,27 +42,15 @@ CALLED_HERE = {
 }
 
 
-class _FlagParser(argparse.ArgumentParser):
-    """Names the flag of this command where one of the SDK's or of the AWS command line was typed."""
-
-    def error(self, message: str) -> NoReturn:
-        typed = [word.partition("=")[0].replace("_", "-") for word in message.split() if word.startswith("--")]
-        hints = [f"{word} is {CALLED_HERE[word]} here" for word in typed if word in CALLED_HERE]
-        super().error("; ".join([message, *dict.fromkeys(hints)]))
-
-
 def build_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of all flags. A flag that is not given leaves no attribute, so that the job file decides."""
-    parser = _FlagParser(
-        prog=command,
-        usage="%(prog)s [--dry-run | --rehearse | --attach NAME | --stop NAME | --update NAME] [flags] [KEY=VALUE ...]",
-        description="Train on Amazon SageMaker: check a job, rehearse it, submit it, follow it, and fetch its model.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
+    """The parser of all flags. A flag that is not given sets no attribute, so that the job file decides."""
+    parser = FlagParser(
+        command,
+        "--dry-run | --rehearse | --attach NAME | --stop NAME | --update NAME",
+        "Train on Amazon SageMaker: check a job, rehearse it, submit it, follow it, and fetch its model.",
+        EPILOG,
+        CALLED_HERE,
     )
-    parser.add_argument("settings", nargs="*", metavar="section.key=value", help="settings of the training config")
     for add in (_add_actions, _add_machines, _add_data, _add_limits, _add_account, _add_rehearsal):
         add(parser)
     return parser
@@ -92,8 +81,16 @@ def _add_machines(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--group",
         action="append",
-        metavar="NAME=TYPE*N[:train]",
-        help="an instance group; only the one with :train trains, the others cost money but are unused; repeatable",
+        metavar="NAME=TYPE*N[:train|:help]",
+        help="an instance group: the one with :train trains, those with :help make samples for it; repeatable",
+    )
+    group.add_argument(
+        "--helpers-join", metavar="TIME", help="time for the hosts of :help to join the training (default: 10m)"
+    )
+    group.add_argument(
+        "--helpers-required",
+        action="store_true",
+        help="train only with all hosts of :help (default: begin at once, and go on without those that do not join)",
     )
     group.add_argument(
         "--unknown-type-ok", action="store_true", help="allow a type that neither segtrain nor botocore knows"
@@ -179,25 +176,12 @@ def _add_rehearsal(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--hosts", type=int, metavar="N", help=f"number of hosts (default: as in the request, at most {MOST_HOSTS})"
     )
-    group.add_argument("--procs", type=int, metavar="N", help="ranks per host (default: 1)")
-    group.add_argument("--sample", type=Path, metavar="DIR", help="local folder that fills the data channel")
-    group.add_argument(
-        "--plant",
-        metavar="WHAT",
-        help="fail:RANK, stop:STEP, spot:STEP, kill:STEP, or disk: inject this fault and show the cloud's response",
-    )
-    group.add_argument("--folder", type=Path, metavar="DIR", help="working folder (default: a new folder in /tmp)")
+    add_rehearsal(group, "fills the data channel", PLANTS)
 
 
 def refuse_together(known: Mapping[str, Any]) -> None:
-    """Raises ConfigError for flags that ask for two things at once, and for those of a rehearsal without one."""
-    for together in (("dry_run", "rehearse"), ("attach", "stop", "update")):
-        given = [f"--{word.replace('_', '-')}" for word in together if word in known]
-        if len(given) > 1:
-            raise ConfigError(f"{' and '.join(given)} exclude each other: give one of them")
-    alone = [f"--{word}" for word in OF_A_REHEARSAL if word in known]
-    if alone and "rehearse" not in known:  # --plant fail:1 --yes must not send a job that is paid for
-        raise ConfigError(f"{', '.join(alone)} without --rehearse: add --rehearse, or leave it out")
+    """Raises ConfigError for flags that exclude each other, and for flags of a rehearsal without --rehearse."""
+    refuse_flags(known, (("dry_run", "rehearse"), ("attach", "stop", "update")), OF_A_REHEARSAL)
 
 
 def _list(text: str) -> list[str]:

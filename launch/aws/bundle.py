@@ -1,32 +1,46 @@
-"""The bundle of a SageMaker job: the shared one with the script that AWS's toolkit starts, and the packages of its
-services.
+"""The code bundle of a SageMaker job: the bundle that all platforms share, with the script that AWS's container toolkit
+starts and the Python packages that only SageMaker needs.
 
-No ``setup.py`` at the top: where one lies there, AWS's toolkit takes the bundle for a Python package to install, and
-refuses to start torchrun for it ("Python packages are not supported for torch_distributed").
+It has no ``setup.py`` at its top: AWS's toolkit would take the bundle for a Python package to install, and refuse to
+start torchrun for it ("Python packages are not supported for torch_distributed").
 """
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any
 
 from launch import bundle
+from launch.aws.job import SageMakerJob
 from launch.job import Job
 
 PROGRAM = "docker/sagemaker/train.py"
+RAY = "ray==2.60.0"  # what helping hosts need; the extra `ray` in pyproject.toml has the same version
+KEY = "helpers.key"  # file at the top of the bundle, by which the hosts of a job trust each other
 
 
 def contents(root: Path, job: Job) -> list[tuple[str, Path | bytes]]:
-    """As ``launch.bundle.contents``."""
+    """The files of the bundle, as ``launch.bundle.contents`` returns them."""
     return bundle.contents(root, job, PROGRAM, packages(root, job))
 
 
 def build(root: Path, job: Job, target: Path) -> dict[str, Any]:
-    """Write the bundle of a job. Returns the number of files, bytes, and the SHA-256."""
-    return bundle.write(contents(root, job), target)
+    """Write the bundle of a job. Returns the number of files, bytes, and the SHA-256.
+
+    With helping hosts, each bundle has a new random key: only who may read the bundle can join the job's hosts.
+    """
+    key: list[tuple[str, Path | bytes]] = [(KEY, secrets.token_bytes(32))] if _helped(job) else []
+    return bundle.write(sorted([*contents(root, job), *key], key=lambda item: item[0]), target)
 
 
 def packages(root: Path, job: Job) -> list[str]:
-    """What reads the address of SageMaker's own MLflow servers, where the job names one."""
+    """The packages that only SageMaker needs: the MLflow plugin for a job that logs to a SageMaker MLflow server, and
+    Ray for a job with helping hosts.
+    """
     tracker = str(bundle.all_settings(job, root).get("log.mlflow"))
-    return ["sagemaker-mlflow"] if tracker.startswith("arn:") else []
+    return [*(["sagemaker-mlflow"] if tracker.startswith("arn:") else []), *([RAY] if _helped(job) else [])]
+
+
+def _helped(job: Job) -> bool:
+    return isinstance(job, SageMakerJob) and bool(job.helping_groups)

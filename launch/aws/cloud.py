@@ -1,11 +1,10 @@
 """Connection of a job to SageMaker: the account, its role and bucket, the upload, and the submission.
 
-boto3 is imported inside the functions: a dry run needs none.
+boto3 is imported inside the functions, so that a dry run works without it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from launch.aws.cures import CREDENTIALS, explain
-from launch.aws.job import SageMakerJob
-from segtrain.errors import ConfigError
+from launch.aws.cures import CREDENTIALS, explain, passing
+from launch.aws.job import COMMAND, SageMakerJob
+from segtrain.errors import ConfigError, SegtrainError
 
 SERVICE = "sagemaker.amazonaws.com"
 
@@ -24,7 +23,7 @@ SERVICE = "sagemaker.amazonaws.com"
 class Clients:
     """boto3's clients, each made when it is first used.
 
-    ``endpoint_url`` None: AWS, or where AWS_ENDPOINT_URL_... says.
+    ``endpoint_url`` None: AWS's own endpoints, or those that the variables AWS_ENDPOINT_URL_... set.
     """
 
     region: str
@@ -39,7 +38,7 @@ class Clients:
     def _client(self, service: str) -> Any:
         from botocore.config import Config
 
-        # standard: throttled and broken calls are repeated after growing pauses.
+        # The mode "standard" retries throttled and broken calls with exponential backoff.
         config = Config(retries={"mode": "standard", "total_max_attempts": 5}, connect_timeout=10, read_timeout=60)
         return self.session.client(service, endpoint_url=self.endpoint_url, config=config)
 
@@ -89,9 +88,9 @@ class Clients:
 
 
 def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
-    """Clients of the region: that one, or of AWS_REGION, AWS_DEFAULT_REGION or the profile. Asks AWS nothing yet.
+    """Clients for ``region``; if that is empty, for AWS_DEFAULT_REGION or the region of the profile.
 
-    Raises ConfigError that says exactly what to install or to set.
+    At most the credentials are refreshed here. Raises ConfigError that says exactly what to install or to set.
     """
     try:
         import boto3
@@ -106,7 +105,7 @@ def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
         session = boto3.Session(region_name=region or None)
         found, place = session.get_credentials(), session.region_name
         if found is not None:
-            found.get_frozen_credentials()  # an expired sign-in is found here, not at the first call
+            found.get_frozen_credentials()  # finds an expired sign-in now instead of at the first call
     except ProfileNotFound as error:
         known = ", ".join(BareSession().available_profiles) or "none"
         raise ConfigError(f"AWS_PROFILE: {error}; there are: {known}: {CREDENTIALS}") from None
@@ -124,26 +123,26 @@ def account(clients: Clients) -> str:
 
 
 def default_bucket(clients: Clients) -> str:
-    """The bucket that AWS's own SDK uses too. It is made by the first upload, not here."""
+    """The account's default bucket, the same as that of AWS's own SDK. Only the first upload creates it."""
     return f"sagemaker-{clients.region}-{account(clients)}"
 
 
 def fill(job: SageMakerJob, clients: Clients) -> SageMakerJob:
-    """The job with region, role and output, where it leaves them to the account. Only reads."""
+    """The job with region, role, and output filled in from the account if they are empty. Its calls only read."""
     output = job.output or f"s3://{default_bucket(clients)}/segtrain"
     return replace(job, region=job.region or clients.region, role=_role(job.role, clients), output=output)
 
 
 def _role(asked: str, clients: Clients) -> str:
-    """The ARN of the execution role: of a name that was given, of the caller, or the only one that SageMaker may
-    assume.
+    """The ARN of the execution role: of the role that was given, else of the caller's own role, else of the only role
+    that SageMaker may assume.
     """
     if asked.startswith("arn:"):
         return asked
     if asked:
         return _arn(asked, clients)
     caller = clients.identity["Arn"]
-    if ":assumed-role/" in caller:  # a notebook or a Studio space runs as the very role that its jobs use
+    if ":assumed-role/" in caller:  # a notebook or a Studio space runs as the role that its jobs use
         own = _look(caller.split("/")[1], clients)
         if own and _trusts(own):
             return str(own["Arn"])
@@ -169,7 +168,7 @@ def _look(name: str, clients: Clients) -> dict[str, Any] | None:
     try:
         return dict(clients.iam.get_role(RoleName=name)["Role"])
     except Exception:
-        return None  # a caller may not read its own role: the list of roles says more
+        return None  # the caller may lack the right to read its own role: the list of all roles is tried next
 
 
 def _arn(name: str, clients: Clients) -> str:
@@ -185,8 +184,23 @@ def _trusts(role: Mapping[str, Any]) -> bool:
     """May SageMaker assume the role? Service-linked roles may not be passed to a job."""
     if str(role.get("Path", "")).startswith("/aws-service-role/"):
         return False
-    policy = role.get("AssumeRolePolicyDocument") or {}
-    return SERVICE in json.dumps(policy)
+    return trusts(role.get("AssumeRolePolicyDocument") or {})
+
+
+def trusts(policy: Mapping[str, Any]) -> bool:
+    """Whether a trust policy lets SageMaker assume the role."""
+    statements = policy.get("Statement", [])
+    for statement in [statements] if isinstance(statements, Mapping) else statements:
+        principal = statement.get("Principal", {})
+        services = principal.get("Service", []) if isinstance(principal, Mapping) else []
+        actions = statement.get("Action", [])
+        if (
+            statement.get("Effect") == "Allow"
+            and SERVICE in ([services] if isinstance(services, str) else services)
+            and {"sts:AssumeRole", "sts:*", "*"} & set([actions] if isinstance(actions, str) else actions)
+        ):
+            return True
+    return False
 
 
 def split_uri(uri: str) -> tuple[str, str]:
@@ -198,11 +212,11 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 def upload(clients: Clients, path: Path, uri: str) -> None:
-    """One file. Makes the account's default bucket where it is absent; any other bucket must exist."""
+    """Upload one file. Creates the account's default bucket if it is missing; any other bucket must exist."""
     bucket, key = split_uri(uri)
     owner = {}
     if bucket == default_bucket(clients):
-        # Anyone can guess this name: nothing is sent to a bucket of it that is another account's.
+        # Anyone can guess this name: nothing is sent to a bucket of this name that belongs to another account.
         owner = {"ExpectedBucketOwner": account(clients)}
         _make(clients, bucket, owner)
     try:
@@ -227,24 +241,35 @@ def _make(clients: Clients, bucket: str, owner: Mapping[str, str]) -> None:
 
 
 def submit(clients: Clients, request: Mapping[str, Any]) -> str:
-    """Sends the job and returns its ARN. Raises SegtrainError in AWS's words, with the cure."""
+    """Sends the job and returns its ARN. Raises SegtrainError with AWS's message and a fix, with the code
+    ``job-maybe-sent`` if it is not known whether the job runs.
+    """
     name = request["TrainingJobName"]
     try:
         return str(clients.sagemaker.create_training_job(**request)["TrainingJobArn"])
-    except clients.sagemaker.exceptions.ResourceInUse as error:
-        # The first attempt may have arrived although its answer was lost: then the job is there, and it is this one.
-        if error.response.get("ResponseMetadata", {}).get("RetryAttempts") and (arn := _same(clients, request)):
-            return arn
-        raise explain(error, f"CreateTrainingJob of {name}") from None
     except Exception as error:
-        raise explain(error, f"CreateTrainingJob of {name}") from None
+        # An attempt may have succeeded although its response was lost: then the existing job is this one.
+        taken = isinstance(error, clients.sagemaker.exceptions.ResourceInUse)
+        again = taken and getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts")
+        if (again or passing(error)) and (arn := _same(clients, request)):
+            return arn
+        problem = explain(error, f"CreateTrainingJob of {name}")
+        if passing(error):
+            raise maybe_sent(name, problem, f"{COMMAND} --stop {name} --region {clients.region}") from None
+        raise problem from None
+
+
+def maybe_sent(name: str, problem: Exception, stop: str) -> SegtrainError:
+    """The error of a submission whose answer was lost. ``stop``: the command that stops the job."""
+    text = f"{name} may have been sent, and is billed if it runs ({problem}). Stop it: {stop}"
+    return SegtrainError(text, code="job-maybe-sent", name=name, reason=str(problem))
 
 
 def _same(clients: Clients, request: Mapping[str, Any]) -> str:
-    """The ARN of the job of that name if it is the one that was just sent; else ""."""
+    """The ARN of the existing job of the request's name if it was made by this request; else ""."""
     try:
         there = clients.sagemaker.describe_training_job(TrainingJobName=request["TrainingJobName"])
     except Exception:
-        return ""  # what the submission itself was told says enough
+        return ""  # the error of the submission is reported instead
     keys = ("RoleArn", "HyperParameters", "OutputDataConfig")
     return str(there["TrainingJobArn"]) if all(there.get(key) == request.get(key) for key in keys) else ""

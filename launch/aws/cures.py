@@ -1,6 +1,7 @@
 """Meanings and fixes of AWS errors and of the reasons why jobs fail.
 
-The words are AWS's own: error codes of the API, and what FailureReason of DescribeTrainingJob holds.
+The keys and patterns below are AWS's own words: error codes of the API, and texts of DescribeTrainingJob's
+FailureReason.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _QUOTA = (
     "ask for more in the AWS console (Service Quotas, Amazon SageMaker, '<type> for training job usage' or '... "
     "for spot training job usage'), or take fewer --instances, another --type or another --region"
 )
-_ALLOW = "let the administrator of the account allow it to this identity, or take another AWS_PROFILE"
+_ALLOW = "ask the administrator of the account to allow this action for your identity, or use another AWS_PROFILE"
 _AGAIN = "AWS could not answer: try again"
 
 # Error code -> cure
@@ -54,7 +55,7 @@ CODES = {
     "InternalError": _AGAIN,
 }
 
-# What a message holds -> a better cure than that of its code. The first that matches wins.
+# Pattern of an error message -> a better cure than the one for its code. The first match wins.
 _MESSAGES = (
     (r"could not assume role|role .*(invalid|not exist|cannot be assumed)|iam:PassRole",
      "the --role must be one that sagemaker.amazonaws.com may assume (its trust policy), and this identity "
@@ -68,7 +69,7 @@ _MESSAGES = (
     (r"in status (Completed|Failed|Stopped)", "the job has ended: --attach NAME fetches what it left"),
 )  # fmt: skip
 
-# What FailureReason holds -> cure. The first that matches wins: causes before the shells that they come in.
+# Pattern of FailureReason -> cure. The first match wins: root causes come before the general errors that contain them.
 _FAILURES = (
     (r"CapacityError|insufficient .*capacity|Unable to provision",
      "AWS had no free machines of this type: try again later, add --retries 3, or take another --type or --region"),
@@ -87,14 +88,14 @@ _FAILURES = (
      "index from the VPC (NAT)"),
     (r"NCCL|ncclSystemError|unhandled system error|Connection (refused|reset)|timed out.*(collective|rendezvous|store)",
      "the hosts did not reach each other: with --security-groups the group must let in all traffic from itself"),
-    (r"FileSystem|mount|Lustre|EFS",
+    (r"FileSystem|\bmount|Lustre|\bEFS\b",
      "the file system could not be mounted: name its subnet in --subnets, open TCP 988 and 1018-1023 in "
      "--security-groups, and begin the path with /MOUNTNAME"),
     (r"No S3 objects found", "the URI of --data is empty: upload the data first, and check it with `aws s3 ls URI`"),
-    (r"AccessDenied|Access ?Denied|not authorized|Forbidden|403",
+    (r"AccessDenied|Access ?Denied|not authorized|Forbidden|\b403\b",
      "the --role lacks a right: s3 on the data, the output and the checkpoints, ecr on the image, ec2 network "
      "interfaces for a VPC"),
-    (r"pull|ECR|image.*(not (found|exist)|does not exist)",
+    (r"pull|\bECR\b|image.*(not (found|exist)|does not exist)",
      "the image cannot be read: check --image, its region, and the role's permissions for ECR"),
     (r"(exit ?code|status)\D{0,3}137|SIGKILL|\(-9\)",
      "a host ran out of memory: lower data.workers, or take a --type with more memory"),
@@ -104,7 +105,7 @@ _IN_THE_LOG = "the cause is in the log above; --rehearse runs the same request h
 
 
 def cure_of(code: str, message: str) -> str:
-    """What to type after an error of the API; "" where nothing is known."""
+    """The fix for an error of the API; "" if none is known."""
     if code in ("ValidationException", "AccessDeniedException", "ResourceNotFound"):
         for pattern, cure in _MESSAGES:
             if re.search(pattern, message, re.IGNORECASE):
@@ -121,13 +122,13 @@ def cure_of_failure(reason: str) -> str:
 
 
 def code_of(error: BaseException) -> str:
-    """AWS's code of an error that its API answered; "" for any other."""
+    """The error code in the response of AWS's API; "" for an error without a response."""
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def passing(error: BaseException) -> bool:
-    """May the same read-only call succeed later: the network is gone, or AWS is busy?"""
+    """Whether an error is transient (the network is down, or AWS is busy), so a read-only call may succeed later."""
     from botocore import exceptions as known
 
     if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
@@ -138,7 +139,7 @@ def passing(error: BaseException) -> bool:
 
 
 def explain(error: Exception, doing: str) -> SegtrainError:
-    """An error of boto3 as one line with its cure. ``doing``: what was tried, as "CreateTrainingJob of NAME"."""
+    """An error of boto3 as one line with its cure. ``doing``: what was tried, such as "CreateTrainingJob of NAME"."""
     from botocore import exceptions as known
 
     code = code_of(error)

@@ -11,13 +11,13 @@ from typing import Any
 from launch.aws.cloud import Clients, split_uri
 from launch.aws.cures import code_of, explain
 
-_PARALLEL = 8  # small files of a profile at once
+_PARALLEL = 8  # files of a profile that are downloaded at the same time
 
 
 def fetch(clients: Clients, job: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> bool:
-    """``model/`` from model.tar.gz, ``output/`` from output.tar.gz (report, pictures), ``profile/``.
+    """Download ``model/`` (model.tar.gz), ``output/`` (output.tar.gz: report, pictures), and ``profile/``.
 
-    False where one that is there could not be read; what is not there is said.
+    Returns False if one of them exists but could not be fetched. One that does not exist is only reported.
     """
     place = f"{job['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{job['TrainingJobName']}"
     model = job.get("ModelArtifacts", {}).get("S3ModelArtifacts") or f"{place}/output/model.tar.gz"
@@ -52,7 +52,7 @@ def _words(error: Exception, uri: str) -> str:
 
 
 def _download(clients: Clients, bucket: str, key: str, target: Path) -> None:
-    """Whole or not at all."""
+    """Download one object. ``target`` is replaced only when the download is complete."""
     target.parent.mkdir(parents=True, exist_ok=True)
     from segtrain.files import replacing
 
@@ -61,7 +61,7 @@ def _download(clients: Clients, bucket: str, key: str, target: Path) -> None:
 
 
 def _archive(clients: Clients, uri: str, target: Path) -> int | None:
-    """Fetch and unpack; the number of files, or None where S3 has no such object."""
+    """Fetch and unpack an archive. Returns the number of files, or None if S3 has no such object."""
     bucket, key = split_uri(uri)
     archive = target.with_name(target.name + ".tar.gz")
     try:
@@ -77,7 +77,11 @@ def _archive(clients: Clients, uri: str, target: Path) -> int | None:
 
 
 def unpack(archive: Path, target: Path) -> int:
-    """Plain files only, none outside ``target``: an archive is what the training wrote, links and all."""
+    """Unpack the regular files of an archive. Returns their number.
+
+    The training may have written anything into the archive: links are skipped, and a path outside ``target`` raises
+    ValueError.
+    """
     count = 0
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -103,7 +107,8 @@ def _tree(clients: Clients, uri: str, target: Path) -> int:
     pages = clients.s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     keys = [entry["Key"] for page in pages for entry in page.get("Contents", []) if not entry["Key"].endswith("/")]
     for key in keys:
-        if ".." in PurePosixPath(key[len(prefix) :]).parts:
+        path = PurePosixPath(key[len(prefix) :])
+        if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"the key {key!r} points outside the folder")
     with ThreadPoolExecutor(_PARALLEL) as pool:
         list(pool.map(lambda key: _download(clients, bucket, key, target / key[len(prefix) :]), keys))

@@ -1,6 +1,6 @@
 """Following and stopping a job: logs, status, speed, mIoU, and cost until it ends.
 
-Nothing here is needed by the job: a follower that goes away leaves it running, and another one can come back to it.
+The job does not depend on this process: if this process ends, the job keeps running, and can be followed again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 
 _ENDED = ("Completed", "Failed", "Stopped")
 _FAILED = 1
-_LEFT = 130  # as a shell says it of Ctrl-C
-_EVERY_S = 60.0  # between status lines while nothing but the step changes
-_SCARCE_S = 900.0  # after so long without a machine it is said that the wait costs nothing
-_BACKLOG = 40  # lines of each host that are shown of what was printed before the first look
+_LEFT = 130  # exit code after Ctrl-C, the same as a shell's
+_EVERY_S = 60.0  # between status lines, unless there is a new score
+_SCARCE_S = 900.0  # after this long without a machine, the status line says that waiting costs nothing
+_BACKLOG = 40  # earlier lines of each host that are shown when following begins
 
 
 def follow(
@@ -39,17 +39,18 @@ def follow(
     now: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Watch until the job ends, then fetch what it left into ``folder``. ``price``: $/h of a machine, None: the
-    table's.
+    """Watch until the job ends, then fetch its results into ``folder``. ``price``: $/h of a machine; None: as in the
+    table.
 
-    0: completed; 75: stopped with its state saved, the same command goes on; 1: failed; 130: left running by Ctrl-C.
+    Returns 0: completed; 75: stopped with its state saved, so that the same command resumes it; 1: failed, stopped
+    without saved state, or results not fetched; 130: Ctrl-C, which does not stop the job.
     """
     back = _back(clients, name)
     view = _View(clients, name, say, folder, price, back)
     try:
         job = view.watch(poll_s, now, sleep)
     except KeyboardInterrupt:
-        say(f"left: {name} goes on, and is billed. Come back: {back}")
+        say(f"left: {name} keeps running, and is billed. Come back: {back}")
         say(f"stop it gently: {back.replace('--attach', '--stop')}")
         return _LEFT
     code = view.verdict(job)
@@ -68,19 +69,19 @@ class _View:
     say: Callable[[str], None]
     folder: Path
     price: float | None
-    back: str  # how to come back
+    back: str  # the command that follows the job again
     progress: told.Progress = field(default_factory=told.Progress)
-    main: str = ""  # the host of rank 0: the one that prints steps
-    hosts: set[str] = field(default_factory=set)  # those that have printed
-    many: bool = False  # the job has more than one host: lines begin with theirs
-    status: tuple[Any, ...] = ()  # what was last said of the status
+    main: str = ""  # the host of rank 0, which prints the steps
+    hosts: set[str] = field(default_factory=set)  # hosts that have printed
+    many: bool = False  # the job has more than one host: each line begins with its host's name
+    status: tuple[Any, ...] = ()  # the status transitions that were already shown
     said_at: float = 0.0
     offline: bool = False
-    begun: set[str] = field(default_factory=set)  # log files of this look
-    looked: bool = False  # the first look at the logs is over
+    begun: set[str] = field(default_factory=set)  # log streams that this process has begun to write to files
+    looked: bool = False  # the logs were read at least once
 
     def watch(self, poll_s: float, now: Callable[[], float], sleep: Callable[[float], None]) -> dict[str, Any]:
-        """Say what is new until the job has ended; its last description."""
+        """Report what is new until the job has ended. Returns its last description."""
         logs = Logs(self.clients.logs, self.name)
         known: dict[str, Any] | None = None
         while True:
@@ -93,14 +94,14 @@ class _View:
             self._lines(self._try(logs.read, first=False) or [])
             assert known is not None  # the first call raises
             if known["TrainingJobStatus"] in _ENDED and described is not None:
-                sleep(min(poll_s, 5.0))  # the last lines arrive after the status
+                sleep(min(poll_s, 5.0))  # the last log lines arrive after the final status
                 self._lines(self._try(logs.read, first=False) or [])
                 return known
             self._tell(known, now())
             sleep(poll_s)
 
     def _try(self, call: Callable[[], Any], first: bool) -> Any:
-        """The answer; None where the network is gone or AWS is busy, once it has answered before."""
+        """The result of ``call``; None if the network is down or AWS is busy. The ``first`` call raises instead."""
         try:
             answer = call()
         except Exception as error:
@@ -115,7 +116,7 @@ class _View:
         return answer
 
     def _changes(self, job: Mapping[str, Any]) -> None:
-        """New transitions of the status, and new words about the last one."""
+        """Report new status transitions, and new messages of the last one."""
         changes = job.get("SecondaryStatusTransitions", [])
         self.many = sum(count for _, count in told.machines(job["ResourceConfig"])) > 1
         seen = [(change["Status"], change["StartTime"], change.get("StatusMessage", "")) for change in changes]
@@ -138,7 +139,7 @@ class _View:
             if after is not self.progress:
                 self.progress, self.main = after, line.host
         if (self.progress.scored, self.progress.miou) != scores:
-            self.said_at = 0.0  # a new score is told at once
+            self.said_at = 0.0  # a new score is reported at once
         self.hosts |= {line.host for line in lines}
         for host in sorted(self.hosts, key=lambda host: (host != self.main, natural(host))):
             self._show(host, [line for line in lines if line.host == host])
@@ -154,7 +155,7 @@ class _View:
             self.say(f"{before}{line.text}")
 
     def _tell(self, job: Mapping[str, Any], moment: float) -> None:
-        """One line: status, step, speed, mIoU, money."""
+        """Print a status line (status, step, speed, mIoU, cost) if it is time for one."""
         if moment - self.said_at < _EVERY_S:
             return
         self.said_at = moment
@@ -169,7 +170,7 @@ class _View:
         self.say("  ".join(part for part in parts if part))
 
     def verdict(self, job: Mapping[str, Any]) -> int:
-        """How it ended, what it cost, what to do next; the exit code."""
+        """Report how the job ended, what it cost, and what to do next. Returns the exit code."""
         status, secondary = job["TrainingJobStatus"], job["SecondaryStatus"]
         self.say(f"{secondary}: {told.bill(job, told.price_per_s(job, self.price))}")
         if words := self.progress.words():
@@ -201,7 +202,7 @@ class _View:
 
 
 def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
-    """Ask SageMaker to stop the job gently, and say what happens then. 0 also where it has ended by itself."""
+    """Ask SageMaker to stop the job gently, and say what happens then. Returns 0, even if it has already ended."""
     try:
         job = clients.sagemaker.describe_training_job(TrainingJobName=name)
         status = job["TrainingJobStatus"]
@@ -232,7 +233,7 @@ def _back(clients: Clients, name: str) -> str:
 
 
 def _write(path: Path, job: Mapping[str, Any]) -> None:
-    """The last description of the job, as JSON."""
+    """Write the last description of the job, as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
     plain = {key: value for key, value in job.items() if key != "ResponseMetadata"}
     path.write_text(json.dumps(plain, indent=2, default=str) + "\n", encoding="utf-8")

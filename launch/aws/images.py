@@ -1,9 +1,9 @@
-"""The choice of AWS's PyTorch image for a job: which one, why, and what speaks against the type and image that were
-asked for.
+"""The choice of AWS's PyTorch image for a job: which image, why, and what is wrong with the instance type and image
+that were asked for.
 
-An image runs on a GPU when its torch holds code for it: the same major compute capability, and no later minor one.
-SMDDP is in the images of torch 2.0 to 2.5 alone, and from its version 2.3.0 on refuses other types than its list at
-import.
+An image runs on a GPU if its torch has code for the same major compute capability and for the same or a lower minor
+one. Only images of torch 2.5 and older have SMDDP. From SMDDP 2.3.0 on, its import fails on instance types that are not
+in SMDDP's list.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import re
 from dataclasses import dataclass, field
 from datetime import date
 
-from launch.aws.instances import INSTANCES, SMDDP_TYPES, Instance
+from launch.aws.instances import INSTANCES, SMDDP_TYPES
 from launch.aws.regions import ACCOUNT, ACCOUNTS, ACCOUNTS_FROM, is_region
 from launch.aws.type_checks import SMDDP_CHECKS_TYPE, about_known, about_type
 from launch.findings import Finding
+from segtrain.machines import Machine
 
 STRATEGIES = ("single", "ddp", "fsdp", "dp", "smddp")
-OLDEST_TORCH = (2, 0, 1)  # segtrain's own floor (pyproject.toml)
+OLDEST_TORCH = (2, 0, 1)  # the oldest torch that segtrain supports (pyproject.toml)
 
 
 @dataclass(frozen=True)
 class Image:
-    """``arches``: the GPUs that the torch inside has code for, () for CPU; ``cuda``: the image's, "" for CPU;
-    ``smddp``: its version in the image; ``patched_until``: AWS's end of patches, None: not known.
+    """One of AWS's images. ``arches``: the GPU architectures that its torch has code for, () for a CPU image; ``cuda``:
+    its CUDA version, "" for a CPU image; ``smddp``: its SMDDP version, None without SMDDP; ``patched_until``: the day
+    on which AWS's patches end, None if not known.
     """
 
     repository: str
@@ -40,7 +42,7 @@ class Image:
 
 @dataclass(frozen=True)
 class ImageChoice:
-    image: Image | None  # None: a wanted image that is not in the table
+    image: Image | None  # None: the image that was asked for is not in the table
     uri: str
     why: str
     findings: list[Finding] = field(default_factory=list)
@@ -49,14 +51,14 @@ class ImageChoice:
 DLC = "aws/deep-learning-containers"
 IMAGES_DATED = date(2026, 11, 22)  # the day on which the table was last compared with AWS's list
 OLD_AFTER_DAYS = 120  # AWS publishes a new torch about every two months
-# What the torch inside has code for: PyTorch's own lists by CUDA version (RELEASE.md and .ci/manywheel/build_cuda.sh;
-# pytorch#157517, #172663, #182849, #197555). AWS built the images up to 2.6 itself: for these, only what is also in the
-# TORCH_CUDA_ARCH_LIST of their Dockerfile.
+# GPU architectures that an image's torch has code for: PyTorch's own lists by CUDA version (RELEASE.md and
+# .ci/manywheel/build_cuda.sh; pytorch#157517, #172663, #182849, #197555). AWS built torch itself for its images up to
+# 2.6: for these, only the architectures that are also in the TORCH_CUDA_ARCH_LIST of their Dockerfile.
 CU117 = ("sm_70", "sm_75", "sm_80", "sm_86")
 CU118_TO_126 = (*CU117, "sm_90")
-CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # and CUDA 13.0 to 13.3: pytorch#197555 for torch 2.14
+CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # CUDA 13.0 to 13.3, too: pytorch#197555 (torch 2.14)
 CU129 = ("sm_70", *CU128)
-PATCHED = {  # AWS's end of patches: docs/src/legacy/legacy_support.yml and docs/src/data/pytorch-training
+PATCHED = {  # the day on which AWS's patches end: docs/src/legacy/legacy_support.yml, docs/src/data/pytorch-training
     "1.13.1": date(2024, 10, 28),
     "2.0.1": date(2024, 3, 15),
     "2.1.0": date(2024, 10, 4),
@@ -115,8 +117,8 @@ def capability(arch: str) -> tuple[int, int]:
     return int(digits[:-1]), int(digits[-1])
 
 
-def runs_on(image: Image, instance: Instance) -> bool:
-    """Is there code for the instance's GPU in the image? A CPU image is no use to a GPU, and the other way round."""
+def runs_on(image: Image, instance: Machine) -> bool:
+    """Does the image have code for the instance's GPU? CPU images fit no GPU instance, GPU images no CPU instance."""
     if not instance.arch or not image.arches:
         return not instance.arch and not image.arches
     major, minor = capability(instance.arch)
@@ -124,13 +126,13 @@ def runs_on(image: Image, instance: Instance) -> bool:
 
 
 def uri(image: Image, region: str) -> str:
-    """The address in AWS's registry of that region; for an unknown region that of the common account."""
+    """The image's address in AWS's registry of a region. An unknown region gets the account of most regions."""
     suffix = ".cn" if region.startswith("cn-") else ""
     return f"{ACCOUNTS.get(region, ACCOUNT)}.dkr.ecr.{region}.amazonaws.com{suffix}/{image.repository}:{image.tag}"
 
 
 def find(wanted: str) -> Image | None:
-    """The image of the table with this address or tag, in any registry and region; AWS's longer tags match as well."""
+    """The image of the table with the repository and tag of ``wanted``, in any registry. AWS's long tags match too."""
     name, _, tag = wanted.rpartition("/")[2].partition("@")[0].partition(":")
     short = re.sub(r"^(\d+\.\d+)\.\d+(?=-.*-amzn2023-sagemaker$)", r"\1", tag)
     short = re.sub(r"^(\S+-py\d+)-.*-sagemaker$", r"\1", short)
@@ -145,8 +147,7 @@ def choose(
     today: date | None = None,
     unknown_type_ok: bool = False,
 ) -> ImageChoice:
-    """The image for a type and a strategy; what is wrong with the pair is in the findings, and nothing is changed
-    silently.
+    """Choose the image for an instance type and a strategy. Problems are in the findings; nothing is changed silently.
 
     ``unknown_type_ok``: a type that neither the table nor botocore knows is a warning, not an error.
     """
@@ -188,12 +189,14 @@ def _about_table(today: date) -> list[Finding]:
     days = (today - IMAGES_DATED).days
     if days <= OLD_AFTER_DAYS:
         return []
-    message = f"the table of images is of {IMAGES_DATED}, {days} days ago: AWS is likely to have newer ones"
+    message = f"the table of images is from {IMAGES_DATED}, {days} days ago: AWS is likely to have newer ones"
     return [Finding("note", "images-old", message, "--image to take a newer one, or update segtrain", DLC)]
 
 
-def _pick(instance: Instance, strategy: str, today: date) -> tuple[Image, str]:
-    """The newest that runs: AWS patches no older one for longer."""
+def _pick(instance: Machine, strategy: str, today: date) -> tuple[Image, str]:
+    """The newest image that runs on the instance, for AWS patches no older image for longer. For smddp: the newest with
+    an SMDDP that does not refuse the type, if there is one.
+    """
     fit = [one for one in IMAGES if runs_on(one, instance)]
     if strategy == "smddp":
         checked = instance.name not in SMDDP_TYPES
@@ -211,11 +214,11 @@ def _patched(image: Image, today: date) -> bool:
 
 
 def _about_wanted(
-    image: Image | None, wanted: str, instance: Instance | None, strategy: str, today: date
+    image: Image | None, wanted: str, instance: Machine | None, strategy: str, today: date
 ) -> list[Finding]:
     if image is None:
         message = (
-            f"image {wanted!r} is not in the table: whether it fits the type and holds segtrain's needs is not known"
+            f"image {wanted!r} is not in the table: whether it fits the type and has what segtrain needs is not known"
         )
         return [Finding("note", "image-unknown", message)]
     findings = _about_age(image, today)
@@ -235,7 +238,7 @@ def _about_wanted(
     return findings
 
 
-def _unfit(image: Image, instance: Instance) -> Finding:
+def _unfit(image: Image, instance: Machine) -> Finding:
     if not image.arches:
         message = f"image {image.tag} is a CPU image, {instance.name} has {instance.gpus} {instance.gpu}"
     elif not instance.arch:

@@ -1,124 +1,30 @@
-"""SageMaker's training types: GPUs, memory, disk, network, price, speed, whether AWS still offers them, and what comes
-near.
+"""SageMaker's training types: which ones there are, which are similar, and which segtrain does not run on.
 
-The table holds every type that botocore 1.44.5 allows for a training job, but for those in ``UNFIT`` (Neuron chips,
-ARM, GPUs that are too old). A type that is in neither may be newer than the table: ``allowed`` asks botocore's service
-model.
+segtrain/machines/sagemaker.csv holds every type that botocore 1.44.5 allows for a training job, except those in
+``UNFIT`` (Neuron chips, ARM, GPUs that are too old). A type in neither of them may be newer than the table: ``allowed``
+looks it up in botocore's service model.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
 from math import log
 
-from launch.aws.instance_rows import CPU_ROWS, GPU_ROWS, UNFIT
-from launch.aws.prices import PRICES, PRICES_DATED
+from segtrain.machines import Machine, dated, machines, sources
 
-__all__ = ["INSTANCES", "PRICES_DATED", "UNFIT", "Instance", "allowed", "like", "nearest", "unfit"]
-
-SIZES_FROM = "EC2 DescribeInstanceTypes as of moto 5.2.5, 2026-11"
-P3_RETIRED = (
-    "EC2 no longer describes p3 (dstackai/gpuhunt#233, 2026-05-25; skypilot-org/skypilot#10113, 2026-07-13); "
-    "AWS asked to migrate by 2025-12-20"
-)
-P3_SIZES_FROM = "EC2 DescribeInstanceTypes as of moto 5.0.28, 2025-02"
 SMDDP_TYPES_FROM = "SageMaker docs, distributed-data-parallel-support, 2026"
-SMDDP_TYPES = ("ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge")
+INSTANCES: dict[str, Machine] = machines("sagemaker")
+SMDDP_TYPES = tuple(one.name for one in INSTANCES.values() if one.smddp)
+# The day of the prices of all types but p3.
+PRICES_DATED = dated(sources("sagemaker")["list"])
 
-
-@dataclass(frozen=True)
-class Instance:
-    """``gpu_memory_gb`` is of one GPU; ``arch`` is CUDA's, "" without a GPU; ``network_gbit`` is the burst where EC2
-    says "up to"; ``nvme_gb`` 0: EBS only; ``price`` is $/h of an on-demand training job in us-east-1, None where no
-    source is known; ``speed`` is that of training on all its GPUs, 8 V100 = 1.0, None where no measurement is known;
-    ``source`` is that of the sizes.
-    """
-
-    name: str
-    gpus: int
-    gpu: str
-    arch: str
-    gpu_memory_gb: int
-    vcpus: int
-    memory_gb: float
-    nvme_gb: int
-    network_gbit: float
-    efa: bool
-    smddp: bool
-    price: float | None
-    price_source: str
-    retired: str = ""
-    speed: float | None = None
-    source: str = SIZES_FROM
-
-
-# GPU: compute capability (developer.nvidia.com/cuda-gpus) and memory of one in GB.
-GPUS: dict[str, tuple[str, int]] = {
-    "": ("", 0),
-    "V100": ("sm_70", 16),
-    "V100-32GB": ("sm_70", 32),
-    "T4": ("sm_75", 16),
-    "A100-40GB": ("sm_80", 40),
-    "A100-80GB": ("sm_80", 80),
-    "A10G": ("sm_86", 24),
-    "L4": ("sm_89", 24),
-    "L40S": ("sm_89", 48),
-    "H100": ("sm_90", 80),
-    "H200": ("sm_90", 141),
-    "B200": ("sm_100", 180),
-    "B300": ("sm_103", 268),
-    "RTX PRO 6000": ("sm_120", 96),
-    "RTX PRO 4500": ("sm_120", 32),
+# Types that the service knows but segtrain does not run on: name, or beginning of the name -> reason.
+UNFIT = {
+    "ml.p2.": "no image of the table has code for its K80 GPU (sm_37), and EC2 no longer describes p2",
+    "ml.trn": "AWS Trainium needs torch-neuronx, and segtrain trains on CUDA or on CPUs",
+    "ml.p6e-gb200.": "its CPUs are ARM, and the images of the table are for x86-64",
 }
-
-# Training speed of one GPU, V100 16 GB = 1.0: the geometric mean of ResNet-50 and SSD, mixed precision, images a second
-# on one GPU (V100: 833 and 229). On H100 and up the software is newer. Several GPUs are counted as so many times one.
-SPEEDS_FROM = (
-    "lambdal/deeplearning-benchmark aa5addb6 (2025-12-17), pytorch/results and pytorch-train-throughput*-fp16.csv"
-)
-SPEEDS: dict[str, float] = {
-    "V100": 1.0,
-    "V100-32GB": 1.0,  # the same chip with more memory
-    "A100-40GB": 1.80,  # SXM4: 1455 and 422
-    "A100-80GB": 1.95,  # SXM4: 1582 and 458
-    "H100": 3.56,  # SXM5: 2791 and 866
-    "H200": 3.91,  # SXM: 3079 and 946
-    "B200": 4.07,  # 3076 and 1025
-}
-
-
-def _instance(row: str) -> Instance:
-    name, gpus, gpu, vcpus, memory, nvme, network, efa = row.split()
-    gpu = "" if gpu == "-" else gpu.replace("_", " ")
-    arch, gpu_memory = GPUS[gpu]
-    price, price_source = PRICES.get(name, (None, ""))
-    p3 = name.startswith("ml.p3.")
-    return Instance(
-        name=name,
-        gpus=int(gpus),
-        gpu=gpu,
-        arch=arch,
-        gpu_memory_gb=gpu_memory,
-        vcpus=int(vcpus),
-        memory_gb=float(memory),
-        nvme_gb=int(nvme),
-        network_gbit=float(network),
-        efa=efa == "efa",
-        smddp=name in SMDDP_TYPES,
-        price=price,
-        price_source=price_source,
-        retired=P3_RETIRED if p3 else "",
-        speed=round(int(gpus) * SPEEDS[gpu] / 8, 2) if gpu in SPEEDS else None,
-        source=P3_SIZES_FROM if p3 else SIZES_FROM,
-    )
-
-
-INSTANCES: dict[str, Instance] = {
-    one.name: one for one in (_instance(row) for row in [*GPU_ROWS.split("\n"), *CPU_ROWS.split("\n")] if row)
-}
-
 
 _FAMILY = re.compile(r"(?:ml\.)?(([a-z]+)[^.]*)\.")
 # Families that are older or slower than others of the same price: accepted, but never suggested.
@@ -126,7 +32,7 @@ _NOT_ADVISED = ("t3", "m4", "c4")
 
 
 def unfit(name: str) -> str:
-    """Why segtrain does not run on a type that the service knows; "" where nothing is known against it."""
+    """The reason why segtrain does not run on a type that the service knows; "" if there is none."""
     return next((why for start, why in UNFIT.items() if name.startswith(start)), "")
 
 
@@ -154,20 +60,20 @@ def like(name: str, count: int = 3) -> list[str]:
 
 
 def _family(name: str) -> tuple[str, str]:
-    """``("g6e", "g")`` of ``ml.g6e.12xlarge``: the family, and the letters that say its kind."""
+    """The family of a type, and the family's kind (its first letters): ``("g6e", "g")`` for ``ml.g6e.12xlarge``."""
     found = _FAMILY.match(name)
     return (found[1], found[2]) if found else ("", "")
 
 
-def nearest(name: str, count: int = 4) -> list[Instance]:
-    """Current types to take in place of ``name``, none of them smaller: no less memory a GPU, or no fewer vCPUs.
+def nearest(name: str, count: int = 4) -> list[Machine]:
+    """Current types that can replace ``name``, with at least its memory per GPU, or for CPU types at least its vCPUs.
 
-    For a GPU type, one of each GPU, as near in the number of GPUs as there is; for a CPU type, one of each family, as
-    near in vCPUs and memory as there is. In place of a retired type no other one of its architecture is named: it will
-    be retired as well.
+    A GPU type gets one type for each GPU model, the nearest in number of GPUs. A CPU type gets one type of each family,
+    the nearest in vCPUs and memory. A retired type gets no other type of its GPU architecture, which will be retired as
+    well.
     """
     asked = INSTANCES[name]
-    best: dict[str, Instance] = {}
+    best: dict[str, Machine] = {}
     for one in INSTANCES.values():
         key = one.gpu or _family(one.name)[0]
         if _could_replace(one, asked) and (key not in best or _apart(one, asked) < _apart(best[key], asked)):
@@ -175,7 +81,7 @@ def nearest(name: str, count: int = 4) -> list[Instance]:
     return sorted(best.values(), key=lambda one: _rank(one, asked))[:count]
 
 
-def _could_replace(one: Instance, asked: Instance) -> bool:
+def _could_replace(one: Machine, asked: Machine) -> bool:
     if one.retired or one.name == asked.name or bool(one.gpus) != bool(asked.gpus):
         return False
     if not asked.gpus:
@@ -187,13 +93,13 @@ def _could_replace(one: Instance, asked: Instance) -> bool:
     return one.gpu_memory_gb >= asked.gpu_memory_gb and not (asked.retired and one.arch == asked.arch)
 
 
-def _apart(one: Instance, asked: Instance) -> tuple[float, float, float]:
+def _apart(one: Machine, asked: Machine) -> tuple[float, float, float]:
     if not asked.gpus:
         return abs(one.vcpus - asked.vcpus), abs(one.memory_gb - asked.memory_gb), one.price or 0
     return abs(one.gpus - asked.gpus), abs(one.vcpus - asked.vcpus), one.price or 0
 
 
-def _rank(one: Instance, asked: Instance) -> tuple[float, ...]:
+def _rank(one: Machine, asked: Machine) -> tuple[float, ...]:
     if not asked.gpus:  # the same vCPUs and memory say more than the price, which many rows lack
         return (*_apart(one, asked)[:2], abs(log(one.price / asked.price)) if one.price and asked.price else 9)
     if one.price is None or asked.price is None:

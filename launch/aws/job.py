@@ -1,4 +1,4 @@
-"""The description of a SageMaker job: machines, channels, prices, and limits beside what every job has."""
+"""The description of a SageMaker job: what every job has, and its machines, channels, prices, and limits."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ COMMAND = job.command("sagemaker")
 
 @dataclass(frozen=True)
 class SageMakerJob(job.Job):
-    """A training job. ``output``: s3://...; ``max_run``: seconds, as all times."""
+    """A SageMaker training job. ``output``: s3://...; ``max_run`` and all other times: seconds."""
 
     instances: int = option(values.whole, default=1)
     type: str = option(values.text, default="ml.g5.12xlarge")
-    # A type that neither the table nor botocore knows is a warning.
+    # A type that neither the table nor botocore knows is a warning instead of an error.
     unknown_type_ok: bool = option(values.switch, default=False)
     # Instead of instances and type.
     groups: tuple[Group, ...] = option(parts.groups, default=())
+    # Time after which a helping host that has not joined is named, and whether the training needs all of them.
+    helpers_join: int = option(values.seconds, default=600)
+    helpers_required: bool = option(values.switch, default=False)
     data: tuple[Channel, ...] = option(parts.channels, default=())
     # Size of the data, for the check of the volume and the estimate.
     data_gb: float | None = option(values.amount, default=None)
-    # s3://.../
+    # S3 prefix of the checkpoints: s3://.../
     checkpoints: str = option(values.text, default="")
     role: str = option(values.text, default="")
     region: str = option(values.text, default="")
@@ -50,19 +53,19 @@ class SageMakerJob(job.Job):
     price: float | None = option(values.amount, default=None)
     # Types to take, in this order, while ``type`` has no capacity.
     fallbacks: tuple[Fallback, ...] = option(parts.fallbacks, flag="--fallback", default=())
-    # ARN of reserved capacity, of ``type``.
+    # ARN of a training plan: reserved capacity of this ``type``.
     training_plan: str = option(values.text, default="")
     # The longest wait for capacity.
     max_pending: int | None = option(values.seconds, default=None)
-    # Key of the machines' disks: its ID or ARN.
+    # KMS key of the machines' disks: its ID or ARN.
     volume_kms: str = option(values.text, default="")
-    # Key of what the job leaves in S3.
+    # KMS key of the files that the job writes to S3.
     output_kms: str = option(values.text, default="")
-    # No calls out of or into the containers, except among themselves.
+    # The containers can reach only each other.
     network_isolation: bool = option(values.switch, default=False)
-    # Between the containers.
+    # Encrypt the traffic between the containers.
     encrypt_traffic: bool = option(values.switch, default=False)
-    # A shell in the containers, by AWS Systems Manager.
+    # Allow a shell in the containers through AWS Systems Manager.
     remote_debug: bool = option(values.switch, default=False)
     # Further members of the CreateTrainingJob request.
     request: Mapping[str, Any] = option(parts.members, default_factory=dict)
@@ -73,8 +76,14 @@ class SageMakerJob(job.Job):
 
     @property
     def training_groups(self) -> tuple[Group, ...]:
-        """The groups that train; where none says so, all of them."""
-        return tuple(group for group in self.groups if group.train) or self.groups
+        """The groups that are marked to train; if none is marked, all groups that do not help."""
+        marked = tuple(group for group in self.groups if group.train)
+        return marked or tuple(group for group in self.groups if not group.help) or self.groups
+
+    @property
+    def helping_groups(self) -> tuple[Group, ...]:
+        """The groups that make samples for those that train."""
+        return tuple(group for group in self.groups if group.help)
 
     @property
     def training_hosts(self) -> int:
@@ -89,7 +98,9 @@ class SageMakerJob(job.Job):
 def load_job(
     source: str | Path | Mapping[str, Any] | None, flags: Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> SageMakerJob:
-    """As ``launch.job.load_job``, with the short forms ``--fsx``, ``--mode``, and ``--group`` among the flags."""
+    """A job from a file or its keys, flags, and overrides, as ``launch.job.load_job``. ``flags`` may also hold the
+    short forms ``fsx``, ``mode``, and ``group``.
+    """
     short = {key: flags[key] for key in ("fsx", "mode", "group") if flags.get(key) not in (None, [], ())}
     described = job.described(SageMakerJob, source)
     given = job.given(SageMakerJob, {key: value for key, value in flags.items() if key not in ("fsx", "mode", "group")})
@@ -102,25 +113,25 @@ def load_job(
 
 
 def _refuse_two_shapes(described: Mapping[str, Any], given: Mapping[str, Any], source: str) -> None:
-    """Groups, or instances and type: which was meant cannot be guessed."""
+    """Raises ConfigError for groups together with instances or type: which was meant cannot be guessed."""
     for mine, source_of_mine in ((described, source), (given, "the flags")):
         for key in ("instances", "type"):
             if key in mine and ("groups" in mine or "group" in mine):
                 raise ConfigError(
-                    f"{source_of_mine}: {key} and groups exclude each other: each group has its own: remove {key}"
+                    f"{source_of_mine}: {key} and groups exclude each other, for each group has its own: remove {key}"
                 )
     for key in ("instances", "type"):
         if key in given and "groups" in described:
             raise ConfigError(
                 f"--{key} {given[key]}: {source} has groups "
                 f"({', '.join(group.name for group in described['groups'])}), and the "
-                "flag does not say which: give all of them, as --group gpu=ml.g5.xlarge*2:train --group "
-                "cpu=ml.c5.4xlarge*2"
+                "flag does not say for which group: describe every group with --group, as --group "
+                "gpu=ml.g5.xlarge*2:train --group cpu=ml.c5.4xlarge*2"
             )
 
 
 def _with_flags(data: tuple[Channel, ...], more: tuple[Channel, ...], short: Mapping[str, Any]) -> tuple[Channel, ...]:
-    """The channels of the file after those of --data (``more``), and after --fsx and --mode (of ``short``)."""
+    """The channels of the file (``data``), overridden by --data (``more``), then by --fsx and --mode (in ``short``)."""
     found = {channel.name: channel for channel in data}
     flagged = {channel.name: channel for channel in more}
     if (fsx := short.get("fsx")) is not None:
@@ -130,12 +141,12 @@ def _with_flags(data: tuple[Channel, ...], more: tuple[Channel, ...], short: Map
     for name, channel in flagged.items():
         old = found.get(name)
         both_s3 = old is not None and not old.is_file_system and not channel.is_file_system
-        # Another prefix of the same kind: how it is read stays as the file says.
+        # An S3 channel keeps the mode, distribution, and groups of the file: only its prefix changes.
         found[name] = replace(cast(Channel, old), uri=channel.uri) if both_s3 else channel
     if (mode := short.get("mode")) is not None:
         parts.mode(mode, "--mode")
         on_s3 = any(not channel.is_file_system for channel in found.values())
-        # With file systems alone it has no meaning, which the preflight says: nothing that was typed is dropped unseen.
+        # If all channels are file systems, --mode has no effect. It is kept here, so that the preflight reports it.
         found = {
             name: channel if channel.is_file_system and on_s3 else replace(channel, mode=mode)
             for name, channel in found.items()

@@ -1,5 +1,5 @@
-"""Parts of a SageMaker job (channels of data, groups of machines, metrics) and the readers of what people write for
-each.
+"""Parts of a SageMaker job (data channels, groups of machines, fallback types, metrics), and functions that parse them
+from the job file and the command line.
 """
 
 from __future__ import annotations
@@ -39,20 +39,21 @@ class Channel:
 class Group:
     """Machines of one type in a job of several types.
 
-    ``train``: this group trains; the others end at once and are idle.
+    ``train``: this group trains. ``help``: it makes samples for the group that trains. The others end at once.
     """
 
     name: str
     type: str
     instances: int = 1
     train: bool = False
+    help: bool = False
 
 
 @dataclass(frozen=True)
 class Fallback:
-    """A machine type that is taken while those before it have no capacity.
+    """A machine type that is used while the types before it have no capacity.
 
-    ``instances`` None: as many as of the first.
+    ``instances`` None: as many as of the job's ``type``.
     """
 
     type: str
@@ -61,13 +62,13 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that the platform picks from the log: the first group of ``regex``."""
+    """A number that the platform extracts from the log: the first group of ``regex``."""
 
     name: str
     regex: str
 
 
-# Of the lines of segtrain/observe/console.py and of the line after an evaluation.
+# Metrics in the lines of segtrain/observe/console.py and in the line after an evaluation.
 DEFAULT_METRICS = (
     Metric("train:loss", r"step +[0-9]+/[0-9]+  loss +([0-9.]+)"),
     Metric("train:lr", r"  lr ([0-9.]+e[-+][0-9]+)"),
@@ -99,17 +100,17 @@ def mode(value: Any, where: str) -> Any:
 
 
 def channels(value: Any, where: str) -> tuple[Channel, ...]:
-    """``{train: s3://...}``, or the command line's ``["train=s3://...", ...]``; a place without a name is ``train``."""
+    """Channels from ``{train: s3://...}`` or ``["train=s3://...", ...]`` (--data). The default name is ``train``."""
     if isinstance(value, Mapping):
         return tuple(channel(str(name), item, f"{where}.{name}") for name, item in value.items())
     if not isinstance(value, (str, list, tuple)):
-        raise ConfigError(f"{where}={value!r}: must be names with places, as train: s3://BUCKET/PREFIX/")
+        raise ConfigError(f"{where}={value!r}: must be names with addresses, such as train: s3://BUCKET/PREFIX/")
     named = [values.named(values.text(item, where)) for item in ([value] if isinstance(value, str) else value)]
     return values.unique([channel(name or "train", text, where) for name, text in named], where)
 
 
 def channel(name: str, value: Any, where: str) -> Channel:
-    """A place, or the fields of a channel. Raises ConfigError."""
+    """A channel from its location (a string) or from its fields (a mapping). Raises ConfigError."""
     if isinstance(value, str):
         return Channel(name, **_place(value, where))
     described: dict[str, Any] = dict(values.known(value, _CHANNEL_KEYS, where))
@@ -130,7 +131,7 @@ def channel(name: str, value: Any, where: str) -> Channel:
 
 
 def groups(value: Any, where: str) -> tuple[Group, ...]:
-    """``{gpu: {type: ml.g5.xlarge, instances: 2, train: true}}``, or texts as ``gpu=ml.g5.xlarge*2:train``."""
+    """Groups from ``{gpu: {type: ml.g5.xlarge, instances: 2, train: true}}`` or ``["gpu=ml.g5.xlarge*2:train"]``."""
     if isinstance(value, Mapping):
         return tuple(_group(str(name), item, f"{where}.{name}") for name, item in value.items())
     return values.unique([Group(*_named_group(item, where)) for item in values.texts(value, where)], where)
@@ -147,11 +148,12 @@ def _group(name: str, value: Any, where: str) -> Group:
         values.text(described["type"], f"{where}.type"),
         values.whole(described.get("instances", 1), f"{where}.instances"),
         values.switch(described.get("train", False), f"{where}.train"),
+        values.switch(described.get("help", False), f"{where}.help"),
     )
 
 
 def fallbacks(value: Any, where: str) -> tuple[Fallback, ...]:
-    """``[ml.g5.48xlarge, ml.g5.24xlarge*2]``."""
+    """Fallback types from ``[ml.g5.48xlarge, ml.g5.24xlarge*2]``."""
     found = []
     for item in values.texts(value, where):
         name, star, count = item.partition("*")
@@ -160,7 +162,7 @@ def fallbacks(value: Any, where: str) -> tuple[Fallback, ...]:
 
 
 def members(value: Any, where: str) -> dict[str, Any]:
-    """``{A: {B: 1}}``, or the command line's ``["A.B=1", ...]``."""
+    """Members of the request from ``{A: {B: 1}}``, or from the command line's ``["A.B=1", ...]``."""
     if isinstance(value, Mapping):
         return dict(value)
     found: dict[str, Any] = {}
@@ -181,13 +183,13 @@ def members(value: Any, where: str) -> dict[str, Any]:
 
 
 def metrics(value: Any, where: str) -> tuple[Metric, ...]:
-    """``{name: regex}``."""
+    """Metrics from ``{name: regex}``."""
     pairs = values.mapping(value, where).items()
     return tuple(Metric(str(name), values.text(regex, f"{where}.{name}")) for name, regex in pairs)
 
 
 def _place(content: str, where: str) -> dict[str, Any]:
-    """The fields of a channel: of an S3 prefix, or of ``fsx://ID/path``, ``efs://ID/path``, ``fs-...:/path``."""
+    """The channel fields of a location: an S3 prefix, ``fsx://ID/path``, ``efs://ID/path``, or ``fs-...:/path``."""
     if content.startswith("s3://"):
         return {"uri": content}
     match = re.fullmatch(r"(?:(fsx|efs)://)?(fs-[^/:]*)(?::?(/.*))?", content)
@@ -200,11 +202,14 @@ def _place(content: str, where: str) -> dict[str, Any]:
     return {"file_system": match[2], "file_system_type": kind, "path": match[3] or "/"}
 
 
-def _named_group(content: str, where: str) -> tuple[str, str, int, bool]:
-    """``gpu=ml.g5.xlarge*2:train``: name, type, instances, and whether it trains."""
-    match = re.fullmatch(r"([A-Za-z0-9._-]+)=([^*:=]+)(?:\*(\d+))?(:train)?", content)
+def _named_group(content: str, where: str) -> tuple[str, str, int, bool, bool]:
+    """Name, type, instances, whether it trains, and whether it helps, of a group such as ``gpu=ml.g5.xlarge:train``."""
+    match = re.fullmatch(r"([A-Za-z0-9._-]+)=([^*:=]+)(?:\*(\d+))?(?::(train|help))?", content)
     if match is None:
         raise values.wrong(
-            where, content, "NAME=TYPE*INSTANCES, with :train for the one that trains, as gpu=ml.g5.xlarge*2:train"
+            where,
+            content,
+            "NAME=TYPE*INSTANCES, with :train for the one that trains and :help for one that makes samples for it, as "
+            "gpu=ml.g5.xlarge*2:train",
         )
-    return match[1], match[2], values.whole(match[3] or 1, where), match[4] is not None
+    return match[1], match[2], values.whole(match[3] or 1, where), match[4] == "train", match[4] == "help"

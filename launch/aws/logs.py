@@ -1,4 +1,4 @@
-"""CloudWatch log streams of the hosts of a job, read on from the last position."""
+"""Reader of the CloudWatch log streams of a job's hosts. Each read continues where the last one ended."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class LogLine:
 
 @dataclass
 class Logs:
-    """``read`` gives what is new; a start after an interruption has new streams, which are found by themselves."""
+    """The logs of a job. A restart after an interruption writes to new streams, which ``read`` finds as well."""
 
     client: Any
     job: str
-    _tokens: dict[str, str] = field(default_factory=dict)  # stream -> where to read on
+    _tokens: dict[str, str] = field(default_factory=dict)  # stream -> token of its next page
 
     def read(self) -> list[LogLine]:
-        """New lines, host by host, each host's in their order. Nothing before the first host has printed."""
+        """The new lines: host by host, and in order for each host. Empty until the first host has printed."""
         try:
             pages = self.client.get_paginator("describe_log_streams").paginate(
                 logGroupName=GROUP, logStreamNamePrefix=f"{self.job}/"
             )
             streams = [stream["logStreamName"] for page in pages for stream in page["logStreams"]]
         except self.client.exceptions.ResourceNotFoundException:
-            return []  # the first job of an account: no group yet
+            return []  # the first job of an account: the log group does not exist yet
         return [line for stream in sorted(streams, key=natural) for line in self._rest(stream)]
 
     def _rest(self, stream: str) -> list[LogLine]:
@@ -48,11 +48,11 @@ class Logs:
             place = {"nextToken": token} if token else {}
             page = self.client.get_log_events(logGroupName=GROUP, logStreamName=stream, startFromHead=True, **place)
             for event in page["events"]:
-                # A bar that is drawn over itself: only its last state.
+                # A progress bar redraws itself after a carriage return: keep only its last state.
                 text = event["message"].rstrip("\r\n").rsplit("\r", 1)[-1]
                 found.append(LogLine(stream, host, text))
             self._tokens[stream] = page["nextForwardToken"]
-            if page["nextForwardToken"] == token:  # the same place again: the end, for now
+            if page["nextForwardToken"] == token:  # the same token again: no more events for now
                 return found
 
 
@@ -62,8 +62,10 @@ def natural(name: str) -> list[int | str]:
 
 
 def keep(lines: Sequence[LogLine], folder: Path, begun: set[str]) -> None:
-    """Append to ``folder``, one file a stream; a file of an earlier look is begun anew, for streams are read from their
-    head.
+    """Append the lines to one file per stream in ``folder``, and add the streams to ``begun``.
+
+    A stream that is not in ``begun`` overwrites the file that an earlier process left: every process reads the streams
+    from their beginning.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for stream in dict.fromkeys(line.stream for line in lines):

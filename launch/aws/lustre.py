@@ -1,5 +1,5 @@
-"""An FSx for Lustre file system that shows an S3 prefix: found again where there is one, else created, waited for and
-checked.
+"""An FSx for Lustre file system that shows the files of an S3 prefix: an existing one is found, or a new one is created
+and awaited.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from launch.aws.job import SageMakerJob
 from launch.aws.service_model import violations
 from segtrain.errors import ConfigError, SegtrainError
 
-FOLDER = "/data"  # of the file system, where the prefix shows
-TAG = "segtrain-data"  # its value: the prefix; finds a file system whose association is not made yet
+FOLDER = "/data"  # folder of the file system that shows the files of the S3 prefix
+TAG = "segtrain-data"  # tag with the S3 prefix: marks a file system that is not associated with its prefix yet
 LEAST_GB, MORE_GB = 1200, 2400
 # $ per GB and month in us-east-1, by MB/s per TiB; 0: scratch. Current: https://aws.amazon.com/fsx/lustre/pricing/
 PRICES = {0: 0.140, 125: 0.145, 250: 0.210, 500: 0.340, 1000: 0.600}
@@ -27,14 +27,16 @@ _READY = ("AVAILABLE", "UPDATING")
 
 @dataclass(frozen=True)
 class WantedFileSystem:
-    """``throughput`` 0: a scratch file system, whose content is lost where its server fails (the data stay in S3)."""
+    """The file system to find or create. ``throughput``: MB/s per TiB; 0: a scratch file system, whose content is lost
+    if its server fails (the data stay in S3).
+    """
 
     data: str
     subnet: str
     security_groups: tuple[str, ...]
     gb: int = LEAST_GB
     throughput: int = 125
-    price: float | None = None  # dollars for a GB and month
+    price: float | None = None  # dollars per GB and month
 
     @property
     def prefix(self) -> str:
@@ -43,8 +45,8 @@ class WantedFileSystem:
 
 @dataclass(frozen=True)
 class FoundFileSystem:
-    """A file system as DescribeFileSystems tells of it, and the association of the prefix with one of its folders, if
-    it is there.
+    """A file system as described by DescribeFileSystems, and its association with the S3 prefix; None if it has none
+    yet.
     """
 
     system: Mapping[str, Any]
@@ -52,7 +54,7 @@ class FoundFileSystem:
 
 
 def check(wanted: WantedFileSystem) -> None:
-    """Raises ConfigError for what the service would refuse, without asking it."""
+    """Raises ConfigError for values that the service would refuse. Makes no call to it."""
     split_uri(wanted.data)
     if wanted.gb != LEAST_GB and (wanted.gb <= 0 or wanted.gb % MORE_GB):
         fit = LEAST_GB if wanted.gb <= LEAST_GB else -(-wanted.gb // MORE_GB) * MORE_GB
@@ -89,8 +91,8 @@ def system_request(wanted: WantedFileSystem) -> dict[str, Any]:
 
 
 def association_request(wanted: WantedFileSystem, system: str) -> dict[str, Any]:
-    """The arguments of boto3's ``create_data_repository_association``: names at once, content when it is first read,
-    news as they come.
+    """The arguments of boto3's ``create_data_repository_association``: file names are imported at once, contents when
+    they are first read, and later changes in S3 automatically.
     """
     return {
         "FileSystemId": system,
@@ -114,7 +116,7 @@ def cost(wanted: WantedFileSystem) -> str:
 
 
 def find(clients: Clients, wanted: WantedFileSystem) -> tuple[FoundFileSystem | None, list[str]]:
-    """One that shows the prefix in the subnet; and words about those that do, but elsewhere."""
+    """A file system in the wanted subnet that shows the prefix, or None; and messages about those in other subnets."""
     associations = [
         one
         for one in _pages(clients, "describe_data_repository_associations", "Associations")
@@ -131,7 +133,7 @@ def find(clients: Clients, wanted: WantedFileSystem) -> tuple[FoundFileSystem | 
             continue
         if wanted.subnet in system.get("SubnetIds", []):
             return FoundFileSystem(system, by_system.get(name)), others
-        others.append(f"{name} shows {wanted.prefix} too, but in {', '.join(system.get('SubnetIds', []))}")
+        others.append(f"{name} shows {wanted.prefix} too, but in subnet {', '.join(system.get('SubnetIds', []))}")
     return None, others
 
 
@@ -149,7 +151,7 @@ def complete(
     say: Callable[[str], None],
     sleep: Callable[[float], None] | None = None,
 ) -> FoundFileSystem:
-    """Wait until it is there, associate the prefix where that is not done, and wait until all names are there.
+    """Wait for the file system, associate it with the prefix if it is not yet, and wait until all names are imported.
 
     Raises SegtrainError.
     """
@@ -169,7 +171,7 @@ def complete(
 
 
 def flags(found: FoundFileSystem, wanted: WantedFileSystem) -> str:
-    """What a job is given to read from it."""
+    """The flags of a job that make it read from the file system."""
     assert found.association is not None
     mount = found.system["LustreConfiguration"]["MountName"]
     folder = found.association["FileSystemPath"].strip("/")
@@ -180,7 +182,10 @@ def flags(found: FoundFileSystem, wanted: WantedFileSystem) -> str:
 def _wait(
     look: Callable[[], Mapping[str, Any]], what: str, say: Callable[[str], None], sleep: Callable[[float], None]
 ) -> Mapping[str, Any]:
-    """Its description when it is ready. Raises SegtrainError where it has failed, or takes an hour."""
+    """Call ``look`` until the resource is ready, and return its description.
+
+    Raises SegtrainError if the resource has failed, or is not ready after an hour.
+    """
     waited, said = 0.0, ""
     while True:
         try:
@@ -215,7 +220,7 @@ def _association(clients: Clients, number: str) -> Mapping[str, Any]:
 
 
 def _import(clients: Clients, number: str) -> Mapping[str, Any]:
-    """The task that brings the names; one that is no longer known is done."""
+    """The newest task that imports the file names. If AWS lists none, it counts as done."""
     filters = [{"Name": "data-repository-association-id", "Values": [number]}]
     tasks = clients.fsx.describe_data_repository_tasks(Filters=filters)["DataRepositoryTasks"]
     mine = [one for one in tasks if one.get("Type") == "IMPORT_METADATA_FROM_REPOSITORY"]

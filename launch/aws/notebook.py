@@ -1,7 +1,7 @@
-"""A job in a notebook or a pipeline: an estimator of SageMaker's Python SDK v2 with the very request that the command
-would send.
+"""A job in a notebook or a pipeline: an estimator of SageMaker's Python SDK v2 that sends the same request as the
+command.
 
-SDK v3 has no PyTorch estimator; version 2 is supported by AWS until 2027-07-06.
+SDK v3 has no PyTorch estimator; AWS supports version 2 until 2027-07-06.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def sdk() -> Any:
 
 
 def write_code(job: SageMakerJob, folder: Path) -> Path:
-    """The files of the bundle, as a source_dir of the SDK, which packs and uploads it."""
+    """Write the files of the bundle to ``folder``: the source_dir of the SDK, which packs and uploads it."""
     for name, source in contents(ROOT, job):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -49,12 +49,12 @@ def write_code(job: SageMakerJob, folder: Path) -> Path:
 
 
 def estimator(job: SageMakerJob, asked: Mapping[str, Any], session: Any = None, **other: Any) -> Any:
-    """``asked``: the request of the job; ``other``: further arguments of the SDK's ``PyTorch``. Raises ConfigError."""
+    """The estimator of a job. ``asked``: its request; ``other``: more arguments for ``PyTorch``. Raises ConfigError."""
     _refuse_what_it_cannot_say(job)
     arguments = {**_arguments(job, asked), **_machines(job), **_protection(job), **other}
     if session is not None:
         arguments["sagemaker_session"] = session
-    if not job.role:
+    if not job.role and "role" not in other:
         arguments["role"] = sdk().get_execution_role(session)
     code = Path(tempfile.mkdtemp(prefix="segtrain-code-"))
     return sdk().pytorch.PyTorch(**{"source_dir": str(write_code(job, code)), **arguments})
@@ -78,8 +78,8 @@ def _arguments(job: SageMakerJob, asked: Mapping[str, Any]) -> dict[str, Any]:
     from sagemaker.debugger import ProfilerConfig
 
     algorithm = asked["AlgorithmSpecification"]
-    # They include the toolkit's settings. The SDK would derive these from `distribution`, but its tables end at torch
-    # 2.8, and it drops the instance groups that train.
+    # The hyperparameters include the toolkit's settings. The SDK would derive these settings from `distribution`, but
+    # its tables end at torch 2.8, and it drops the list of the instance groups that train.
     given = hyperparameters(job, name="", code="")
     settings = {
         key: json.loads(text) for key, text in given.items() if key.removeprefix("sagemaker_") not in OF_THE_SDK

@@ -1,5 +1,5 @@
-"""Members of the request that a job has no key for: its `request:` key, checked and merged into the CreateTrainingJob
-request.
+"""The `request:` key of a job: members of the CreateTrainingJob request that have no key of their own in a job. They
+are checked and merged into the request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from launch.aws.service_model import violations
 from segtrain.errors import ConfigError
 
-# Members that a job has a key for. The key is looked at by the checks; the member behind it would not be.
+# Members that have a key in a job. The checks read these keys, so they would not see a member under `request:`.
 KEYS = {
     "TrainingJobName": "name",
     "AlgorithmSpecification.TrainingImage": "image",
@@ -53,8 +53,8 @@ READ_ONLY = ("ResourceConfig.SelectedInstanceType", "ResourceConfig.SelectedInst
 def merged(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
     """``request`` with the members of ``extra``.
 
-    Raises ConfigError for what the service's model does not know, what a job has a key for, and what the launcher
-    itself sends: nothing is overridden silently.
+    Raises ConfigError for a member that the service's model does not know, that has a key in a job, that only the
+    service sets, or that the launcher itself sends: nothing is overridden silently.
     """
     if not extra:
         return dict(request)
@@ -72,7 +72,7 @@ def merged(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, An
 
 
 def leaves(extra: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """``("A.B", value)`` of each value that holds no further names."""
+    """``("A.B", value)`` for each value that is not a mapping with members of its own."""
     for key, value in extra.items():
         path = f"{where}{key}"
         if isinstance(value, Mapping) and value:
@@ -82,7 +82,7 @@ def leaves(extra: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any
 
 
 def key_of(path: str) -> str | None:
-    """The job's key of a member, of the structure above it, or of one inside it."""
+    """The key of a job that sets this member, a structure around it, or a member inside it; None if there is none."""
     for member, key in KEYS.items():
         if path == member or path.startswith(f"{member}.") or member.startswith(f"{path}."):
             return key

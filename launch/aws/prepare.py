@@ -1,11 +1,10 @@
-"""A SageMaker job made ready to be sent: its request, where its code will lie, and everything that can be found wrong
-offline.
+"""Preparation of a SageMaker job before it is sent: its request, the S3 address of its code, and the findings of the
+offline checks.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from launch.aws.images import choose
 from launch.aws.job import SageMakerJob, load_job
 from launch.aws.preflight.offline import offline
 from launch.aws.request import code_uri, create_training_job, output, training_job_name
-from launch.findings import Finding, errors, show
+from launch.findings import Finding, errors, say, show
 from launch.job import ROOT
 from segtrain.errors import ConfigError
 
@@ -27,12 +26,12 @@ Source = str | Path | Mapping[str, Any] | SageMakerJob
 
 
 def read(job: Source, settings: Sequence[str]) -> SageMakerJob:
-    """A job from any form in which a user may give it."""
+    """The job as a SageMakerJob, from any form that a user may pass."""
     return job if isinstance(job, SageMakerJob) else load_job(job, {}, settings)
 
 
 def sound(job: Source, settings: Sequence[str], place: str = "") -> tuple[SageMakerJob, dict[str, Any]]:
-    """The job and its request. Raises ConfigError where a check finds an error, and prints what else was found."""
+    """The job and its request. Prints the warnings and notes of the checks, and raises ConfigError for their errors."""
     known = read(job, settings)
     known, asked, findings = prepare(replace(known, region=known.region or place))
     bad = errors(findings)
@@ -43,7 +42,7 @@ def sound(job: Source, settings: Sequence[str], place: str = "") -> tuple[SageMa
 
 
 def located(job: SageMakerJob) -> tuple[SageMakerJob, list[Finding]]:
-    """The job with a region: its own, that of the environment, or the default with a note about it."""
+    """The job with a region: its own, else that of the environment, else the default, with a note."""
     for region in (job.region, os.environ.get("AWS_REGION"), os.environ.get("AWS_DEFAULT_REGION")):
         if region:
             return replace(job, region=region), []
@@ -52,7 +51,7 @@ def located(job: SageMakerJob) -> tuple[SageMakerJob, list[Finding]]:
 
 
 def prepare(job: SageMakerJob) -> tuple[SageMakerJob, dict[str, Any], list[Finding]]:
-    """The request, and everything that can be found wrong with it without asking AWS."""
+    """The job with its region and role, its request, and the findings of all checks that make no call to AWS."""
     now = datetime.now(timezone.utc)
     job, findings = located(replace(job, role=job.role or os.environ.get("SAGEMAKER_ROLE", "")))
     choice = choose(job.training_type, job.strategy, job.region, job.image, unknown_type_ok=job.unknown_type_ok)
@@ -71,7 +70,7 @@ def code_place(job: SageMakerJob, name: str) -> str:
 
 
 def upload_code(job: Source, asked: Mapping[str, Any]) -> None:
-    """Put the code of a job where its request says that it is."""
+    """Upload the code of a job to the S3 address in its request."""
     from launch.aws.cloud import connect, upload
 
     job = read(job, ())
@@ -79,16 +78,3 @@ def upload_code(job: Source, asked: Mapping[str, Any]) -> None:
         bundle = Path(scratch) / "sourcedir.tar.gz"
         build(ROOT, job, bundle)
         upload(connect(located(job)[0].region), bundle, code_uri(asked))
-
-
-def say(findings: list[Finding]) -> None:
-    if findings:
-        print(show(findings), file=sys.stderr, flush=True)
-
-
-def refused(findings: list[Finding], what: str) -> bool:
-    say(findings)
-    bad = errors(findings)
-    if bad:
-        print(f"error: {what}: {len(bad)} of the findings above must be fixed first", file=sys.stderr)
-    return bool(bad)

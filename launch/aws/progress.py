@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-# The lines of segtrain/observe/console.py, and of the one after an evaluation; launchers may write before them.
+# Patterns for lines of segtrain/observe/console.py and for the line after an evaluation. Launchers may add prefixes.
 _STEP = re.compile(r"\bstep +(\d+)/(\d+)\b")
 _LOSS = re.compile(r"\bloss +(\S+)")
 _SPEED = re.compile(r"([\d.]+) img/s")
 _LEFT = re.compile(r"\bETA +(.+?)\s*$")
 _SCORE = re.compile(r"\bstep (\d+)  mIoU ([\d.]+)%")
-# What is paid for: from the start of the download to the end of the upload; not the wait for machines.
+# Statuses that are billed: from the start of the download to the end of the upload. Waiting for machines is free.
 BILLED = ("Downloading", "DownloadingTrainingImage", "Training", "Uploading", "Stopping", "Restarting")
 
 
@@ -25,12 +25,12 @@ class Progress:
     total: int = 0
     loss: str = ""
     images_per_s: float = math.nan
-    left: str = ""  # as the training says it: "2h 05m"
-    miou: float = math.nan  # percent, of the last evaluation
-    scored: int = 0  # its step
+    left: str = ""  # time left, as the training prints it: "2h 05m"
+    miou: float = math.nan  # of the last evaluation, in percent
+    scored: int = 0  # step of the last evaluation
 
     def read(self, line: str) -> Progress:
-        """The progress after a line of the log; the same object where the line says nothing."""
+        """The progress after a line of the log; the same object if the line shows no progress."""
         if score := _SCORE.search(line):
             return replace(self, miou=float(score[2]), scored=int(score[1]))
         step, speed = _STEP.search(line), _SPEED.search(line)
@@ -59,7 +59,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """``45s``, ``3m 20s``, ``2h 05m``."""
+    """A time as text: ``45s``, ``3m 20s``, ``2h 05m``."""
     whole = max(0, round(seconds))
     if whole >= 3600:
         return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
@@ -67,14 +67,14 @@ def duration(seconds: float) -> str:
 
 
 def timestamp(moment: Any) -> float:
-    """Seconds since 1970 of what boto3 gives for a time."""
+    """The Unix time of a datetime from boto3."""
     return float(moment.timestamp())
 
 
 def price_per_s(job: Mapping[str, Any], price: float | None = None) -> float | None:
-    """Dollars a second of all machines of a described job.
+    """Dollars per second for all machines of a job (a DescribeTrainingJob response); None if a price is not known.
 
-    ``price``: $/h of one that trains, in place of the table's.
+    ``price``: $/h of a machine that trains, instead of the price in the table.
     """
     from launch.aws.instances import INSTANCES
 
@@ -97,7 +97,7 @@ def price_per_s(job: Mapping[str, Any], price: float | None = None) -> float | N
 def machines(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
     """Type and count of each group of a ResourceConfig.
 
-    Of several types in order: the one that was taken, at first the first.
+    With fallback types: the type that SageMaker selected, or the first type before it has selected one.
     """
     if groups := resources.get("InstanceGroups"):
         return [(group["InstanceType"], int(group["InstanceCount"])) for group in groups]
@@ -108,7 +108,7 @@ def machines(resources: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def billed_s(job: Mapping[str, Any], now: float) -> float:
-    """Seconds that are paid for so far (before what spot takes off); the waits for machines are free."""
+    """Seconds billed so far, before the spot discount. Waiting for machines is free."""
     total = 0.0
     for change in job.get("SecondaryStatusTransitions", []):
         if change["Status"] in BILLED:
@@ -118,7 +118,7 @@ def billed_s(job: Mapping[str, Any], now: float) -> float:
 
 
 def money(job: Mapping[str, Any], rate: float | None, now: float) -> str:
-    """``$3.42 so far``; "" where no price is known. Of a spot job the price is an upper bound until it ends."""
+    """The cost as text, ``$3.42 so far``; "" if no price is known. For a spot job: an upper bound until it ends."""
     if rate is None:
         return ""
     bound = "at most " if job.get("EnableManagedSpotTraining") else ""
@@ -126,7 +126,7 @@ def money(job: Mapping[str, Any], rate: float | None, now: float) -> str:
 
 
 def bill(job: Mapping[str, Any], rate: float | None) -> str:
-    """What an ended job took and cost: seconds of training, seconds that are billed, what spot saved, dollars."""
+    """Time and cost of an ended job as text: seconds of training, billed seconds, savings by spot, dollars."""
     if "BillableTimeInSeconds" not in job:
         return "nothing is billed: no machine was started"
     trained, billable = job.get("TrainingTimeInSeconds", 0), job["BillableTimeInSeconds"]

@@ -1,4 +1,4 @@
-"""Where AWS keeps its images for a region, a region's partition, and the regions in which EC2 offers a GPU type."""
+"""AWS's regions: the account with AWS's images, the partition, and the regions in which EC2 offers a GPU type."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def is_region(name: str) -> bool:
 
 
 def partition(region: str) -> str:
-    """The part of AWS that a region belongs to, as ARNs write it: accounts, roles and buckets of one do not exist in
-    another.
+    """The partition of AWS that a region belongs to, as it appears in ARNs. Accounts, roles, and buckets of one
+    partition do not exist in another.
     """
     for start, name in (
         ("cn-", "aws-cn"),
@@ -63,7 +63,7 @@ def partition(region: str) -> str:
     return "aws"
 
 
-# SageMaker cannot start what EC2 does not offer. Key: a type, or the part that all sizes of a family begin with.
+# SageMaker cannot start a type that EC2 does not offer. Key: a type, or the prefix of all sizes of a family.
 OFFERED_FROM = "EC2 DescribeInstanceTypeOfferings of 30 regions, as moto 5.2.5 ships it, 2026-11"
 _ASKED = """
 af-south-1 ap-east-1 ap-northeast-1 ap-northeast-2 ap-northeast-3 ap-south-1 ap-south-2 ap-southeast-1
@@ -133,7 +133,7 @@ OFFERED: dict[str, str] = {
 
 
 def offered(name: str, region: str) -> bool | None:
-    """Does EC2 offer the type in that region? None where the table does not say."""
+    """Does EC2 offer the type in that region? None if the type or the region is not in the table."""
     key = next((key for key in OFFERED if name == key or (key.endswith(".") and name.startswith(key))), None)
     if key is None or region not in _ASKED.split():
         return None

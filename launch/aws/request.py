@@ -1,7 +1,7 @@
-"""The CreateTrainingJob request of a job. A pure function: equal job, name, and image give an equal request.
+"""The CreateTrainingJob request of a job. Pure functions: the same job, name, and image give the same request.
 
-The forms are those that AWS's own SDK sends (tests/contracts), so that AWS's container toolkit starts the ranks as it
-does for everyone; tests/test_contracts.py lists what is different on purpose.
+The request has the form that AWS's own SDK sends (tests/contracts), so that AWS's container toolkit starts the ranks in
+its usual way; tests/test_contracts.py lists the intended differences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ DEFAULT_REGION = "us-east-1"
 PLACEHOLDER_ROLE = "arn:aws:iam::000000000000:role/ROLE"
 CHECKPOINTS = "/opt/ml/checkpoints"  # SageMaker keeps this folder and the S3 prefix the same, both ways
 ENTRYPOINT = ROOT / "docker/sagemaker/entrypoint.sh"
-# The lines are the arguments: one argument holds 256 characters only. bash as PID 1 puts them together and runs them.
+# Each line of the script is one argument, as SageMaker allows 256 characters in each. bash, as PID 1, joins the lines
+# and runs them.
 CONTAINER_ENTRYPOINT = ("bash", "-c", 'eval "$(printf "%s\\n" "$@")"', "entrypoint")
 CODE_CHANNEL = "code"
 ISOLATED_CODE = f"/opt/ml/input/data/{CODE_CHANNEL}/sourcedir.tar.gz"
@@ -40,13 +41,13 @@ def region(job: SageMakerJob) -> str:
 
 
 def output(job: SageMakerJob) -> str:
-    """The S3 prefix of everything that a job writes, without the slash; a placeholder where none is set."""
+    """The S3 prefix of everything that a job writes, without a trailing slash; a placeholder if none is set."""
     return (job.output or f"s3://sagemaker-{region(job)}-000000000000/segtrain").rstrip("/")
 
 
 def code_uri(request: Mapping[str, Any]) -> str:
-    """Where in S3 a request has its bundle of code: an isolated container gets it by a channel, else its toolkit
-    fetches it.
+    """The S3 URI of the code bundle in a request. A job with network isolation gets the bundle through a channel; for
+    any other job, AWS's toolkit downloads it.
     """
     place = str(json.loads(request["HyperParameters"]["sagemaker_submit_directory"]))
     if place != ISOLATED_CODE:
@@ -74,7 +75,7 @@ def create_training_job(
     job: SageMakerJob, *, image: str, name: str, code: str, entrypoint: str | None = None
 ) -> dict[str, Any]:
     """The arguments of boto3's ``create_training_job``. ``code``: S3 URI of the bundle; ``entrypoint``: the text of the
-    script that is process 1 of the container (None: the repository's; "": the image's own)."""
+    script that runs as PID 1 of the container (None: that of the repository; "": the image's own entry point)."""
     request: dict[str, Any] = {
         "TrainingJobName": name,
         "AlgorithmSpecification": _algorithm(job, image, entrypoint_text() if entrypoint is None else entrypoint),
@@ -89,7 +90,7 @@ def create_training_job(
     if channels:
         request["InputDataConfig"] = [_channel(channel) for channel in channels]
     if job.checkpoints:
-        # Without the slash the prefix of run-1 would bring run-10's files as well.
+        # Without the trailing slash, the prefix of run-1 would also match the files of run-10.
         request["CheckpointConfig"] = {"S3Uri": job.checkpoints.rstrip("/") + "/", "LocalPath": CHECKPOINTS}
     if job.spot:
         request["EnableManagedSpotTraining"] = True
@@ -111,7 +112,7 @@ def create_training_job(
 
 
 def hyperparameters(job: SageMakerJob, *, name: str, code: str) -> dict[str, str]:
-    """Settings for the training and AWS's toolkit, as JSON values. Strings keep their quotes, so "1" stays a string."""
+    """Settings for the training and for AWS's toolkit. Each value is JSON, so that the string "1" stays a string."""
     training = {"config": config_name(job), **job.settings, "parallel.strategy": job.strategy}
     toolkit = {
         "sagemaker_submit_directory": ISOLATED_CODE if job.network_isolation else code,
@@ -120,6 +121,7 @@ def hyperparameters(job: SageMakerJob, *, name: str, code: str) -> dict[str, str
         "sagemaker_job_name": name,
         "sagemaker_region": region(job),
         **_distribution(job),
+        **_helpers(job),
     }
     if not job.config:
         del training["config"]
@@ -127,7 +129,7 @@ def hyperparameters(job: SageMakerJob, *, name: str, code: str) -> dict[str, str
 
 
 def _distribution(job: SageMakerJob) -> dict[str, Any]:
-    """Which of its launchers the toolkit starts; none: one plain process a host."""
+    """Hyperparameters that choose a launcher of AWS's toolkit. Without them, it starts one plain process per host."""
     found: dict[str, Any] = {}
     if job.strategy == "smddp":
         found["sagemaker_distributed_dataparallel_enabled"] = True
@@ -136,12 +138,23 @@ def _distribution(job: SageMakerJob) -> dict[str, Any]:
     elif job.strategy in ("ddp", "fsdp"):
         found["sagemaker_torch_distributed_enabled"] = True
         found["sagemaker_instance_type"] = job.training_type
-    if job.fallbacks:  # which type it will be is not known: the toolkit then asks the machine
+    if job.fallbacks:  # the instance type is not known yet: without this key, the toolkit asks the machine
         found.pop("sagemaker_instance_type", None)
     if job.groups:
-        # Without it the toolkit takes the group of each host, and a group of CPUs trains a second model of its own.
+        # Without this list, the toolkit uses the group of each host, and a group of CPU hosts trains a second model.
         found["sagemaker_distribution_instance_groups"] = [group.name for group in job.training_groups]
     return found
+
+
+def _helpers(job: SageMakerJob) -> dict[str, Any]:
+    """Hyperparameters that segtrain reads in the container: which groups make samples for those that train."""
+    if not job.helping_groups:
+        return {}
+    return {
+        "helpers.groups": [group.name for group in job.helping_groups],
+        "helpers.join_s": job.helpers_join,
+        "helpers.required": job.helpers_required,
+    }
 
 
 def _algorithm(job: SageMakerJob, image: str, entrypoint: str) -> dict[str, Any]:
@@ -160,12 +173,12 @@ def _output(job: SageMakerJob) -> dict[str, str]:
 
 
 def _code_channel(job: SageMakerJob, code: str) -> Channel:
-    """An isolated container cannot fetch its code: SageMaker brings it, as AWS's own SDK has it done."""
+    """The channel with the code of an isolated container, which cannot download it. AWS's own SDK does the same."""
     if any(channel.name == CODE_CHANNEL for channel in job.data):
         raise ConfigError(
             f"data.{CODE_CHANNEL}: with network_isolation this channel brings the code: give yours another name"
         )
-    # Either all channels name their groups or none does.
+    # SageMaker requires that either all channels name their instance groups or none does.
     groups = tuple(group.name for group in job.groups) if any(channel.groups for channel in job.data) else ()
     return Channel(CODE_CHANNEL, code, groups=groups)
 
@@ -193,7 +206,9 @@ def _channel(channel: Channel) -> dict[str, Any]:
 
 
 def _resources(job: SageMakerJob) -> dict[str, Any]:
-    """Types with NVMe disks of their own put /opt/ml there and have no other volume: the size then has no effect."""
+    """ResourceConfig. Types with local NVMe disks use these for /opt/ml and get no other volume: VolumeSizeInGB has no
+    effect there.
+    """
     resources: dict[str, Any] = {"VolumeSizeInGB": job.volume_gb}
     if job.groups:
         resources["InstanceGroups"] = [
@@ -211,7 +226,9 @@ def _resources(job: SageMakerJob) -> dict[str, Any]:
 
 
 def _preferences(job: SageMakerJob) -> dict[str, Any]:
-    """Types in order. Counts are given for all of them or for none; a training plan is of the first type alone."""
+    """Instance types in order of preference. All of them have a count, or none has; a training plan applies only to the
+    first type.
+    """
     listed: list[dict[str, Any]] = [{"InstanceType": name} for name in (job.type, *(one.type for one in job.fallbacks))]
     if job.training_plan:
         listed[0]["TrainingPlanArns"] = [job.training_plan]
@@ -228,7 +245,7 @@ def _stopping(job: SageMakerJob) -> dict[str, int]:
 
 
 def _profiler(job: SageMakerJob) -> dict[str, Any]:
-    """The platform's own sampler of the system's metrics, written below the job's output."""
+    """ProfilerConfig: SageMaker's own sampler of system metrics, which writes below the job's output."""
     if not job.profile_ms:
         return {"DisableProfiler": True}
     return {

@@ -1,8 +1,7 @@
-"""Check of a request against AWS's own description of it: the service model that botocore contains.
+"""Checks a request against AWS's own description of it: the service model that comes with botocore.
 
-boto3 itself checks members and types before it sends, but neither names out of an enumeration nor patterns nor lengths:
-those come back from the service. Only the JSON of the model is read here: importing botocore takes longer than the
-check.
+Before it sends a request, boto3 checks members and types, but not enumerations, patterns, or lengths: these errors come
+from the service. Only the JSON file of the model is read here, as importing botocore takes longer than the check.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SHOWN = 80  # characters of a value in a message
 def violations(
     request: Mapping[str, Any], operation: str = "CreateTrainingJob", service: str = "sagemaker"
 ) -> list[str] | None:
-    """One line for each rule that is broken: where, the value, the rule. None where botocore is not installed.
+    """One line for each broken rule: the place, the value, and the rule. None if botocore is not installed.
 
     Raises KeyError for an operation that the service does not have.
     """
@@ -39,7 +38,7 @@ def violations(
 
 
 def enumeration(shape: str, service: str = "sagemaker") -> frozenset[str] | None:
-    """The names that a shape of the service allows; None where botocore is not installed."""
+    """The names that an enum (a shape of the service model) allows; None if botocore is not installed."""
     model = _model(service)
     return None if model is None else frozenset(model["shapes"][shape]["enum"])
 
@@ -107,7 +106,7 @@ def _text(value: str, shape: Mapping[str, Any], where: str) -> Iterator[str]:
 
 @cache
 def _pattern(text: str) -> re.Pattern[str] | None:
-    """None for what Python cannot read, as the classes ``\\p{L}``."""
+    """The compiled pattern; None if Python's ``re`` does not support it, such as the class ``\\p{L}``."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # "possible nested set": AWS means it literally
         try:

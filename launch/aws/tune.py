@@ -1,4 +1,4 @@
-"""A hyperparameter tuning job: many training jobs of one request, in which some settings vary within ranges."""
+"""A hyperparameter tuning job: many training jobs with one request, except for settings that vary within ranges."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Goal = Literal["maximize", "minimize"]
 STRATEGIES = {"bayesian": "Bayesian", "random": "Random", "grid": "Grid", "hyperband": "Hyperband"}
 SCALES = {"auto": "Auto", "linear": "Linear", "log": "Logarithmic", "reverse_log": "ReverseLogarithmic"}
 DEFAULT_METRIC = "val:miou_percent"
-MINIMIZE = ("train:loss", "train:data_wait_percent")  # of the metrics that a job has by itself
+MINIMIZE = ("train:loss", "train:data_wait_percent")  # those of a job's default metrics for which less is better
 KEYS = ("strategy", "objective", "ranges", "jobs", "parallel", "early_stopping", "max_run", "seed", "resource")
 _STAMP = "%y%m%d-%H%M%S"
 _NAME = 32  # characters of a tuning job's name
-# A tuning job knows no such members of its training jobs. What it costs is said (``_lost``).
+# Members of CreateTrainingJob that the training jobs of a tuning job cannot have. ``_lost`` tells the user about it.
 DROPPED = ("TrainingJobName", "HyperParameters", "ProfilerConfig", "RemoteDebugConfig", "Tags")
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from ``least`` to ``most`` (whole ones where both are), or one of ``choices``."""
+    """The values of a setting: numbers from ``least`` to ``most`` (integers if both are), or one of ``choices``."""
 
     key: str
     least: float | int = 0
@@ -45,13 +45,15 @@ class Range:
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Values that tell whether the training config takes the range."""
+        """The values with which a check tests the training config: all choices, or both ends."""
         return self.choices or (self.least, self.most)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """``jobs`` 0: all combinations of a grid. ``resource``: least and most epochs or evaluations of Hyperband."""
+    """The tuning file. ``jobs`` 0: all combinations of a grid. ``resource``: minimum and maximum number of epochs or
+    evaluations of one training job, for Hyperband.
+    """
 
     ranges: tuple[Range, ...]
     strategy: Strategy = "bayesian"
@@ -66,7 +68,7 @@ class Tuning:
 
 
 def read(path: str | Path) -> Tuning:
-    """A YAML file. Raises ConfigError that names the key, the value and the cure."""
+    """Read the YAML file of a tuning. Raises ConfigError that names the key, the value, and the fix."""
     source = str(path)
     given = values.known(values.read_mapping(path), KEYS, source)
     ranges = _ranges(given.get("ranges"), f"{source}: ranges")
@@ -108,7 +110,9 @@ def _ranges(value: Any, where: str) -> tuple[Range, ...]:
 
 
 def _flat(value: Mapping[str, Any]) -> dict[str, Any]:
-    """``{optim: {lr: RANGE}}`` as ``{optim.lr: RANGE}``: a mapping with min or max is a range, any other a section."""
+    """``{optim: {lr: RANGE}}`` as ``{optim.lr: RANGE}``. A mapping with min, max, or scale is a range; any other is a
+    section.
+    """
     flat: dict[str, Any] = {}
     for key, item in value.items():
         if isinstance(item, Mapping) and not {"min", "max", "scale"} & set(item):
@@ -144,7 +148,7 @@ def _number(value: Any, where: str) -> float | int:
 
 
 def _grid(found: Tuning, source: str) -> Tuning:
-    """All combinations. Raises ConfigError."""
+    """The tuning with the number of combinations as ``jobs``. Raises ConfigError for a range that is not a list."""
     for one in found.ranges:
         if not one.choices:
             raise ConfigError(
@@ -167,16 +171,14 @@ def _resource(given: Mapping[str, Any], strategy: str, source: str) -> tuple[int
 
 
 def name(job: SageMakerJob, now: datetime) -> str:
-    """``camvid-261122-093000``: at most 32 characters."""
+    """The tuning job's name, such as ``camvid-261122-093000``: at most 32 characters."""
     stamp = now.strftime(_STAMP)
     base = re.sub(r"[^A-Za-z0-9]+", "-", job.name)[: _NAME - len(stamp) - 1].strip("-") or "segtrain"
     return f"{base}-{stamp}"
 
 
 def request(job: SageMakerJob, asked: Mapping[str, Any], tuning: Tuning, now: datetime) -> dict[str, Any]:
-    """The arguments of boto3's ``create_hyper_parameter_tuning_job``; ``asked``: the CreateTrainingJob request of the
-    job.
-    """
+    """The arguments of boto3's ``create_hyper_parameter_tuning_job``. ``asked``: the CreateTrainingJob request."""
     config: dict[str, Any] = {
         "Strategy": STRATEGIES[tuning.strategy],
         "HyperParameterTuningJobObjective": {"Type": tuning.goal.capitalize(), "MetricName": tuning.metric},
@@ -205,7 +207,7 @@ def _parameter_ranges(ranges: tuple[Range, ...]) -> dict[str, list[dict[str, Any
     found: dict[str, list[dict[str, Any]]] = {}
     for one in ranges:
         described: dict[str, Any] = {}
-        if one.choices:  # as JSON, as every other hyperparameter
+        if one.choices:  # in JSON, like every other hyperparameter
             kind, described = "Categorical", {"Values": [json.dumps(value) for value in one.choices]}
         else:
             kind = "Integer" if isinstance(one.least, int) and isinstance(one.most, int) else "Continuous"
@@ -225,7 +227,7 @@ def _definition(asked: Mapping[str, Any], tuning: Tuning) -> dict[str, Any]:
 
 
 def findings(job: SageMakerJob, asked: Mapping[str, Any], tuning: Tuning, root: Path) -> Iterator[Finding]:
-    """What is wrong with a tuning job beyond its training job. ``asked``: the tuning request."""
+    """Findings about a tuning job that its training job alone does not have. ``asked``: the tuning request."""
     yield from _of_metric(job, tuning)
     yield from _of_ranges(job, tuning, root)
     for text in violations(asked, operation="CreateHyperParameterTuningJob") or []:
@@ -245,7 +247,7 @@ def _of_metric(job: SageMakerJob, tuning: Tuning) -> Iterator[Finding]:
 
 
 def _of_ranges(job: SageMakerJob, tuning: Tuning, root: Path) -> Iterator[Finding]:
-    """Each end of each range, as the training config sees it; what the job itself has wrong is said elsewhere."""
+    """Errors of the training config with each end of each range. Errors of the job itself are reported elsewhere."""
     before = {(one.code, one.message) for one in training(job, root, ()) if one.level == "error"}
     for one in tuning.ranges:
         if one.key == "config" or one.key.startswith("sagemaker_") or one.key == "parallel.strategy":
@@ -262,11 +264,11 @@ def _lost(job: SageMakerJob, tuning: Tuning) -> Iterator[Finding]:
     yield note(
         "tuning-entrypoint",
         "training jobs of a tuning are started by the image's own entry point, without SageMaker's profiler: "
-        "one that is stopped early keeps no newer state than its last checkpoint",
+        "a job that is stopped early keeps only its last checkpoint",
         source="HyperParameterTrainingJobDefinition in the SageMaker API reference",
     )
     if job.remote_debug:
-        yield warning("tuning-debug", "remote_debug=true: training jobs of a tuning cannot be entered", "leave it out")
+        yield warning("tuning-debug", "remote_debug=true: not available in training jobs of a tuning", "leave it out")
     if job.checkpoints:
         yield note(
             "tuning-checkpoints",

@@ -1,4 +1,4 @@
-"""Send a hyperparameter tuning job and watch it: how many jobs have run, which one is best, with which settings."""
+"""Sends a hyperparameter tuning job and follows it: how many training jobs have run, and the best with its settings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launch.aws.cloud import Clients
+from launch.aws.cloud import Clients, maybe_sent
 from launch.aws.cures import explain, passing
 from launch.aws.job import COMMAND
 from segtrain.errors import SegtrainError
 
 _ENDED = ("Completed", "Failed", "Stopped", "DeleteFailed")
 _COUNTS = ("Completed", "InProgress", "RetryableError", "NonRetryableError", "Stopped")
-_LEFT = 130  # as a shell says it of Ctrl-C
+_LEFT = 130  # the exit code that shells use for Ctrl-C
 
 
 def submit(clients: Clients, request: Mapping[str, Any]) -> str:
@@ -23,7 +23,8 @@ def submit(clients: Clients, request: Mapping[str, Any]) -> str:
     try:
         return str(clients.sagemaker.create_hyper_parameter_tuning_job(**request)["HyperParameterTuningJobArn"])
     except Exception as error:
-        raise explain(error, f"CreateHyperParameterTuningJob of {name}") from None
+        problem = explain(error, f"CreateHyperParameterTuningJob of {name}")
+        raise maybe_sent(name, problem, stop_command(name, clients.region)) if passing(error) else problem from None
 
 
 def follow(
@@ -34,7 +35,9 @@ def follow(
     poll_s: float = 30.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Watch until the tuning job ends. 0: a best job was found; 1: none; 130: left running by Ctrl-C."""
+    """Follow the tuning job until it ends. Returns 0: it has a best training job; 1: it has none; 130: Ctrl-C ended the
+    following, and the tuning job goes on.
+    """
     said = ""
     try:
         while True:
@@ -48,26 +51,30 @@ def follow(
                     break
             sleep(poll_s)
     except KeyboardInterrupt:
-        say(f"left: {name} goes on, and is billed. Stop it: aws sagemaker stop-hyper-parameter-tuning-job "
-            f"--hyper-parameter-tuning-job-name {name} --region {clients.region}")  # fmt: skip
+        say(f"left: {name} goes on, and is billed. Stop it: {stop_command(name, clients.region)}")
         return _LEFT
     for line in verdict(job, clients.region):
         say(line)
     return 0 if job.get("BestTrainingJob") else 1
 
 
+def stop_command(name: str, region: str) -> str:
+    return f"aws sagemaker stop-hyper-parameter-tuning-job --hyper-parameter-tuning-job-name {name} --region {region}"
+
+
 def _describe(clients: Clients, name: str, first: bool) -> dict[str, Any] | None:
-    """None where AWS does not answer, once it has answered before."""
+    """The tuning job; None if AWS does not answer for a while. The first call raises SegtrainError instead."""
     try:
         return dict(clients.sagemaker.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=name))
     except Exception as error:
         if first or not passing(error):
-            raise SegtrainError(f"{explain(error, name)}") from None
+            on = "" if first else f" (the tuning job goes on; stop it: {stop_command(name, clients.region)})"
+            raise SegtrainError(f"{explain(error, name)}{on}") from None
         return None
 
 
 def progress(job: Mapping[str, Any]) -> str:
-    """One line: status, jobs, the best so far."""
+    """One line: the status, the numbers of training jobs, and the best one so far."""
     counts = job.get("TrainingJobStatusCounters", {})
     parts = [f"{key} {counts[key]}" for key in _COUNTS if counts.get(key)]
     best = job.get("BestTrainingJob")
@@ -93,7 +100,7 @@ def _plain(text: str) -> str:
 
 
 def verdict(job: Mapping[str, Any], region: str) -> list[str]:
-    """How it ended, and what to do next."""
+    """Lines that tell how the tuning job ended, and what to do next."""
     status, best = job["HyperParameterTuningJobStatus"], job.get("BestTrainingJob")
     lines = [f"{status}: {job['FailureReason']}" if "FailureReason" in job else str(status)]
     if not best:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 
-from launch.aws.instances import INSTANCES, SMDDP_TYPES, SMDDP_TYPES_FROM, Instance, allowed, like, nearest, unfit
+from launch.aws.instances import INSTANCES, SMDDP_TYPES, SMDDP_TYPES_FROM, allowed, like, nearest, unfit
 from launch.aws.regions import OFFERED_FROM, offered, regions_of
 from launch.findings import Finding
+from segtrain.machines import Machine
 
-SMDDP_CHECKS_TYPE = (2, 3, 0)  # from this SMDDP on, import fails on other types than SMDDP_TYPES
+SMDDP_CHECKS_TYPE = (2, 3, 0)  # from this version on, importing SMDDP fails on types that are not in SMDDP_TYPES
 
 
 def about_type(name: str, *, image: str = "", unknown_ok: bool = False, where: str = "") -> list[Finding]:
-    """What is known against a type by its name alone. ``where``: "groups.cpu: ", before each message."""
+    """Findings about a type from its name alone. ``where``: a prefix of each message, such as "groups.cpu: "."""
     instance, flag = INSTANCES.get(name), "another type: " if where else "--type "
     if instance is not None and instance.retired:
         others = "; ".join(describe(one, instance) for one in nearest(name))
@@ -47,7 +48,7 @@ def about_type(name: str, *, image: str = "", unknown_ok: bool = False, where: s
     return [Finding("error", "unknown-type", message, f"{cure}; {newer}")]
 
 
-def about_known(instance: Instance, strategy: str, region: str) -> list[Finding]:
+def about_known(instance: Machine, strategy: str, region: str) -> list[Finding]:
     findings = []
     if not instance.retired and offered(instance.name, region) is False:
         message = f"type {instance.name}: EC2 does not offer it in {region}, so SageMaker cannot start it there"
@@ -58,7 +59,7 @@ def about_known(instance: Instance, strategy: str, region: str) -> list[Finding]
     return findings
 
 
-def _smddp_type(instance: Instance) -> list[Finding]:
+def _smddp_type(instance: Machine) -> list[Finding]:
     listed = ", ".join(SMDDP_TYPES)
     cure = "--strategy ddp (NCCL), or --type ml.p4d.24xlarge"
     source = SMDDP_TYPES_FROM
@@ -69,7 +70,7 @@ def _smddp_type(instance: Instance) -> list[Finding]:
         )
         return [Finding("warning", "smddp-type", message, cure, f"{source}; listed last on 2023-02-18")]
     if not instance.smddp:
-        message = f"strategy smddp: SMDDP does not support {instance.name} (it does: {listed})"
+        message = f"strategy smddp: SMDDP does not support {instance.name} (it supports {listed})"
         return [Finding("error", "smddp-type", message, cure, source)]
     if instance.arch == "sm_70":
         message = f"strategy smddp: SMDDP still runs on {instance.name}, but AWS has stopped optimizing it for P3"
@@ -77,8 +78,8 @@ def _smddp_type(instance: Instance) -> list[Finding]:
     return []
 
 
-def describe(one: Instance, asked: Instance | None = None) -> str:
-    """A type in a line: GPUs, memory, price and speed where they are known."""
+def describe(one: Machine, asked: Machine | None = None) -> str:
+    """A type in a few words: its GPUs, memory, price, and speed relative to ``asked``, as far as these are known."""
     gpu = one.gpu.partition("-")[0]  # A100-40GB is an A100
     parts = [f"{one.gpus} x {gpu} {one.gpu_memory_gb} GB" if one.gpus else f"{one.vcpus} vCPUs"]
     if one.price is not None:

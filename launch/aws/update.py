@@ -1,6 +1,4 @@
-"""Change a job that has been sent: SageMaker's profiler on, off or at another interval, remote debugging, the warm
-pool.
-"""
+"""Changes a job that has been sent: SageMaker's profiler (on, off, interval), remote debugging, and the warm pool."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _FLAGS = "--profile-ms MS (0: off), --remote-debug, --warm-pool TIME (0: let the
 
 
 def update(clients: Clients, name: str, changes: Mapping[str, Any], say: Callable[[str], None]) -> int:
-    """UpdateTrainingJob with the changes of ``wanted``; 0 when the service has taken it. Raises SegtrainError."""
+    """Send UpdateTrainingJob with the changes from ``wanted``. Returns 0 once AWS accepts it; raises SegtrainError."""
     try:
         job = clients.sagemaker.describe_training_job(TrainingJobName=name)
     except Exception as error:
@@ -35,9 +33,9 @@ def update(clients: Clients, name: str, changes: Mapping[str, Any], say: Callabl
 
 
 def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags with their types.
+    """The changes that flags ask for, with checked values.
 
-    Raises ConfigError where none is given, and for those that a sent job cannot change.
+    Raises ConfigError if no flag is given, or if a flag cannot be changed on a job that has been sent.
     """
     others = [key for key in flags if key not in CAN]
     if others:
@@ -61,7 +59,9 @@ def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request(job: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The UpdateTrainingJob request for a described job. Raises ConfigError where its state allows no such change."""
+    """The UpdateTrainingJob request. ``job``: the answer of DescribeTrainingJob. Raises ConfigError if the job's state
+    does not allow the change.
+    """
     name, status = job["TrainingJobName"], job["TrainingJobStatus"]
     running = [key for key in changes if key != "warm_pool"]
     if running and status != "InProgress":
@@ -82,13 +82,13 @@ def request(job: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _profiler(job: Mapping[str, Any], ms: int) -> dict[str, Any]:
     if not ms:
         return {"DisableProfiler": True}
-    # A job that was sent without a profiler has no place for its files yet.
+    # A job that was sent without a profiler has no S3 path for the profiler's files yet.
     place = job.get("ProfilerConfig", {}).get("S3OutputPath") or job["OutputDataConfig"]["S3OutputPath"]
     return {"S3OutputPath": place, "DisableProfiler": False, "ProfilingIntervalInMilliseconds": ms}
 
 
 def told(name: str, changes: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    """What the user is told of a change."""
+    """Lines that tell the user what the change does."""
     lines = []
     if changes.get("profile_ms"):
         place = asked["ProfilerConfig"]["S3OutputPath"].rstrip("/")

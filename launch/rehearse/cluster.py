@@ -1,56 +1,60 @@
-"""Hosts of a rehearsal, and the faults that may be planted in it. Pure, and of no platform."""
+"""Hosts of a rehearsal, and the faults that a user may plant in it. Pure functions, the same for all platforms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from segtrain.errors import ConfigError
 
-NETWORK = "10.77.0."  # of the bridge, inside a network namespace of the rehearsal's own
+NETWORK = "10.77.0."  # the bridge's network, inside the rehearsal's own network namespace
 GATEWAY = NETWORK + "254"
 MOST_HOSTS = 64
-PLANTS = ("fail", "stop", "spot", "kill", "disk")
+PLANTS = ("fail:RANK", "stop:STEP", "spot:STEP", "kill:STEP", "disk", "helper:STEP", "absent")
 
 
 @dataclass(frozen=True)
 class Plant:
-    """What is to go wrong: ``fail`` (rank ``at`` raises), ``stop`` (the user stops the job), ``spot`` (reclaimed, with
-    notice), ``kill`` (lost, without), ``disk`` (full). ``at``: the step of stop, spot and kill.
+    """A fault to inject. ``kind``: ``fail`` (a rank raises an exception), ``stop`` (the user stops the job), ``spot``
+    (machines are reclaimed with notice), ``kill`` (a machine is lost without notice), ``disk`` (the disk is full),
+    ``late`` (a host starts late), ``helper`` (the hosts that do not train are stopped), or ``absent`` (they never reach
+    the others). ``at``: the rank for fail; the seconds for late; the step for the others that have a number.
     """
 
     kind: str = ""
     at: int = 0
 
 
-def read_plant(text: str) -> Plant:
-    """``fail:RANK``, ``stop:STEP``, ``spot:STEP``, ``kill:STEP``, ``disk`` or ``""``. Raises ConfigError."""
+def read_plant(text: str, plants: Sequence[str] = PLANTS) -> Plant:
+    """Read a fault such as ``spot:20``, which must match one of ``plants``; ``""``: no fault. Raises ConfigError."""
     if not text:
         return Plant()
     kind, colon, number = text.partition(":")
-    good = kind in PLANTS and (number.isdigit() if kind != "disk" else not colon)
-    if not good:
+    numbered = {name: bool(word) for name, _, word in (plant.partition(":") for plant in plants)}
+    if kind not in numbered or not (number.isdigit() if numbered[kind] else not colon):
         raise ConfigError(
-            f"--plant {text}: write fail:RANK, stop:STEP, spot:STEP, kill:STEP or disk, for example --plant spot:20"
-        )
+            f"--plant {text}: write {', '.join(plants[:-1])} or {plants[-1]}, for example --plant spot:20",
+            code="plant-unknown", found=text,
+        )  # fmt: skip
     return Plant(kind, int(number or 0))
 
 
 def refuse_rank(text: str, ranks: int) -> None:
-    """Raises ConfigError where the rank that a plant names is not on stage: it would never fail, and the rehearsal
-    would pass.
+    """Raises ConfigError if the rehearsal has no rank with the number in ``fail:RANK``: nothing would fail, and the
+    rehearsal would pass.
     """
-    plant = read_plant(text)
-    if plant.kind == "fail" and plant.at >= ranks:
+    kind, _, number = text.partition(":")
+    if kind == "fail" and int(number) >= ranks:
         raise ConfigError(
-            f"--plant {text}: there is no rank {plant.at}: the rehearsal has {ranks} rank{'s' * (ranks > 1)}, "
-            f"0 to {ranks - 1} (--hosts and --procs make more)"
-        )
+            f"--plant {text}: there is no rank {number}: the rehearsal has {ranks} rank{'s' * (ranks > 1)}, "
+            f"0 to {ranks - 1} (--hosts and --procs make more)",
+            code="plant-without-rank", found=text,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RehearsalHost:
-    name: str  # or the loopback address where names cannot be made
+    name: str  # without namespaces, which give names: a loopback address
     number: int
     group: str
     type: str
@@ -63,16 +67,16 @@ class RehearsalHost:
 
 @dataclass(frozen=True)
 class RehearsalCluster:
-    """``leader``: the host of rank 0."""
+    """All hosts of a rehearsal. ``leader``: the host of rank 0; ``interface``: the network interface of each host."""
 
     hosts: tuple[RehearsalHost, ...]
     interface: str
     leader: RehearsalHost
     hyperparameters: Mapping[str, str]
-    said: tuple[str, ...]  # each difference from the cloud, in a sentence
+    said: tuple[str, ...]  # differences from the cloud, one sentence each
 
     def members(self, group: str) -> list[str]:
-        """The names of the hosts of a group, in an order that is not sorted: no cloud promises one."""
+        """The host names of a group, deliberately not sorted, as no cloud promises an order."""
         return [host.name for host in reversed(self.hosts) if host.group == group]
 
     @property

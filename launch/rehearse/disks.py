@@ -1,4 +1,4 @@
-"""A full disk: a host's folder on a memory file system, and a file that takes what is left of it."""
+"""A full disk: mounts a tmpfs as a host's folder, and fills it with a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def mount(base: Path, data_bytes: int) -> None:
 
 
 def fill(base: Path) -> None:
-    """Not a byte is left."""
+    """Fill the disk, so that no space is left."""
     with contextlib.suppress(OSError), open(base / BALLAST, "ab", buffering=0) as file:
         block = bytes(1 << 20)
         while len(block) >= 512:

@@ -1,4 +1,4 @@
-"""Data for a channel without a sample: generated street scenes in the layout that the job's config reads."""
+"""Data for a rehearsal without --sample: generated street scenes in the layout that the job's config reads."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from segtrain.errors import ConfigError
 
-MOST = 24  # training images; a quarter more to evaluate on
+MOST = 24  # number of training images; a quarter of it is added for evaluation
 
 
 def draw(folder: Path, config: Any) -> dict[str, Any]:
-    """Write them into ``folder``. Returns the settings that must be others for this data: layout "scenes" becomes
-    "folders".
+    """Write images and masks into ``folder``. Returns the settings that must change for this data, such as layout
+    "scenes" to "folders".
 
     Raises ConfigError where the layout cannot be written, and MissingExtra where a package is absent.
     """
@@ -20,7 +20,7 @@ def draw(folder: Path, config: Any) -> dict[str, Any]:
 
     data = config.data
     if data.layout != "scenes" and LAYOUTS[data.layout].files is None:
-        raise ConfigError(f"data.layout={data.layout}: no data are at hand for the channel: give --sample FOLDER")
+        raise ConfigError(f"data.layout={data.layout}: no data can be generated in this layout: give --sample FOLDER")
     changes: dict[str, Any] = {}
     if data.layout == "scenes":
         from segtrain.data.labels.presets import SCENES
@@ -29,7 +29,7 @@ def draw(folder: Path, config: Any) -> dict[str, Any]:
         data = data.model_copy(update={"layout": "folders", "root": "/", "classes": SCENES.names})
     first, few = 0, max(2, MOST // 4)
     parts: tuple[tuple[str, int], ...] = ((data.train_split, MOST), (data.split, few))
-    if data.split_by.on:  # one pool; its names have no groups
+    if data.split_by.on:  # one set of images, which split_by divides; the file names have no groups
         from segtrain.data.index.split_by import POOL
 
         changes["data.split_by"] = {"val": few, "test": few if data.split_by.test else "", "group": ""}
@@ -63,9 +63,9 @@ def _split(folder: Path, data: Any, split: str, indices: range) -> None:
 
 
 def _raw_ids(data: Any) -> Any:
-    """uint8[256]: train id of a drawn scene -> an id that a mask of this data set may hold.
+    """A uint8[256] table: the train id of a generated scene -> an id that is valid in a mask of this data set.
 
-    The classes need not mean the same.
+    The two ids need not mean the same class.
     """
     import numpy as np
 
@@ -76,7 +76,7 @@ def _raw_ids(data: Any) -> Any:
     table = np.full(256, void, np.uint8)
     for train in range(min(len(raw), 255)):
         table[train] = raw[sorted(raw)[train]]
-    for train in range(len(raw), 32):  # fewer classes than a street has: they share
+    for train in range(len(raw), 32):  # if there are fewer ids than scene classes, several classes share an id
         table[train] = table[train % len(raw)]
     return table
 
@@ -87,6 +87,6 @@ def _known(data: Any) -> dict[int, int]:
     labels = LAYOUTS[data.layout].labels
     if labels is not None:
         return dict(labels.raw_to_train)
-    # Names may stand in a file that is not here. Then only the first id is known to exist.
+    # The class names may be in a file that is not on this machine. Then only id 0 is known to exist.
     count = len(data.classes) if isinstance(data.classes, tuple) else 1
     return {index: index for index in range(max(1, count))}

@@ -1,6 +1,6 @@
-"""Settings that a small machine without GPUs, or a short look, needs to be different.
+"""Settings to change for a rehearsal: for a small machine without GPUs, and for a short run.
 
-Reads the config of a job; changes nothing.
+Reads the config of a job, and writes nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 from launch.job import Job, config_file
 from segtrain.errors import ConfigError
 
-STEPS = 12  # default: enough for the start, an evaluation, a checkpoint, and the model
-MORE = 4  # steps after a planted fault
+STEPS = 12  # of a short run: enough for the start, an evaluation, a checkpoint, and the model
+MORE = 4  # steps that follow a planted fault
 
 
 def load(job: Job, data_root: str = "/data") -> Any:
-    """segtrain's own config of the job, or None where its packages are absent. Raises ConfigError for a bad setting.
+    """The training config of the job, or None if its packages are not installed. Raises ConfigError for a bad setting.
 
-    ``data_root``: where the machines have the data, for a config that does not say it.
+    ``data_root``: the place of the data on the machines, if the settings do not name one.
     """
     try:
         from segtrain.config import load_config
@@ -36,8 +36,8 @@ def load(job: Job, data_root: str = "/data") -> Any:
 
 
 def shorter(job: Job, until: int = 0) -> dict[str, Any]:
-    """``train.duration`` for a short look, past step ``until``; {} where the job trains no longer than that, or cannot
-    be cut.
+    """A ``train.duration`` for a short rehearsal that goes beyond step ``until``; {} if the job's own duration is not
+    longer, or cannot be shortened.
     """
     config, steps = load(job), max(STEPS, until + MORE)
     if config is None:
@@ -59,13 +59,13 @@ def _layout(path: Any) -> str | None:
     try:
         written = yaml.safe_load(path.read_text(encoding="utf-8")) if path else None
     except (OSError, yaml.YAMLError):
-        return None  # load_config says it better
+        return None  # load_config will raise a better error
     section = written.get("data") if isinstance(written, dict) else None
     return section.get("layout") if isinstance(section, dict) else None
 
 
 def fitting(config: Any, ranks: int) -> dict[str, Any]:
-    """Settings that let this config run on ``ranks`` CPU ranks; {} where it can as it is."""
+    """The settings to change so that this config runs on ``ranks`` CPU ranks; {} if it runs unchanged."""
     changes: dict[str, Any] = {}
     if config is None:
         return changes

@@ -1,9 +1,9 @@
-"""Ends what a rehearsal has started when the process that started it is gone, in whatever way: `python guard.py MARK
-FOLDER SCRATCH`.
+"""Kills the processes of a rehearsal once its launcher has ended, however that happens: `python guard.py MARK FOLDER
+SCRATCH`.
 
-Its standard input is a pipe whose other end that process alone holds: it closes when the process ends, also by SIGKILL.
-Then every process that carries the rehearsal's mark in its environment is killed. It is started before everything else,
-in a session of its own, and imports nothing but the standard library.
+The guard's standard input is a pipe, whose other end only the launcher holds. The pipe closes when the launcher ends,
+even by SIGKILL. The guard then kills every process with the rehearsal's mark in its environment. It is started before
+everything else, in its own session, and imports only the standard library.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DONE = b"done"
 class Guard:
     """A context manager around a rehearsal.
 
-    ``mark`` belongs into the environment of all it starts, ``scratch`` is for their temporary files and is removed
-    at the end.
+    Every process of the rehearsal must have ``mark`` as the variable MARK in its environment. ``scratch`` is a folder
+    for temporary files, which is removed at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,9 +53,9 @@ class Guard:
 
 
 def kill_marked(mark: str) -> bool:
-    """Kill every process whose environment has this mark, or one that continues it with a hyphen.
+    """Kill every process whose environment has this mark, or this mark followed by a hyphen and more.
 
-    Returns whether there was one.
+    Returns whether there was such a process.
     """
     wanted, found = f"{MARK}={mark}".encode(), False
     for folder in Path("/proc").glob("[0-9]*"):
@@ -82,10 +82,9 @@ def size_of(folder: Path) -> int:
 
 
 def left(folder: Path) -> str:
-    """What a rehearsal leaves behind, for a person."""
+    """A line that tells the user which files a rehearsal leaves, and how to remove them."""
     return (
-        f"{folder} holds {size_of(folder) / 1e6:.0f} MB (logs, and /opt/ml of each host): rm -r "
-        f"{shlex.quote(str(folder))}"
+        f"{folder} holds {size_of(folder) / 1e6:.0f} MB (logs and files of each host): rm -r {shlex.quote(str(folder))}"
     )
 
 
@@ -93,7 +92,7 @@ def main(mark: str, folder: Path, scratch: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     told = sys.stdin.buffer.read()
-    while kill_marked(mark):  # again, as what was killed may just have started another
+    while kill_marked(mark):  # repeated, as a killed process may have just started another one
         time.sleep(0.05)
     shutil.rmtree(scratch, ignore_errors=True)
     if told != DONE:

@@ -1,4 +1,4 @@
-"""Hosts with a network, names, and processes of their own on this machine: Linux namespaces, as root or as a plain
+"""Hosts on this machine with their own network, host names, and processes: Linux namespaces, as root or as a plain
 user.
 """
 
@@ -14,11 +14,12 @@ from pathlib import Path
 from launch.rehearse.cluster import GATEWAY, RehearsalCluster, RehearsalHost
 
 BRIDGE = "rehearsal"
+_MAC = "02:00:00:00:{:02x}:{:02x}"
 _ENVIRONMENT = {**os.environ, "PATH": os.environ.get("PATH", "") + os.pathsep + "/usr/sbin:/sbin"}
-# A plain user may not write /proc/sys/kernel/hostname, not even of a namespace of their own; the call is allowed.
+# A plain user may not write /proc/sys/kernel/hostname, even in their own namespace. The system call is allowed.
 _SET_NAME = f"{shlex.quote(sys.executable)} -ISc 'import socket, sys; socket.sethostname(sys.argv[1])'"
 _INNER = ("unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
-# What a rehearsal needs of the kernel, tried at once: a bridge, a wire into a second namespace, a mount there.
+# Tries all that a rehearsal needs from the kernel: a bridge, a veth pair, and mounts and a host name in new namespaces.
 _PROBE = f"""set -e
 ip link add probe type bridge
 ip link add near type veth peer name far
@@ -28,13 +29,13 @@ exec {" ".join(_INNER)} bash -c {shlex.quote(f"ip link set lo up && mount -t tmp
 
 
 def outer(as_root: bool) -> list[str]:
-    """The command that gives the rehearsal namespaces of its own; all its processes end with it."""
+    """The command prefix that gives a rehearsal its own namespaces. When it ends, all processes in them end too."""
     mapped = [] if as_root else ["--map-root-user"]
     return ["unshare", *mapped, "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
 def namespaces() -> tuple[list[str] | None, str]:
-    """The command to put before another, and how; or None, and what is missing."""
+    """The command prefix that gives namespaces, and "as root" or "as a user"; or None, and the reason why not."""
     for tool, package in (("unshare", "util-linux"), ("ip", "iproute2"), ("bash", "bash")):
         if shutil.which(tool, path=_ENVIRONMENT["PATH"]) is None:
             return None, f"there is no command {tool!r}: apt-get install {package}"
@@ -49,17 +50,28 @@ def namespaces() -> tuple[list[str] | None, str]:
     return None, f"the kernel gives no network namespaces ({reason}): {cure}"
 
 
+def said(prefix: list[str] | None, how: str, without: str) -> str:
+    """What the user is told of the answer of ``namespaces``. ``without``: what else differs if there are none."""
+    if prefix is not None:
+        return f"each host has its own network, names, and processes ({how}); gloo instead of NCCL"
+    return (
+        f"no namespaces ({how}): the hosts are 127.0.0.1, 127.0.0.2, ... on one loopback network, {without}; gloo "
+        "instead of NCCL"
+    )
+
+
 def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], env=_ENVIRONMENT, check=True, capture_output=True, text=True)
 
 
 def build(stage: RehearsalCluster, folder: Path, served: str) -> None:
-    """The bridge, and the file that becomes /etc/hosts on every host. To be called inside ``outer``.
+    """Create the bridge, and the file that becomes /etc/hosts on every host. Called inside the namespaces of ``outer``.
 
-    ``served``: the name by which hosts reach what this machine serves on the bridge.
+    ``served``: the host name of the server (of S3 or Cloud Storage) that listens on the bridge's address.
     """
     ip("link", "set", "lo", "up")
-    ip("link", "add", BRIDGE, "type", "bridge")
+    # Without its own MAC address, a bridge takes that of a port, and takes another one when that port's host ends.
+    ip("link", "add", BRIDGE, "address", _MAC.format(0, 254), "type", "bridge")
     ip("addr", "add", f"{GATEWAY}/24", "dev", BRIDGE)
     ip("link", "set", BRIDGE, "up")
     lines = ["127.0.0.1 localhost", f"{GATEWAY} {served}", *(f"{host.address} {host.name}" for host in stage.hosts)]
@@ -67,9 +79,14 @@ def build(stage: RehearsalCluster, folder: Path, served: str) -> None:
 
 
 def wire(host: RehearsalHost, pid: int) -> None:
-    """Lay a wire from the bridge to eth0 of the namespace of ``pid``. Its end vanishes with the namespace."""
-    near = f"host{host.number}"
-    ip("link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+    """Connect the bridge to eth0 in the network namespace of ``pid`` by a veth pair, which vanishes with the namespace.
+
+    A host that starts again keeps its MAC address, which the other hosts may have cached.
+    """
+    near, mac = f"host{host.number}", _MAC.format(1, host.number)
+    # The interface of the host's previous container may not have vanished yet.
+    subprocess.run(["ip", "link", "delete", near], env=_ENVIRONMENT, capture_output=True, check=False)
+    ip("link", "add", near, "type", "veth", "peer", "name", "eth0", "address", mac, "netns", str(pid))
     ip("link", "set", near, "master", BRIDGE, "up")
 
 
@@ -94,9 +111,10 @@ exec "$@" < /dev/null
 
 
 def inside(host: RehearsalHost, folder: Path, base: Path, command: list[str], mounts: str = "") -> list[str]:
-    """The command that runs ``command`` as process 1 of a host, once it has read a line that says that its wire lies.
+    """The command that runs ``command`` as PID 1 of a host. It first waits for a line on standard input, which means
+    that the host is connected to the bridge.
 
-    ``mounts``: bash that mounts further folders; it has ``$base``.
+    ``mounts``: bash code that mounts further folders; ``$base`` is the base folder.
     """
     return [
         *_INNER,

@@ -1,4 +1,4 @@
-"""Measurements in a process of their own: the parent sends a request as JSON, and the child answers as JSON."""
+"""Measurements in a separate process: the parent sends a request as JSON, and the child answers as JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from segtrain.errors import SegtrainError
 
 
 def child(module: str, request: dict[str, Any], **environment: str) -> dict[str, Any]:
-    """The answer of ``python -m segtrain.bench.MODULE``, which uses ``answer_with``, to a request.
+    """Run ``python -m segtrain.bench.MODULE``, which calls ``answer_with``, and return its answer to ``request``.
 
-    It has one compute thread and this process's environment with changes.
-    Raises SegtrainError with the child's own message, or the last line that it wrote where it died.
+    The child uses one compute thread. It gets the environment variables of this process, and ``environment``.
+    Raises SegtrainError with the child's error message, or with the last line of its stderr if it crashed.
     """
     command = [sys.executable, "-m", f"segtrain.bench.{module}"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
@@ -50,15 +50,19 @@ def answer_with(work: Callable[[Config, dict[str, Any]], dict[str, Any]]) -> Non
 
 
 def decoder() -> dict[str, str]:
-    """``path``: the decoder of this process, native or packages. ``path_says``: one line that says why."""
+    """Which image decoder this process uses, and why.
+
+    ``path``: "native" (segtrain's own library) or "packages" (Python packages). ``path_says``: one line with the
+    reason.
+    """
     return {"path": "native" if native.available() else "packages", "path_says": native.describe()}
 
 
 def few(config: Config, request: dict[str, Any]) -> Dataset:
     """The samples to measure: ``request["samples"]`` of the training split, evenly spread.
 
-    With data.faults=skip, faulty ones are left out. From here on, ``request["scratch"]`` is the cache folder: what
-    samples leave there is of no use later.
+    With data.faults=skip, faulty samples are left out. This function also makes ``request["scratch"]`` the cache folder
+    of the process, because nothing that is cached during the measurement is useful later.
     """
     dataset = open_dataset(config.data.model_copy(update={"limit": request["samples"]}), config.data.train_split)
     os.environ["SEGTRAIN_CACHE"] = request["scratch"]

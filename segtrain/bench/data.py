@@ -1,4 +1,4 @@
-"""`segtrain bench data`: the cost of a sample on this data and machine, what bounds it, and whether devices are fed."""
+"""`segtrain bench data`: the cost of a sample on this data and machine, the bottleneck, and whether GPUs wait."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def bench_data(
 ) -> dict[str, Any]:
     """Measure, print a table or one JSON object, and return what was measured.
 
-    ``device_ms``: milliseconds that a device takes for a batch of train.batch_size images. ``rate``: the same as images
-    per second. Raises SegtrainError for a wrong config, and for bad files with their names.
+    ``device_ms``: milliseconds that a device takes for a batch of train.batch_size images. ``rate``: images per second
+    of the device, in place of ``device_ms``. Raises SegtrainError for a wrong config, and for bad files.
     """
     options = {"--samples": samples, "--seconds": seconds, "--device-ms": device_ms, "--rate": rate}
     for option, value in options.items():
@@ -56,7 +56,7 @@ def bench_data(
 
 
 def measure(config: Config, samples: int, seconds: float, device_per_s: float | None) -> dict[str, Any]:
-    """Everything that the table tells, for JSON; times in ms, sizes in bytes, shares and gains as fractions."""
+    """Measure what the table shows, as values for JSON: times in ms, sizes in bytes, shares and gains as fractions."""
     data = config.data
     total = len(open_dataset(data, data.train_split))
     cores = usable_cores()
@@ -71,7 +71,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
     bytes_a_sample = here["bytes_image"] + here["bytes_mask"]
     fits = bytes_a_sample * total < 0.8 * limit
     cold_s = None if fits or "ms_a_file" not in here["cold"] else 2 * here["cold"]["ms_a_file"] / 1000
-    # Each rank has a loader of its own; cores beyond the workers that were tried are for those of other ranks.
+    # The measured loader has at most MAX_WORKERS workers. The loaders of other ranks can use the remaining cores.
     host_per_s = best["per_s"] * max(1.0, cores / MAX_WORKERS)
     found = verdict.verdicts(loader["window"], config, cores, device_per_s, cold_s)
     return {
@@ -108,13 +108,13 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
 
 
 def worker_counts(cores: float) -> list[int]:
-    """1, 2, 4, ... up to the cores, at most 16, and that last number itself."""
+    """Numbers of workers to try: powers of 2 up to the number of cores (at most 16), and that number itself."""
     most = max(1, min(MAX_WORKERS, math.ceil(cores)))
     return sorted({2**k for k in range(most.bit_length())} | {most})
 
 
 def other_path(request: dict[str, Any], path: str) -> dict[str, Any] | None:
-    """The stages with the decoder that is not in use; None if this installation has only one."""
+    """The stages measured with the decoder that is not in use; None if this installation has only one decoder."""
     turned_off = os.environ.get("SEGTRAIN_NATIVE") == "0"
     if path == "packages" and not turned_off:
         return None

@@ -1,4 +1,4 @@
-"""One sample in memory, as it is stored or in another form, to measure what each form costs."""
+"""One sample in memory, in its stored form or in another one, to measure the cost of each form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JPEG_QUALITY = 95
 
 @dataclass(frozen=True)
 class Held:
-    """A ``SampleSource`` that returns the same record for every index, so that the draw of a sample stays its own."""
+    """A ``SampleSource`` that returns the same record for every index. The index still seeds the random crop."""
 
     kept: StoredSample
     labels: LabelSpace
@@ -39,9 +39,10 @@ class Held:
 
 
 def cut_to_size(record: StoredSample, image: np.ndarray, data: Data) -> tuple[StoredSample, Data] | None:
-    """The sample at the largest scale that is ever drawn, as JPEG and PNG, and settings for it.
+    """Resize a sample to the largest scale that training can draw. Returns it as JPEG and PNG, and settings for it.
 
-    None where that is the whole size, for pixels in memory, and with the user's transforms. ``image``: the decoded one.
+    Returns None if that scale is 1 or more, if the sample is stored as pixels, or if data.transforms is set.
+    ``image``: the decoded image. The settings correct base_scale for the smaller size.
     """
     most = max(data.scale[1], (data.scale_end or data.scale)[1]) * data.base_scale
     if most >= 1 or data.transforms or isinstance(record.mask, np.ndarray) or isinstance(record.image, np.ndarray):
@@ -60,7 +61,7 @@ def jpeg(image: np.ndarray) -> bytes:
 
 
 def png(ids: np.ndarray) -> bytes:
-    """Raw mask values, or the RGB colors of a mask that is a picture, as PNG."""
+    """A mask as PNG: raw values (H, W), or RGB colors (H, W, 3)."""
     if ids.ndim == 3:
         ids = cv2.cvtColor(ids, cv2.COLOR_RGB2BGR)
     return cv2.imencode(".png", ids)[1].tobytes()

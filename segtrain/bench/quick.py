@@ -22,7 +22,10 @@ CROP = (512, 512)
 
 
 def quick(seconds: float) -> dict[str, Any]:
-    """CPU milliseconds per sample: the median of whole rounds of the same draws, for about ``seconds`` of CPU."""
+    """Make the same 8 random crops in rounds, until about ``seconds`` of CPU time are used.
+
+    Returns the median CPU milliseconds per sample over all rounds, and the decoder.
+    """
     image, mask = scene(1, 0, SIZE)
     drawn = StoredSample(jpeg(image), png(mask), "the generated JPEG", "the generated PNG", "raw")
     held = Held(drawn, SCENES, [Entry("the generated JPEG", "the generated PNG")])
@@ -32,7 +35,7 @@ def quick(seconds: float) -> dict[str, Any]:
     make(Task(0, 0, CROP, (0.5, 2.0)), *out)
     while not rounds or sum(rounds) < seconds:
         begin = time.thread_time()
-        for epoch in range(8):  # the same eight draws each time, so that two paths do the same work
+        for epoch in range(8):  # the same eight crops each time, so that both decoders do the same work
             make(Task(0, epoch, CROP, (0.5, 2.0)), *out)
         rounds.append(time.thread_time() - begin)
     return decoder() | {"cpu_ms": 1000 * statistics.median(rounds) / 8}

@@ -1,4 +1,4 @@
-"""Samples/s, CPU time, and memory of the real loader with one worker and more, in a process of its own (child.py)."""
+"""Samples/s, CPU time, and memory of the training loader with one or more workers, in a separate process (child.py)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from segtrain.observe.spans import Work
 
 
 def rate(config: Config, dataset: Dataset, workers: int, kind: str, seconds: float, warm: int) -> dict[str, Any]:
-    """Samples per second, CPU milliseconds per sample, and memory of a loader, after at least ``warm`` samples.
+    """Measure the samples per second, CPU milliseconds per sample, and memory of a loader.
 
-    ``window``: the same as a window of the spans of a run whose loop does nothing but wait for samples.
+    The measurement begins after at least ``warm`` samples. ``window`` in the result holds the same figures in the form
+    of one record of a run's spans (observe/spans.py), as if the training loop did nothing but wait for samples.
     """
     data = config.data
     batch = max(1, config.train.batch_size // config.train.accumulate)
@@ -66,7 +67,7 @@ def rate(config: Config, dataset: Dataset, workers: int, kind: str, seconds: flo
 
 
 def _memory(processes: Iterable[int]) -> int:
-    """Bytes of memory; what the processes share counts once (PSS). 0 where the system does not tell."""
+    """Bytes of memory of the processes; shared memory counts once (PSS). 0 if the system does not report it."""
     total = 0
     for process in processes:
         try:
@@ -78,15 +79,15 @@ def _memory(processes: Iterable[int]) -> int:
 
 
 def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
-    """``rates``: one for each kind and number of workers. ``window``: that of the fastest."""
+    """``rates``: one entry for each kind and number of workers. ``window``: the window of the fastest entry."""
     dataset = few(config, request)
     rates: list[dict[str, Any]] = []
-    # Each process would keep its own copy of cached images.
-    processes = config.data.cache == "off" and hasattr(socket, "send_fds")
+    # With data.cache=ram only threads are measured: each process would keep its own copy of the cached images.
+    processes = config.data.cache != "ram" and hasattr(socket, "send_fds")
     for kind in ("thread", "process") if processes else ("thread",):
         for workers in request["workers"]:
-            # The first pass over files records where their tiles begin. A pass over cached images fills the cache of
-            # each loader.
+            # Warm up with a whole pass where that fills a cache: the first loader records where the tiles of JPEG files
+            # begin, and with data.cache=ram each loader has its own cache of images.
             warm = len(dataset) if config.data.cache == "ram" or not rates else 1
             rates.append(rate(config, dataset, workers, kind, request["seconds"], warm))
     windows = {found["per_s"]: found.pop("window") for found in rates}

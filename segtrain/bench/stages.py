@@ -1,8 +1,9 @@
 """CPU and wall milliseconds of each stage of a training sample on one core, on samples spread over the data set.
 
-A stage is what the whole sample costs less without it: with the mask decoded already, with the image too, without the
-user's transforms. So the figures are those of the code that trains. Runs in a process of its own (bench/child.py),
-which has one core, one thread, and one decoder for itself, and no torch.
+A stage that is one function is timed directly. The cost of any other stage is the difference between two times of the
+training code, with and without that stage: first the mask is decoded beforehand, then the image too, then the user's
+transforms are left out. This module runs in a separate process (bench/child.py) with one core, one thread, and one
+decoder, and without torch.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.shards.pack_estimate import estimate
 from segtrain.data.shards.pack_sample import Packing
 
-ENOUGH_MS = 3.0  # a call is repeated until it has used so much CPU
-REPEATS = 40  # at most
+ENOUGH_MS = 3.0  # a call is repeated until this much CPU time is used
+REPEATS = 40  # most repeats of a call
 PACKED = 8  # samples that are packed in each way
 NO_FILES = "the samples are not files of their own"
 NO_CALL = "this system cannot drop pages"
@@ -42,7 +43,7 @@ Times = tuple[float, float]  # CPU and wall milliseconds
 
 
 def clock(call: Callable[[], Any]) -> Times:
-    """CPU and wall milliseconds of one call: a mean of several where one is too short to measure."""
+    """CPU and wall milliseconds of one call: the mean of several calls if one is too short to measure."""
     count, begin, wall = 0, time.thread_time(), time.perf_counter()
     while True:
         call()
@@ -53,12 +54,12 @@ def clock(call: Callable[[], Any]) -> Times:
 
 
 def less(whole: Times, *without: Times) -> Times:
-    """What is left of ``whole``; nothing where noise makes it negative."""
+    """``whole`` minus the times in ``without``; 0 if noise makes the difference negative."""
     return max(0.0, whole[0] - sum(t[0] for t in without)), max(0.0, whole[1] - sum(t[1] for t in without))
 
 
 class Bench:
-    """The measurement of one data set, sample after sample. ``cut``: also with files cut to the size that is used."""
+    """Measures a data set, sample by sample. ``cut``: also measure files resized to the largest scale that is used."""
 
     def __init__(self, config: Config, dataset: Dataset, cut: bool) -> None:
         self.data, self.seed, self.dataset, self.cut = config.data, config.train.seed, dataset, cut
@@ -77,7 +78,7 @@ class Bench:
         pixels = isinstance(record.image, np.ndarray)
         self.formats["pixels" if pixels else decode.read_header(bytes(record.image), record.image_name).format] += 1
         whole = partial(SampleMaker(self.source, self.data, self.seed), task, *self.out)
-        whole()  # warms memory and, where data.cache=ram, fills it
+        whole()  # warm up; with data.cache=ram this also fills the cache
         self.costs["whole"].append(clock(whole))
         self.costs["read"].append(clock(partial(self.source.record, index)))
         self._stages(task, self.source.record(index), image, mask)
@@ -89,15 +90,18 @@ class Bench:
 
     @cached_property
     def smaller(self) -> list[Entry]:
-        """The entries under other names: what is recorded about a file must not be used for a smaller one."""
+        """The data set's entries under other names.
+
+        What is cached about the original files, such as JPEG tile positions, then is not used for the smaller files.
+        """
         kept = (self.dataset.entries[index] for index in range(len(self.dataset)))
         return [Entry(f"files cut to size: {entry.image}", entry.mask) for entry in kept]
 
     def _made(self, task: Task, stored: StoredSample, settings: Data, entries: Sequence[Any] = ()) -> Times:
-        """The sample from memory, stored so; ``entries``: those of files in another form."""
+        """Time to make the sample from ``stored`` in memory. ``entries``: used in place of the data set's entries."""
         held = Held(stored, self.dataset.labels, entries or self.dataset.entries)
         made = partial(SampleMaker(held, settings, self.seed), task, *self.out)
-        made()  # what the first reading of a file leaves in the cache folder is there from here on
+        made()  # the first read of a file may write to the cache folder; later reads use that
         return clock(made)
 
     def _stages(self, task: Task, stored: StoredSample, image: np.ndarray, mask: np.ndarray) -> None:
@@ -138,14 +142,14 @@ def length(stored: Any) -> int:
 
 
 def full_decode(record: StoredSample) -> None:
-    """The whole image and the raw mask, as any loader without further tricks needs them."""
+    """Decode the whole image and the raw mask, as a loader without optimizations does."""
     decode.decode_image(bytes(record.image), record.image_name)
     if not isinstance(record.mask, np.ndarray):
         decode.decode_mask(bytes(record.mask or b""), record.mask_name)
 
 
 def summary(times: dict[str, list[Times]]) -> dict[str, dict[str, float]]:
-    """By stage: ``cpu_ms`` and ``wall_ms`` are medians over the samples, ``cpu_mean_ms`` is their mean."""
+    """For each stage: ``cpu_ms`` and ``wall_ms`` are medians over the samples, ``cpu_mean_ms`` is the mean CPU time."""
     result = {}
     for stage, pairs in times.items():
         cpu, wall = zip(*pairs)
@@ -159,7 +163,10 @@ def summary(times: dict[str, list[Times]]) -> dict[str, dict[str, float]]:
 
 
 def cold_reads(paths: Iterable[str | None]) -> dict[str, Any]:
-    """``ms_a_file`` (mean wall milliseconds) and ``mb_per_s`` of one reader; or ``why_not``, where pages stay."""
+    """Read files that are not in the page cache, with one thread.
+
+    Returns ``ms_a_file`` (mean wall ms) and ``mb_per_s``. If there was no such file, returns ``why_not``.
+    """
     sizes, seconds, why = [], 0.0, NO_FILES
     for path in paths:
         if not path or not os.path.isfile(path):
@@ -177,7 +184,7 @@ def cold_reads(paths: Iterable[str | None]) -> dict[str, Any]:
 
 
 def dropped(path: str) -> bool:
-    """Ask the system to forget the file's pages; whether its first page has really gone."""
+    """Drop a file from the page cache. Returns whether its first page is really gone."""
     if not hasattr(os, "posix_fadvise") or not hasattr(os, "preadv"):
         return False
     handle = os.open(path, os.O_RDONLY)
@@ -185,17 +192,20 @@ def dropped(path: str) -> bool:
         os.fdatasync(handle)  # pages that are still to be written cannot be dropped
         os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         os.preadv(handle, [bytearray(1)], 0, os.RWF_NOWAIT)
-        return False  # it was there at once
+        return False  # the page is still in memory
     except BlockingIOError:
         return True
-    except OSError:  # a file system that knows no RWF_NOWAIT (tmpfs, some network and union ones)
+    except OSError:  # a file system without RWF_NOWAIT (tmpfs, some network and union file systems)
         return False
     finally:
         os.close(handle)
 
 
 def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ways to pack the data (``pack_estimate.EstimateRow``), tried on a few samples; none if packed or in memory."""
+    """Pack a few samples in each possible form. Returns a dictionary per form (see ``pack_estimate.EstimateRow``).
+
+    Returns an empty list if the data set is packed already, or if data.cache=ram.
+    """
     data = config.data
     if data.layout == "shards" or data.cache == "ram":
         return []
@@ -204,7 +214,10 @@ def packed(config: Config, request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def measure(config: Config, request: dict[str, Any]) -> dict[str, Any]:
-    """All stages with the decoder of this process, and other forms if ``request["cures"]``. Raises SegtrainError."""
+    """Measure all stages with this process's decoder. Raises SegtrainError.
+
+    If ``request["cures"]`` is true, also measure other forms of the files, which may be fixes for a slow pipeline.
+    """
     dataset = few(config, request)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

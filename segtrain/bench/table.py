@@ -1,4 +1,4 @@
-"""Text of a measurement of the input: aligned columns on one screen."""
+"""The table of `segtrain bench data`: text in aligned columns that fits on one screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judgment of a measured input: what bounds it, by the rules of `segtrain diagnose`, and what each fix gains."""
+"""Verdict on a measured input pipeline: the bottleneck by the rules of `segtrain diagnose`, and each fix's gain."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from segtrain.diagnose.verdict import Verdict
 from segtrain.observe.spans import Records
 
 RANKS = (1, 2, 4, 8)
-ENOUGH = 0.02  # a device that waits less than this share of its time is fed
+ENOUGH = 0.02  # a device that waits for less than this share of its time gets enough samples
 STAGES = {  # stage -> what it is called
-    "read": "read from storage, in the page cache",
+    "read": "read files from the page cache",
     "header": "header",
     "draw": "draw of the geometry",
     "center": "center of a class-balanced crop",
@@ -39,9 +39,11 @@ def shares(stages: dict[str, dict[str, float]]) -> dict[str, float]:
 def verdicts(
     window: dict[str, Any], config: Config, cores: float, device_per_s: float | None, cold_s: float | None = None
 ) -> list[Verdict]:
-    """What `segtrain diagnose` says of a run with this loader and one device, infinitely fast without ``device_per_s``.
+    """What `segtrain diagnose` would report for a run with this loader and one device. Empty if it never waits.
 
-    Empty if the device never waits. ``cold_s``: seconds to read a sample, if the page cache cannot hold the files.
+    ``window``: see ``rates.rate``. ``device_per_s``: images/s that the device can train on; None: infinitely fast.
+    ``cold_s``: seconds to read a sample that is not in the page cache; None if the page cache can hold all files, or if
+    the time is not known.
     """
     work, wall = window["workers"], window["seconds"]
     if cold_s is not None and cold_s * work["samples"] > work["seconds"]["read"]:
@@ -59,10 +61,10 @@ def verdicts(
 def fixes(
     now: dict[str, Any], other: dict[str, Any] | None, needed: int, memory: float, cached: bool
 ) -> list[dict[str, Any]]:
-    """Fixes, best first, each with its gain: the measured factor of samples per CPU-second.
+    """Fixes, best first, each with its gain: the measured factor by which samples per CPU-second increase.
 
-    ``needed``: bytes of all decoded samples. ``memory``: bytes that this process may use. ``cached``: data.cache=ram is
-    on already.
+    ``needed``: bytes of all decoded samples. ``memory``: bytes that this process may use. ``cached``: whether
+    data.cache=ram is set already.
     """
     whole = now["stages"]["whole"]["cpu_mean_ms"]
     found = []
@@ -72,7 +74,7 @@ def fixes(
     if "pixels in memory" in cost and not cached and needed <= 0.8 * memory:
         found.append(("pixels in memory", IN_MEMORY.text, whole / cost["pixels in memory"]))
     if "files cut to size" in cost:
-        reading = max(0.0, whole - cost["as it is"])  # stays
+        reading = max(0.0, whole - cost["as it is"])  # this fix does not change the time to read
         found.append(("files cut to size", CUT.text, whole / (reading + cost["files cut to size"])))
     rows = {row["name"]: row for row in now["packed"] if not row["fault"]}
     for form, row in rows.items():
@@ -87,8 +89,8 @@ def fixes(
 def feeding(loader_per_s: float, host_per_s: float, device_per_s: float) -> list[dict[str, Any]]:
     """For each number of ranks on this host: the images/s that their devices want and get, and their share of waiting.
 
-    A device takes ``device_per_s``, a rank's loader gives ``loader_per_s``, and all loaders together ``host_per_s``.
-    The ranks' own CPU time is left out.
+    A device can train on ``device_per_s``, a rank's loader gives ``loader_per_s``, and all loaders of the host together
+    give ``host_per_s``. The CPU time of the training processes themselves is left out.
     """
     rows = []
     for count in RANKS:

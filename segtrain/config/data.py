@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from segtrain.bucket import is_bucket
 from segtrain.config.label_values import check_class_names, check_label_map
 from segtrain.config.section import Section, SettingError, Size, UserPath
 from segtrain.config.sources import pinned
@@ -96,7 +97,17 @@ class Data(Section):
         "after",
         description="whether transforms run 'after' scale, crop, flip, and color jitter, or 'replace' them",
     )
-    cache: Literal["off", "ram"] = Field("off", description="'ram' keeps decoded images in memory, for small data sets")
+    cache: Literal["off", "ram", "disk"] = Field(
+        "off",
+        description="'ram' keeps decoded images in memory, for small data sets. 'disk' keeps what was read from a "
+        "bucket on the local disk; see layouts.md. For data on a disk, 'disk' changes nothing",
+    )
+    cache_dir: UserPath = Field(
+        "", description="folder of cache 'disk', which all runs may share; empty: `buckets` in the user's cache folder"
+    )
+    cache_gb: Union[Annotated[float, Field(gt=0)], Auto] = Field(
+        "auto", description="bound of cache 'disk' in GB (1e9 bytes). auto: most of the free space of its disk"
+    )
     check: Literal["full", "off"] = Field(
         "full", description="'full' reads and checks all images and masks before training, and caches the result"
     )
@@ -109,6 +120,16 @@ class Data(Section):
     )
     worker_kind: Literal["auto", "thread", "process"] = Field(
         "auto", description="auto: threads, because decoding releases the GIL; processes if data.transforms is set"
+    )
+    helpers: Literal["none", "ray"] = Field(
+        "none",
+        description="'ray': hosts without GPUs make samples too, in the Ray cluster at RAY_ADDRESS; see helpers.md",
+    )
+    helper_cores: Union[Annotated[int, Field(ge=1, le=65536)], Auto] = Field(
+        "auto", description="cores of helping hosts that the ranks use together. auto: all of them"
+    )
+    helper_timeout_s: float = Field(
+        2.0, gt=0, le=600, description="seconds without a sign of life after which a helper's samples are made again"
     )
     prefetch: int = Field(4, ge=1, le=1024, description="batches that each rank keeps ready")
     scenes: int = Field(
@@ -133,7 +154,7 @@ class Data(Section):
     @field_validator("transforms", mode="before")
     @classmethod
     def _transforms(cls, value: Any, info: ValidationInfo) -> Any:
-        # For the config of a run folder, no other file is read.
+        # The config of a run folder is read without any other file: see load_saved.
         if isinstance(value, str) and (info.context or {}).get("saved"):
             return value
         return pinned(value) if isinstance(value, str) else "" if value is None else value
@@ -186,6 +207,20 @@ class Data(Section):
             raise SettingError(f"data.split_by: {why}: {fix}")
         if self.train_split in ("val", "test"):
             raise SettingError(f"data.train_split={self.train_split}: data.split_by makes this split: set it to train")
+        return self
+
+    @model_validator(mode="after")
+    def _helped(self) -> Data:
+        if self.helpers == "none":
+            return self
+        if self.workers == 0:
+            raise SettingError(
+                "data.workers=0: data.helpers=ray needs a local worker for what helpers do not make: use 1"
+            )
+        if self.cache == "ram":
+            raise SettingError("data.cache=ram keeps images in this host's memory, where no helper is: set it to off")
+        if is_bucket(self.root):
+            raise SettingError("data.helpers=ray reads files: mount or copy data.root to one folder of all hosts")
         return self
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Checks of class names and label maps, which YAML may read as something else (`no` is false)."""
+"""Checks of class names and label maps, whose values YAML may read as another type (`no` is read as false)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_class_names(given: Any) -> Any:
         several = isinstance(colors, (list, tuple)) and all(isinstance(color, (list, tuple)) for color in colors)
         if not all(map(_is_color, colors if several else [colors])):
             key = f"data.classes.{name}"
-            why = "a color is [red, green, blue] with integers from 0 to 255, several are [[...], [...]], none is []"
+            why = "give one color as [red, green, blue] (integers, 0 to 255), several as [[...], [...]], or none as []"
             raise SettingError(f"{key}={colors!r}: {why}", "invalid-color", key=key, found=colors)
     return given
 
@@ -67,7 +67,7 @@ def check_label_map(given: Any) -> Any:
 
 
 def _range(raw: Any) -> range | None:
-    """The ids of `0-6` or `0..6`, at most ``_MAX_LISTED + 1``."""
+    """The ids in a text such as `0-6` or `0..6`, at most ``_MAX_LISTED + 1`` ids. None for any other value."""
     match = _RANGE.fullmatch(raw) if isinstance(raw, str) else None
     return range(int(match[1]), int(match[2]) + 1)[: _MAX_LISTED + 1] if match else None
 

@@ -39,13 +39,13 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(key: str, text: str, rest: list[str]) -> Any:
-    """The value of a YAML text; or the text itself, if the setting takes text and YAML reads something else."""
+    """Parse ``text`` as YAML. Returns ``text`` itself if the setting takes text and YAML reads another type."""
     kinds = members(fields()[key].annotation, containers=True) if key in fields() else set()
     try:
         value = load_yaml(text) if text else ""
     except yaml.YAMLError as error:
         slip = find_slip(text)
-        # Text such as {split}/images is meant as it stands.
+        # Text such as {split}/images is not valid YAML, but a valid value.
         is_text = str in kinds and {"[": tuple, "{": dict}.get(text[:1]) not in kinds
         if is_text and not (text.startswith('"') if slip else isinstance(error, RefusedYaml)):
             return text
@@ -61,7 +61,7 @@ def _value(key: str, text: str, rest: list[str]) -> Any:
 
 
 def _not_yaml(error: Exception, where: str, slip: Slip | None, fix: str, **values: Any) -> ConfigError:
-    """The error for a text that is not read as YAML: because of a typo with a known repair, or for another reason."""
+    """The error for text that cannot be read as YAML. ``slip``: its typo, if known. ``fix``: what to write."""
     if slip:
         return ConfigError(f"{where}: {slip.cause}: {fix}", code="yaml-typo", cause=slip.cause, fix=fix, **values)
     why = " ".join(str(error).split())
@@ -72,7 +72,7 @@ def _not_yaml(error: Exception, where: str, slip: Slip | None, fix: str, **value
 
 
 def _quoted(key: str, text: str, rest: list[str]) -> str:
-    """How to write an argument that the shell split at a space, or that lacks a closing bracket."""
+    """The fix for an argument that the shell split at a space, or that lacks a closing bracket."""
     closing = {"[": "]", "{": "}"}.get(text[:1])
     words = [text]
     for word in rest:
@@ -96,7 +96,7 @@ def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
 def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file (None: the defaults), apply overrides, and check the result.
 
-    The config.yaml of a run folder can be used as it is, also one of an older version: see ``upgrade_settings``.
+    The file may also be the config.yaml of a run folder, even from an older version: see ``upgrade_settings``.
 
     Raises ConfigError with one line per mistake: the key, the value, the closest valid key, and the fix.
     """
@@ -148,7 +148,10 @@ def _near_file(path: Path) -> str:
 
 
 def _overridden(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The ``settings`` of a file with those of the command line, which may choose another optimizer or schedule."""
+    """Merge overrides into the ``settings`` of a file.
+
+    If they choose another optimizer or schedule, settings that only the old choice has are dropped.
+    """
     given = parse_overrides(overrides)
     mine, theirs = settings.get("optim"), given.get("optim")
     if isinstance(mine, dict) and isinstance(theirs, dict):
@@ -162,13 +165,13 @@ def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a config.yaml that an older version wrote, as this version would write them.
 
     Old names become new ones. Settings of optimizers and losses that the run did not use are removed: older versions
-    wrote them down as well.
+    saved these, too.
     """
     return each_block(with_new_names(dict(settings), "", warn=False), _own)
 
 
 def _own(section: str, block: dict[str, Any]) -> dict[str, Any]:
-    """The settings of an optimizer or loss term without those that belong to others only."""
+    """The settings of an optimizer or loss term, without settings that only other optimizers or terms have."""
     known = blocks(fields()[section].annotation)
     own = known.get(str(block.get("name", next(iter(known), ""))))
     if own is None:

@@ -18,7 +18,7 @@ class CrossEntropyTerm(_Term):
     """Cross-entropy."""
 
     name: Literal["ce"] = Field("ce", description="which loss")
-    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target spread over the other classes")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target spread evenly over all classes")
 
 
 class OHEMTerm(_Term):

@@ -82,7 +82,7 @@ def fields() -> dict[str, FieldInfo]:
 
 
 def explained(error: ValidationError, source: str) -> ConfigError:
-    """An error with one line per mistake. Its code and values are those of the first; ``keys`` are all keys."""
+    """An error with one line per mistake. Its code and values are from the first mistake; ``keys`` lists all keys."""
     found = [(_position(item["loc"]), item) for item in error.errors(include_url=False)]
     # A union reports one error for each of its members. Keep the first one per key, and of nested keys the deepest.
     by_key = {
@@ -101,13 +101,13 @@ class _Position(NamedTuple):
 
     key: str  # loss.terms.0.gamma
     choice: dict[str, type[Section]]  # sections to choose from, for example one per optimizer
-    chosen: str  # the name of the chosen one
+    chosen: str  # the name of the chosen section
     field: FieldInfo | None  # the last setting on the path
-    rest: list[str]  # the path after it: positions in a list, keys of a mapping
+    rest: list[str]  # the path after that setting: positions in a list, keys of a mapping
 
 
 def _position(loc: tuple[Any, ...]) -> _Position:
-    """The position in ``loc``, without pydantic's own names for members of unions."""
+    """Convert pydantic's ``loc`` to a position, without the names that pydantic adds for members of unions."""
     path: list[str] = []
     kind: type[Section] | None = Config
     choice: dict[str, type[Section]] = {}
@@ -160,7 +160,10 @@ def _explain(position: _Position, item: Any) -> SettingError:
 
 
 def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str, name: str) -> SettingError:
-    """The error for an unknown key: of another choice, of another trainer, or a typo. ``name``: without its section."""
+    """The error for an unknown key: a key of another choice (such as an optimizer) or of another trainer, or a typo.
+
+    ``name``: the key without its section.
+    """
     if "." in name:
         nested = in_yaml({nearest(key) or key: value})
         text = f"unknown key {key!r}: dots are for the command line. In a file, nest the key: {nested}"
@@ -224,7 +227,10 @@ def in_words(kind: Any, mark: str = "`") -> str:
 
 
 def wrong_type(key: str, value: Any, kind: Any, default: Any) -> tuple[str, str]:
-    """The message for a value that is not of type ``kind``, with an example where one helps; and the expected type."""
+    """The error message for a value that is not of type ``kind``, and the expected type in words.
+
+    If an example can be made from ``value`` or ``default``, the message ends with it.
+    """
     words = in_words(kind, "'")
     if not re.search(r" or |\[", words):
         words = " or ".join(words.rsplit(", ", 1))
@@ -248,7 +254,7 @@ def _example(value: Any, words: str, default: Any) -> Any:
 
 
 def inside(kind: Any, part: str) -> Any:
-    """The annotation of an item of a list (``part`` is its position) or of a mapping. Any if there is none."""
+    """The annotation of one item of a list or mapping. ``part``: its position or key. Any if there is no annotation."""
     members = [kind, *typing.get_args(kind)]
     members = [typing.get_args(m)[0] if typing.get_origin(m) is typing.Annotated else m for m in members]
     for container in (tuple, dict) if part.isdigit() else (dict,):

@@ -40,8 +40,8 @@ def refuse_arch(model: Model) -> None:
 def refuse_names(model: Model) -> None:
     """Raises ConfigError for an architecture, encoder, or weights that no installed library knows.
 
-    Searches the source files of segmentation-models-pytorch and timm, which is fast. Weights that another encoder has
-    pass, and are refused when the network is built.
+    Searches the source files of segmentation-models-pytorch and timm, which is fast. Weights that only another encoder
+    has are not refused here, but when the network is built.
     """
     refuse_arch(model)
     if model.arch.lower() not in SMP:
@@ -49,15 +49,15 @@ def refuse_names(model: Model) -> None:
     name, weights = model.encoder, model.encoder_weights
     if name.startswith("tu-"):
         # Each architecture of timm is a function.
-        functions = re.findall(r"^def (\w+)\(", _source("timm", "models"), re.M)
+        functions = _matches(r"^def (\w+)\(", "timm", "models")
         if "resnet18" in functions and name.removeprefix("tu-").partition(".")[0] not in functions:
             raise unknown_name("encoder", name, functions, "timm.list_models() lists all names", "tu-")
         return
     text = _source("segmentation_models_pytorch", "encoders")
-    # Another release may write its names differently.
+    # Another release may write the names differently: then nothing is checked.
     if '"resnet18"' not in text or name.startswith("timm-"):
         return
-    known = re.findall(r'^\s+"([\w.-]+)": ', text, re.M)
+    known = _matches(r'^\s+"([\w.-]+)": ', "segmentation_models_pytorch", "encoders")
     if f'"{name}"' not in text:
         fix = "use an encoder of segmentation-models-pytorch, or tu-NAME for a model of timm"
         raise unknown_name("encoder", name, known, fix)
@@ -66,12 +66,21 @@ def refuse_names(model: Model) -> None:
 
 
 def unknown_name(key: str, found: str, known: Iterable[str], fix: str, prefix: str = "") -> ConfigError:
-    """The error for ``model.key=found``, with the closest of the ``known`` names, to which ``prefix`` is added."""
+    """The error for ``model.key=found``, with the closest of the ``known`` names.
+
+    ``prefix``: the start of ``found`` that the ``known`` names lack, such as ``tu-``.
+    """
     near = closest(found.lower().removeprefix(prefix).partition(".")[0], known)
     near = near and prefix + near
     hint = f" (did you mean {near!r}?)" if near else ""
     text = f"unknown model.{key}={found!r}{hint}: {fix}"
     return ConfigError(text, code=f"unknown-{key.replace('_', '-')}", found=found, suggestion=near)
+
+
+@lru_cache(maxsize=2)
+def _matches(pattern: str, package: str, folder: str) -> dict[str, None]:
+    """The names that ``pattern`` finds in the files of ``_source``, in their order."""
+    return dict.fromkeys(re.findall(pattern, _source(package, folder), re.M))
 
 
 @lru_cache(maxsize=2)

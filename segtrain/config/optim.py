@@ -31,7 +31,7 @@ class _Optim(Section):
     @model_validator(mode="before")
     @classmethod
     def _schedule(cls, value: Any) -> Any:
-        """``poly_power`` belongs to one schedule. With any other it is None, and cannot be set."""
+        """``poly_power`` belongs to the schedule ``poly``. With any other schedule, it is None and cannot be set."""
         if not isinstance(value, dict):
             return value
         schedule, power = value.get("schedule", "poly"), value.get("poly_power")

@@ -12,22 +12,22 @@ import yaml
 from segtrain.errors import ConfigError
 
 Settings = Mapping[str, Any]  # "data.label_map" -> {0: 0, 255: 1}
-# What a shell changes inside double quotes: variables, commands, the history, and backslashes before some characters.
+# Text that a shell changes inside double quotes: variables, commands, history expansion, and some backslashes.
 _CHANGED = re.compile(r"[\"$`!\n]|\\\\|\\\Z")
 
 
 def words(settings: Settings) -> list[str]:
-    """``["data.label_map={0: 0, 255: 1}"]``: arguments of the command line, not quoted."""
+    """Command-line arguments, not quoted: ``["data.label_map={0: 0, 255: 1}"]``."""
     return [f"{key}={flow(value)}" for key, value in settings.items()]
 
 
 def command(settings: Settings) -> str:
-    """The same, quoted for a shell."""
+    """Command-line arguments as one line, quoted for a shell."""
     return " ".join(map(shell_word, words(settings)))
 
 
 def in_yaml(settings: Settings) -> str:
-    """``data: {label_map: {0: 0, 255: 1}}``: lines for a config file."""
+    """Settings for a config file: ``data: {label_map: {0: 0, 255: 1}}``. Several sections are joined by "; "."""
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         set_nested(nested, key, value)
@@ -55,7 +55,7 @@ def flow(value: Any) -> str:
 
 
 def shell_word(word: str) -> str:
-    """One argument quoted for a shell, with double quotes if they do not change it."""
+    """One argument, quoted for a shell if necessary: in double quotes, unless a shell changes text inside them."""
     if shlex.quote(word) == word:
         return word
     return shlex.quote(word) if _CHANGED.search(word) else f'"{word}"'

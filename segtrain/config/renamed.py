@@ -41,7 +41,10 @@ def with_new_names(settings: dict[str, Any], source: str, warn: bool = True) -> 
 
 
 def with_old_names(changed: dict[str, Any]) -> dict[str, Any]:
-    """Changed settings, in JSON form, with the names that the first hashes were computed from."""
+    """The settings ``changed`` with their old names. ``changed``: non-default settings as JSON values.
+
+    The hash of a run is computed from the result.
+    """
 
     def restored(section: str, block: dict[str, Any]) -> dict[str, Any]:
         old_key = {new: old for old, new in KEYS[section].items()}
@@ -55,7 +58,7 @@ def with_old_names(changed: dict[str, Any]) -> dict[str, Any]:
 
 
 def each_block(settings: dict[str, Any], change: Callable[[str, dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """``settings`` with ``change(section, block)`` in place of data, optim, and each term of the loss."""
+    """A copy of ``settings`` in which ``change(section, block)`` replaces data, optim, and each term of the loss."""
     settings, loss = dict(settings), settings.get("loss")
     for section in ("data", "optim"):
         if isinstance(settings.get(section), dict):

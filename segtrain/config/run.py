@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from segtrain.bucket import is_bucket, split_url
 from segtrain.config.data import Data
 from segtrain.config.loss import Loss
 from segtrain.config.optim import AdamWOptim, Optim
@@ -18,11 +19,13 @@ from segtrain.config.renamed import with_old_names
 from segtrain.config.section import Section, SettingError, UserPath, outlasts
 from segtrain.config.training import Checkpoint, Eval, Log, Model, Parallel, Train
 from segtrain.errors import ConfigError
+from segtrain.files import cache_folder
 
 PARTS = "parts.json"
 
 # Settings that do not change what is trained. They are not part of the hash, and may change when a run resumes.
 _UNHASHED_DATA = "root split cache check faults overlap outage_s workers worker_kind prefetch color_jitter_on"
+_UNHASHED_DATA += " helpers helper_cores helper_timeout_s"
 NOT_HASHED: Any = {
     **dict.fromkeys(("out", "name", "log", "parallel", "checkpoint", "eval"), True),
     "data": set(_UNHASHED_DATA.split()),
@@ -31,7 +34,10 @@ NOT_HASHED: Any = {
 
 
 def _changed(section: Section, without: Any) -> dict[str, Any]:
-    """Settings that differ from their defaults, except those in ``without``. A section of another type has its name."""
+    """Settings that differ from their defaults, except those in ``without``.
+
+    If a section has another type than the default one (such as another optimizer), its name is included.
+    """
     defaults = type(section)()
     found: dict[str, Any] = {}
     for name, dumped in section.model_dump(mode="json").items():
@@ -52,7 +58,7 @@ def _changed(section: Section, without: Any) -> dict[str, Any]:
 class Config(Section):
     """All settings of a run. docs/config.md lists every key."""
 
-    out: UserPath = Field("", description="run folder; empty: runs/NAME-HASH")
+    out: UserPath = Field("", description="run folder, also in a bucket (gs://BUCKET/FOLDER); empty: runs/NAME-HASH")
     name: str = Field("", description="name in tables and trackers; empty: the name of the config file")
     data: Data = Field(default_factory=Data)
     model: Model = Field(default_factory=Model)
@@ -69,6 +75,13 @@ class Config(Section):
     def _one_line(cls, value: str) -> str:
         if any(unicodedata.category(character) == "Cc" for character in value):
             raise ValueError("must not contain a line break or another control character")
+        return value
+
+    @field_validator("out")
+    @classmethod
+    def _writable(cls, value: str) -> str:
+        if is_bucket(value) and (value.startswith("http") or not split_url(value)[0].partition("://")[2]):
+            raise ValueError("must be a folder, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or az://CONTAINER/FOLDER")
         return value
 
     @field_validator("optim", mode="before")
@@ -99,7 +112,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _strategy(self) -> Config:
-        """What a parallel strategy or backend cannot do."""
+        """Refuse settings that the parallel strategy or backend does not support."""
         train, parallel = self.train, self.parallel
         if parallel.strategy == "smddp" and parallel.sync_bn:
             raise SettingError("parallel.sync_bn=true: the smddp backend has no SyncBatchNorm: set it to false")
@@ -136,7 +149,7 @@ class Config(Section):
     def hash(self) -> str:
         """Eight hex digits from the settings that change the result and are not at their defaults.
 
-        A release that adds a setting, whose default keeps the behavior, therefore keeps the hash of every run.
+        So the hash of a run stays the same in a release that adds a setting whose default keeps the behavior.
         """
         settings = with_old_names(_changed(self, NOT_HASHED))
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
@@ -147,18 +160,36 @@ class Config(Section):
 
     @property
     def run_dir(self) -> Path:
+        """The run folder on this host. For a run in a bucket, it is in the cache folder."""
+        if self.out_bucket:
+            digest = hashlib.sha256(self.out_bucket.encode()).hexdigest()[:12]
+            return cache_folder() / "runs" / f"{self._name_there}-{digest}"
         return Path(self.out or f"runs/{self.name or 'run'}-{self.hash}")
+
+    @property
+    def out_bucket(self) -> str:
+        """The run folder as a URL, or "" if it is not in a bucket."""
+        return self.out.rstrip("/") if is_bucket(self.out) else ""
+
+    @property
+    def run_place(self) -> str:
+        """The run folder, as the user named it."""
+        return self.out_bucket or str(self.run_dir)
+
+    @property
+    def _name_there(self) -> str:
+        return self.out_bucket.rpartition("/")[2]
 
     @property
     def title(self) -> str:
         """The name of the run, or that of its folder."""
-        return self.name or self.run_dir.resolve().name
+        return self.name or self._name_there or self.run_dir.resolve().name
 
 
 def read_parts(run_dir: Path) -> dict[str, str]:
-    """Names of the parts of a run that were passed in from Python. Empty if the config described all of them.
+    """The parts of a run that were passed in from Python. Empty if the config described all parts.
 
-    Role (model, criterion, train_data, val_data) -> qualified name.
+    Maps the role of a part (model, criterion, train_data, val_data) to its qualified name.
     """
     try:
         return dict(json.loads((run_dir / PARTS).read_text(encoding="utf-8")))

@@ -24,7 +24,8 @@ def _sides(size: tuple[int, int]) -> tuple[int, int]:
 Size = Annotated[tuple[int, int], AfterValidator(_sides)]  # height, width in pixels
 
 
-# No shell expands ``~`` in a file or after `key=`; without this, segtrain would make a folder named ``~``.
+# Shells do not expand ``~`` in `data.root=~/folder`, nor in a config file. If segtrain did not expand it either, a
+# folder named ``~`` would be used.
 UserPath = Annotated[str, AfterValidator(lambda path: os.path.expanduser(path) if path.startswith("~/") else path)]
 
 MAX_DURATION = 10**9  # epochs or steps
@@ -33,7 +34,10 @@ _UNITS = {"ep": "'20ep' (epochs)", "st": "'500st' (optimizer steps)", "%": "'15%
 
 
 class SettingError(ValueError):
-    """An error whose message is complete and starts with the key. ``code`` and ``values`` go to the ConfigError."""
+    """An error whose message starts with the key and is shown as it is.
+
+    mistakes.py passes ``code`` and ``values`` on to the ConfigError.
+    """
 
     def __init__(self, message: str, code: str = "conflicting-settings", **values: Any) -> None:
         super().__init__(message)
@@ -117,7 +121,7 @@ def durations(*units: str, zero: bool = False, auto: bool = False) -> Callable[[
 
 
 def outlasts(part: str, whole: str) -> bool:
-    """Whether ``part`` is at least as long as ``whole``. False if that depends on the number of images."""
+    """Whether duration ``part`` is at least as long as ``whole``. False if that depends on the number of images."""
     one, other = _DURATION.fullmatch(part), _DURATION.fullmatch(whole)
     if one is None or other is None:
         return False

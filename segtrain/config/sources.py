@@ -57,9 +57,9 @@ def file_digest(path: Path) -> str:
 
 
 def pinned(text: str) -> Any:
-    """The content of a saved pipeline, or the name of Python code with the digest of its file.
+    """The value that a config stores for ``data.transforms=text``, so that the run's hash changes with the transforms.
 
-    So the hash of a run depends on what the transforms are, not on where their file is.
+    For a saved pipeline, this is its content. For Python code, it is ``text`` and the digest of the code's file.
     """
     if text.endswith((".yaml", ".yml", ".json")):
         try:
@@ -71,7 +71,7 @@ def pinned(text: str) -> Any:
         if not isinstance(content, (dict, list)):
             raise ValueError("does not contain a pipeline: write it with albumentations.save")
         return content
-    if not text or re.search(r"@[0-9a-f]{8}$", text):  # from a run folder; checked when it trains
+    if not text or re.search(r"@[0-9a-f]{8}$", text):  # has a digest, from a run folder; checked when training starts
         return text
     path, _, _ = transform_source(text)
     return f"{text}@{file_digest(path)}"

@@ -15,7 +15,7 @@ _PERCENT = re.compile(r"(\d+(?:\.\d+)?) ?%")
 
 
 def share(part: Part) -> float | None:
-    """0.2 for ``20%`` and for 0.2; None for a number of images."""
+    """A part as a fraction: 0.2 for ``20%`` and for 0.2; None for a number of images."""
     if isinstance(part, str):
         match = _PERCENT.fullmatch(part)
         return float(match[1]) / 100 if match else 0.0
@@ -65,7 +65,7 @@ class SplitBy(Section):
                 re.compile(value)
         except (re.error, DeprecationWarning) as error:
             raise ValueError(f"is not a valid regular expression ({error})") from None
-        # `[[a-z]` and `[a||b]` may become nested sets and unions in a later Python.
+        # A later version of Python may read `[[a-z]` as a nested set, and `[a||b]` as a union.
         except FutureWarning as warning:
             fix = "inside [...], write a backslash before each plain [, -, &, ~, or |"
             raise ValueError(f"a later Python may split the data differently ({warning}): {fix}") from None
@@ -80,7 +80,7 @@ class SplitBy(Section):
         return self
 
     def text(self) -> str:
-        """``val 20%, test 10%, seed 0, by 'scene_(.*)_'``."""
+        """One line of text, such as ``val 20%, test 10%, seed 0, by 'scene_(.*)_'``."""
         parts = [f"{name} {part}" for name, part in (("val", self.val), ("test", self.test)) if part]
         parts += [f"of {self.of}"] * bool(self.of) + [f"seed {self.seed}"] + [f"by '{self.group}'"] * bool(self.group)
         return ", ".join(parts)

@@ -126,6 +126,12 @@ class Log(Section):
     tensorboard: bool = Field(True, description="write scalars and pictures to RUN/tensorboard")
     mlflow: str = Field("", description="MLflow tracking URI; empty: off")
     wandb: str = Field("", description="Weights & Biases project; empty: off")
+    vertex: str = Field("", description="Vertex AI experiment: NAME or PROJECT/REGION/NAME; empty: off")
+    vertex_tensorboard: str = Field(
+        "",
+        description="Vertex TensorBoard for log.vertex, by its id or full name; none: no time series; empty: that of "
+        "the job or the experiment, or the region's default",
+    )
     pictures: int = Field(
         8, ge=0, description="validation images to draw; at the end, also half as many of the worst and best"
     )

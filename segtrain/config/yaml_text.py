@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-# Limits: levels of nested lists and mappings, and values in a text, with aliases expanded.
+# Limits: nesting depth of lists and mappings, and number of values in a text after aliases are expanded.
 DEPTH, VALUES = 50, 100_000
 
 # The C parser is ten times faster, if it is installed. Its composer recurses in C, so deep nesting must not reach it.
@@ -33,14 +33,14 @@ class _OpenNode:
 
     anchor: str | None
     mapping: bool
-    size: int = 1
-    parts: int = 0
+    size: int = 1  # values in it so far, with aliases expanded
+    parts: int = 0  # keys and values in it so far
     keys: dict[str, int] = field(default_factory=dict)  # key -> its line
     glued: str = ""  # the last key, if it contains a colon: `lr:0.1`
 
 
 def load_yaml(text: str) -> Any:
-    """The value of a YAML text.
+    """Parse a YAML text and return its value.
 
     Raises yaml.YAMLError for invalid YAML, a duplicate key, a key that contains its value (`{lr:0.1}`), deep nesting,
     and alias bombs (a few lines whose aliases expand to gigabytes).
@@ -109,7 +109,7 @@ def _note_key(node: _OpenNode, event: yaml.ScalarEvent) -> None:
 
 @dataclass(frozen=True)
 class Slip:
-    """A typo in line ``line``, with its cause, the whole text repaired, and that line repaired (``now``)."""
+    """A typo in line ``line``, with its cause, the repaired text, and the repaired line (``now``)."""
 
     line: int
     cause: str
@@ -134,7 +134,10 @@ def find_slip(text: str) -> Slip | None:
 
 
 def unspaced(value: Any) -> str:
-    """A hint for the error that text was found instead of keys: YAML reads `lr:0.1` as text. "" if it does not help."""
+    """The end of an error message for text such as `lr:0.1`, which has no space after the colon. "" for other values.
+
+    YAML reads `lr:0.1` as text, where a key and its value are expected.
+    """
     glued = value.split() if isinstance(value, str) else []
     pairs = [_spaced(word) for word in glued]
     if not glued or any(word == pair for word, pair in zip(glued, pairs)):

@@ -1,4 +1,4 @@
-"""The input pipeline as an iterable of batches, for a training loop of your own (plain PyTorch, Lightning)."""
+"""The input pipeline as an iterable of batches, for your own training loop (plain PyTorch or Lightning)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from segtrain.config import Config
 from segtrain.cores import cores
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import EvalLoader, TrainLoader, normalize, worker_kind
+from segtrain.data.loader import EvalLoader, TrainLoader, image_sizes, normalize, worker_kind
 from segtrain.data.order import eval_groups
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.data.workers.autoscaler import worker_count
@@ -20,13 +20,14 @@ from segtrain.errors import ConfigError
 
 
 class BatchLoader:
-    """Batches of (images, masks), made ahead by ``data.workers`` workers. One pass is an epoch.
+    """Iterates over batches of (images, masks), which ``data.workers`` workers prefetch. One pass is an epoch.
 
     split: by default ``data.train_split``, or ``data.split`` with ``train=False``. data: a map-style dataset of
-    (image, mask, id) in its place. train: random crops with augmentation, else whole images, each one once.
-    normalized: images float32 (n, 3, H, W) with ImageNet's mean and deviation, and masks int64 (n, H, W). If it is
-    false, images are uint8 (n, H, W, 3) RGB and masks uint8 (n, H, W). Void pixels have the id ``data.ignore_index``.
-    rank, world_size: each rank gets its part of ``train.batch_size``; by default the variables RANK and WORLD_SIZE.
+    (image, mask, id) to use instead of ``data.root``. train: random crops with augmentation; otherwise each whole image
+    once. normalized: images are float32 (n, 3, H, W), normalized with ImageNet's mean and standard deviation, and masks
+    are int64 (n, H, W); otherwise images are uint8 (n, H, W, 3) RGB and masks uint8 (n, H, W). Ignored pixels have the
+    id ``data.ignore_index``. rank, world_size: each rank gets its part of ``train.batch_size``; the defaults are the
+    environment variables RANK and WORLD_SIZE.
 
     The attribute ``dataset.labels`` has the classes. Raises ConfigError or DataError.
     """
@@ -56,17 +57,21 @@ class BatchLoader:
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world_size)))
         cpu_training = not torch.cuda.is_available()
         self.workers = worker_count(config.data.workers, cores(), local, cpu_training=cpu_training).start
+        self._sizes: list[tuple[int, int]] = []
         self._groups: list[list[int]] = []
         if not train:
-            sizes = [self.dataset.size(index) for index in range(len(self.dataset))]
-            self._groups = eval_groups(sizes, config.eval.batch_size)[self.rank :: self.world_size]
+            self._sizes = image_sizes(self.dataset)
+            self._groups = eval_groups(self._sizes, config.eval.batch_size)[self.rank :: self.world_size]
 
     def __len__(self) -> int:
-        """Batches of a pass. Samples that fill no batch begin the next pass, so none is dropped or repeated."""
+        """The number of batches in a pass.
+
+        Training samples that do not fill a batch begin the next pass, so none is lost or repeated.
+        """
         return max(1, len(self.dataset) // self.config.train.batch_size) if self.train else len(self._groups)
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be that of ``epoch``: a run that resumes gets the samples that were to come."""
+        """Set the epoch of the next pass, so that a resumed run gets the samples that would have come next."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -93,7 +98,8 @@ class BatchLoader:
                 yield self._given(batch.images, batch.masks)
 
     def _whole_images(self) -> Iterator[tuple[Tensor, Tensor]]:
-        with EvalLoader(self.dataset, self._groups, self.workers, self.config.data.prefetch) as batches:
+        prefetch = self.config.data.prefetch
+        with EvalLoader(self.dataset, self._groups, self.workers, prefetch, sizes=self._sizes) as batches:
             for _, images, masks in batches:
                 yield self._given(images, masks)
 

@@ -15,9 +15,9 @@ from segtrain.memory import memory_limit
 
 
 class SampleSource(Protocol):
-    """The data set interface of a loader. Several threads call ``read`` and ``record`` at once.
+    """The interface of a data set for a loader. Several threads call ``read`` and ``record`` at once.
 
-    It must pickle to few bytes, since each worker process gets a copy: large tables are in memory-mapped files.
+    A data set must pickle to few bytes, as each worker process gets a copy: keep large tables in memory-mapped files.
     """
 
     @property
@@ -72,7 +72,7 @@ class RamCache:
         return getattr(self.source, "store", LOCAL)
 
     def ranges(self, index: int) -> list[Range]:
-        """What ``record`` reads of the store."""
+        """The ranges that ``record`` reads from the store; none for a sample in memory."""
         source: Any = self.source
         return [] if index in self._kept else source.ranges(index)
 

@@ -1,4 +1,4 @@
-"""`segtrain data convert`: a copy of a data set whose JPEG masks become PNG masks of the nearest known class ids."""
+"""`segtrain data convert`: copies a data set, and turns JPEG masks into PNG masks of the nearest known class ids."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.bucket import is_bucket
+from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
 from segtrain.config.paste import command
 from segtrain.cores import cores
@@ -25,13 +27,14 @@ from segtrain.data.index.listing import WARNING
 from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
+from segtrain.data.storage import Store
 from segtrain.errors import ConfigError, DataError, some_of
 
-# Values or colors that are closer cannot be distinguished in a JPEG.
+# Mask values that are closer than this cannot be distinguished in a JPEG.
 _APART = 16
-# The channels of a gray JPEG differ by less.
+# The channels of a pixel in a gray JPEG differ by less than this.
 _GRAY = 32
-# Share of the pixels from which a value counts as an id of the data set.
+# A value counts as an id of the data set if at least this share of the pixels has it.
 _PEAK = 0.002
 _SHOWN = 5
 
@@ -41,11 +44,15 @@ def convert_folder(
 ) -> dict[str, Any]:
     """Write ``folder``/images/SPLIT, masks/SPLIT, and classes.txt. Images are hard links if possible, otherwise copies.
 
-    Returns plain values by split. The folder appears complete at the end, or not at all. Raises DataError, ConfigError.
+    Returns counts for each split. The folder appears complete at the end, or not at all. Raises DataError, ConfigError.
     """
-    # The check imports this file, to name the command in its findings.
+    # Imported here, because ``check`` imports this file (its findings propose this command).
     from segtrain.data.audit.check import settings_of
 
+    for place in (root, folder):
+        if is_bucket(place):
+            says = f"{place}: data convert cannot read or write a bucket: download the data set first"
+            raise ConfigError(says, code="convert-in-bucket", found=place)
     data, found = settings_of(root, overrides)
     if data.layout in ("scenes", "shards"):
         says = f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files"
@@ -54,7 +61,7 @@ def convert_folder(
         says = f"{folder}: exists already: choose another folder to convert to"
         raise DataError(says, code="folder-exists", folder=folder)
     if data.layout == "folders" and not data.split_by.on and "{split}" not in data.images + data.masks:
-        found = (POOL,)  # all splits are the same images
+        found = (POOL,)  # without {split} in a path, all splits have the same images
     datasets = [open_dataset(data, split) for split in splits or found]
     for dataset in datasets:
         refuse_near_values(dataset)
@@ -129,12 +136,12 @@ def _classes(labels: LabelSpace) -> str:
 
 
 def _safe(name: str) -> str:
-    """The name of a sample as a path that stays in its folder."""
+    """The name of a sample as a relative path that cannot leave its folder."""
     return "/".join("_" if part in ("", ".", "..") else part for part in re.sub(r"^/+", "", name).split("/"))
 
 
 def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, int]:
-    """Write one image and its mask. Returns its pixels, and how many of them are ambiguous. Raises DataError."""
+    """Write one image and its mask. Returns the number of pixels, and of ambiguous pixels. Raises DataError."""
     from PIL import Image
 
     entry = dataset.entries[index]
@@ -149,7 +156,7 @@ def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, in
     mask.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(os.path.realpath(entry.image), image)
-    except OSError:  # another disk, or one without links
+    except OSError:  # another file system, or one without hard links
         shutil.copyfile(entry.image, image)
     Image.fromarray(ids).save(mask, format="PNG")
     if not np.array_equal(decode.decode_mask(str(mask)), ids):
@@ -189,9 +196,10 @@ def _rgb(codes: np.ndarray) -> np.ndarray:
 
 
 def _nearest(values: np.ndarray, known: np.ndarray, train: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-    """For each row of ``values``, the train id of the nearest row of ``known`` (the first one in a tie).
+    """For each row of ``values``, the train id of the nearest row of ``known`` (in a tie, of the first of them).
 
-    Then whether it is ambiguous: the nearest is more than half as far as the second.
+    ``train``: the train id of each row of ``known``. The second array is true where the choice is ambiguous: the
+    nearest row is more than half as far away as the second nearest.
     """
     distance = np.sqrt(((values[:, None].astype(np.int32) - known[None]) ** 2).sum(2))
     near = np.sort(distance, axis=1)
@@ -200,14 +208,14 @@ def _nearest(values: np.ndarray, known: np.ndarray, train: Iterable[int]) -> tup
 
 
 def refuse_near_values(dataset: Dataset) -> None:
-    """Raise DataError if ids are too close for JPEG masks, with a data.label_map of the values in the masks."""
-    if not any(is_jpeg(str(entry.mask)) for entry in dataset.entries[:_SHOWN]):
+    """Raise DataError if class ids are too close for JPEG masks. The error proposes a data.label_map if possible."""
+    if not any(is_jpeg(str(entry.mask), dataset.store) for entry in dataset.entries[:_SHOWN]):
         return
     labels = dataset.labels
     raw = sorted(value for value in labels.raw_to_train if 0 <= value < 256)
     if labels.colors or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
         return
-    proposed = proposed_map([str(entry.mask) for entry in dataset.entries], labels.num_classes)
+    proposed = proposed_map([str(entry.mask) for entry in dataset.entries], labels.num_classes, dataset.store)
     fix = command({"data.label_map": proposed}) if proposed else "set data.label_map to say which value is which class"
     says = f"{dataset.name}: the ids {some_of(raw, 12)} are too close for JPEG masks, whose values are off by a few"
     error = DataError(f"{says}: {fix}", code="mask-ids-too-close", found=raw)
@@ -215,24 +223,26 @@ def refuse_near_values(dataset: Dataset) -> None:
     raise error
 
 
-def is_jpeg(mask: str) -> bool:
-    try:
-        return decode.read_header(mask).format == "jpeg"
-    except DataError:
-        return False
+def is_jpeg(mask: str, store: Store) -> bool:
+    """Whether a mask is a JPEG file; False if it cannot be read. Raises RequestError."""
+    with ignoring_file_faults(), store.open(mask) as stream:
+        return decode.read_header(stream, mask).format == "jpeg"
+    return False
 
 
-def proposed_map(masks: list[str], classes: int) -> dict[int, int]:
-    """A data.label_map of the most frequent values in gray JPEG masks; {} if they are not as many as the classes."""
+def proposed_map(masks: list[str], classes: int, store: Store) -> dict[int, int]:
+    """A data.label_map of the most frequent values in gray JPEG masks; {} if these are not one value per class.
+
+    One more value is allowed if it is 255, which is then ignored. Masks that cannot be read are left out. Raises
+    RequestError.
+    """
     counts = np.zeros(256, np.int64)
     for mask in masks[:: max(1, len(masks) // 50)]:
-        try:
-            pixels = decode.decode_image(mask)
-        except DataError:
-            continue
-        if not _is_gray(pixels):
-            return {}
-        counts += np.bincount(pixels[..., 1].ravel(), minlength=256)
+        with ignoring_file_faults():
+            pixels = decode.decode_image(store.content(mask), mask)
+            if not _is_gray(pixels):
+                return {}
+            counts += np.bincount(pixels[..., 1].ravel(), minlength=256)
     peaks: list[int] = []
     for value in np.argsort(-counts, kind="stable").tolist():
         if counts[value] >= _PEAK * counts.sum() and all(abs(value - peak) >= _APART for peak in peaks):
@@ -244,13 +254,18 @@ def proposed_map(masks: list[str], classes: int) -> dict[int, int]:
 
 
 def pasted(data: Data, **more: Any) -> str:
-    """The settings that differ from the defaults, and ``more`` of data, as arguments of a command."""
+    """The settings of ``data`` that differ from the defaults, updated with ``more``, as command-line arguments."""
     values = data.model_dump(mode="json", exclude_defaults=True) | more
     return command({f"data.{key}": value for key, value in values.items()})
 
 
-def command_for(data: Data, masks: list[str], labels: LabelSpace) -> str:
-    """The command that writes a copy with PNG masks, ready to paste."""
-    found = {} if data.label_map or labels.colors else proposed_map(masks, labels.num_classes)
+def command_for(data: Data, masks: list[str], labels: LabelSpace, store: Store) -> str:
+    """The `segtrain data convert` command that writes a copy with PNG masks, ready to paste.
+
+    For a data set in a bucket, it reads a download with the same name.
+    """
+    found = {} if data.label_map or labels.colors else proposed_map(masks, labels.num_classes, store)
+    root = data.root.rstrip("/")
+    root = os.path.basename(root) if is_bucket(root) else root
     settings = pasted(data.model_copy(update={"root": ""}), **({"label_map": found} if found else {}))
-    return f"segtrain data convert {shlex.quote(data.root)} {shlex.quote(data.root.rstrip('/') + '-png')} {settings}"
+    return f"segtrain data convert {shlex.quote(root)} {shlex.quote(f'{root}-png')} {settings}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -29,6 +30,8 @@ from segtrain.data.stages import DECODE, READ, took
 from segtrain.data.storage import LOCAL, Range, Store
 from segtrain.errors import DataError
 
+# ``reading_ahead`` has no batches: this many samples per thread take the place of a batch.
+_READ_AHEAD = 4
 # index -> image, mask
 Draw = Callable[[int], "tuple[np.ndarray, np.ndarray]"]
 
@@ -75,9 +78,19 @@ class Dataset:
         return StoredSample(image, mask, entry.image, entry.mask or "", "raw")
 
     def ranges(self, index: int) -> list[Range]:
-        """What ``record`` reads of the store, so that it can be fetched ahead."""
+        """The files that ``record`` reads from the store, so that they can be fetched ahead."""
         entry = self.entries[index]
         return [] if self.draw else [Range(path) for path in (entry.image, entry.mask) if path]
+
+    @contextmanager
+    def reading_ahead(self, indices: Sequence[int], workers: int) -> Iterator[None]:
+        """Fetch samples from a bucket before ``record`` needs them, in this order. workers: threads that call it."""
+        ahead = self.store.read_ahead((self.ranges(int(index)) for index in indices), _READ_AHEAD * workers, workers)
+        try:
+            yield
+        finally:
+            if ahead is not None:
+                ahead.close()
 
     def _content(self, path: str) -> bytes | memoryview:
         """The bytes of a file. Raises DataError if it cannot be read or is empty."""
@@ -87,25 +100,35 @@ class Dataset:
         return content if len(content) else decode.load(b"", path)[0]
 
     def ready(self, content: Any, name: str) -> Any:
-        """The image of a record: its bytes, or its pixels if ``write_crop`` would not follow ``reading``."""
+        """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot apply ``reading``."""
         if self.reading == PLAIN:
             return content
         with DECODE:
             return decode.ready(content, name, self.reading)
 
     def stored_image(self, index: int) -> Any:
-        """The bytes of an image file, or pixels if it is stored that way or generated. Raises DataError."""
+        """The bytes of an image file, or an array for an image that is stored as an array or generated.
+
+        Raises DataError.
+        """
         return self.draw(index)[0] if self.draw else self._content(self.entries[index].image)
 
+    def stored_mask(self, index: int) -> Any:
+        """The bytes of a mask file, or an array for a mask that is stored as an array or generated.
+
+        Raises DataError.
+        """
+        return self.draw(index)[1] if self.draw else self._content(self._mask_path(index))
+
     def read_image(self, index: int) -> np.ndarray:
-        """uint8 (H, W, 3) RGB."""
+        """The decoded image, uint8 (H, W, 3) RGB."""
         if self.draw:
             return self.draw(index)[0]
         path = self.entries[index].image
         return decode.decode_image(self._content(path), path, self.reading)
 
     def read_mask(self, index: int) -> np.ndarray:
-        """uint8 (H, W) of train ids."""
+        """The mask as train ids, uint8 (H, W)."""
         raw = self.read_raw_mask(index)
         return raw if self.draw else self.labels.remap(raw, str(self.entries[index].mask))
 
@@ -161,14 +184,17 @@ class Dataset:
         return size_error(str(entry.mask), tuple(mask), entry.image, tuple(image), rotated)
 
     def stamps(self) -> np.ndarray:
-        """int64 (n, 2, 2): bytes and mtime (ns) of images and masks as they are now; 0 for generated ones."""
+        """Current size and etag of each image and mask, int64 [n, (image, mask), (bytes, etag)]; 0 if generated.
+
+        On the local disk, the modification time in ns takes the place of the etag.
+        """
         return np.zeros((len(self), 2, 2), np.int64) if self.draw else stamps(self.entries, self.store)
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
-        """Twelve hex digits over the file names (relative to the root), their sizes in bytes, and the label space.
+        """A digest of the file names (relative to the root), their sizes in bytes, and the labels: 12 hex digits.
 
-        They are the same on every machine that has the same split, and are shown beside each score. ``stamped``: the
-        result of ``stamps``, if it is known. Raises DataError for a missing file.
+        It is the same on every machine that has the same split, and is shown beside each score. ``stamped``: the result
+        of ``stamps``, if it is known. Raises DataError for a missing file.
         """
         digest = hashlib.sha256(self.labels.identity())
         sizes = (self.stamps() if stamped is None else stamped)[:, :, 0]
@@ -189,7 +215,7 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
         return divided(data, split, open_dataset)
     if data.layout == "scenes":
         return _scenes(data, split)
-    layout, store = LAYOUTS[data.layout], store_of(data.root, data.outage_s)
+    layout, store = LAYOUTS[data.layout], store_of(data.root, data.outage_s, data)
     if store is LOCAL and not os.path.isdir(data.root):
         raise no_folder(data.root, "data.root")
     if layout.lister is None:
@@ -210,7 +236,7 @@ def _drawn_entry(kind: str, split: str, index: int) -> Entry:
 
 
 def _scenes(data: config.Data, split: str) -> Dataset:
-    """Generated street scenes: data.scenes of them for training, and a quarter as many others for every other split."""
+    """Generated street scenes: ``data.scenes`` for training, a quarter as many different ones for any other split."""
     count = data.scenes if split == data.train_split else max(1, data.scenes // 4)
     count = min(count, data.limit or count)
     seed = int.from_bytes(hashlib.sha256(split.encode()).digest()[:4], "big")

@@ -1,6 +1,6 @@
-"""Copies of the next batch to the device during a step, on a separate stream, from page-locked memory.
+"""Copies the next batch to the GPU during a step, on a separate CUDA stream, from page-locked memory.
 
-On the CPU nothing is copied: the tensors are the loader's.
+On the CPU nothing is copied: the loader's tensors are used directly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CudaCopier:
         return self.stream.record_event()
 
     def hand_over(self, tensors: list[Tensor], mark: torch.cuda.Event) -> None:
-        """Make the current stream wait for the event, and keep the tensors' memory until its work is done."""
+        """Make the current stream wait for the event, and keep the tensors' memory until the stream has used it."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(mark)
         for tensor in tensors:
@@ -39,8 +39,9 @@ class CudaCopier:
 class DeviceFeed:
     """Iterates over pairs: an item of the loader, and the same item with its tensors on the device.
 
-    Call ``ahead`` after a step is launched: the next batch, if it is ready, is copied meanwhile. The loader then reuses
-    the host tensors of the last item: do not read them after ``ahead``. The request waits until they are copied.
+    Call ``ahead`` after a step is launched: the next batch, if it is ready, is copied during the step. The loader then
+    reuses the host tensors of the last item, so do not read them after ``ahead``. The feed waits until a copy has ended
+    before it requests another batch from the loader.
     """
 
     def __init__(self, loader: Any, device: torch.device | str, copier: CudaCopier | None = None) -> None:
@@ -48,7 +49,7 @@ class DeviceFeed:
         self._ready: Callable[[], bool] = loader.ready
         self._items = iter(loader)
         self._copier = copier or (CudaCopier(device) if device.type == "cuda" else None)
-        self._copied: Any = None  # of the last copy
+        self._copied: Any = None  # the event after the last copy
         self._next: tuple[Any, Any] | None = None
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:

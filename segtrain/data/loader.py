@@ -1,14 +1,15 @@
-"""Loaders: samples from storage into batches, ahead of the device.
+"""Loaders that read samples from storage and make batches of them, before the device needs them.
 
 Workers (threads or processes, see workers/pool.py) write each sample directly into its part of the batch: uint8, in
-memory that is allocated once and reused (see workers/memory.py). A sample depends only on (seed, epoch, index), so
-workers change only speed. The batches of a step wait in a queue of bounded length.
+memory that is allocated once and reused (see workers/memory.py). A sample depends only on (seed, epoch, index), so the
+workers affect only speed. Finished batches wait in a queue of limited length.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,12 +25,16 @@ from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
 from segtrain.data.sample import SampleMaker, Task, colors_in, make_whole, named
+from segtrain.data.storage import LOCAL
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.passes import Loader
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import ConfigError
+
+# Threads that read the headers of images in a bucket, and images that one of them reads at a time.
+_HEADER_READERS, _HEADERS = 64, 4
 
 
 @dataclass
@@ -45,9 +50,10 @@ class Batch:
 
 
 def worker_kind(data: Data) -> str:
-    """'thread' or 'process'. auto: threads, since decoders release the GIL; processes for transforms without a cache.
+    """'thread' or 'process'. auto means threads, because decoders release the GIL, but processes for user transforms.
 
-    Raises ConfigError for processes with a RAM cache, since each would keep a copy of the images.
+    A RAM cache needs threads, because each process would keep its own copy of the images. With this cache, auto always
+    means threads, and data.worker_kind=process raises ConfigError.
     """
     kind = data.worker_kind
     if kind == "process" and data.cache == "ram":
@@ -55,7 +61,7 @@ def worker_kind(data: Data) -> str:
         fix = "set data.cache=off, or data.worker_kind=thread"
         raise ConfigError(f"{reason}: {fix}", code="cache-with-processes", key="data.worker_kind")
     if kind == "auto":
-        kind = "process" if data.transforms and data.cache == "off" and hasattr(socket, "send_fds") else "thread"
+        kind = "process" if data.transforms and data.cache != "ram" and hasattr(socket, "send_fds") else "thread"
     return kind
 
 
@@ -68,11 +74,11 @@ def colors_on_device(data: Data, device: str) -> bool:
 class TrainLoader(Loader):
     """Yields for each step from ``first_step`` to ``last_step - 1`` this rank's micro-batches: ``list[Batch]``.
 
-    ``crop_and_scale(step)`` gives the crop (height, width) and the random scale (min, max). ``workers=0`` reads in the
-    consumer's thread. ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: shared workers, instead
-    of ``workers`` of ``kind``; ``autoscaler`` sets their number. ``transforms``: objects in place of
-    ``data.transforms``. ``colors``: leave color jitter to the device; a Batch has its parameters. Raises ConfigError if
-    the batch is too small for the ranks, DataError if there are no samples or a file is bad.
+    ``crop_and_scale(step)`` returns the crop (height, width) and the random scale (min, max). ``workers=0`` reads in
+    the consumer's thread. ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: shared workers to
+    use instead of ``workers`` workers of ``kind``. ``autoscaler``: sets the number of workers. ``transforms``: objects
+    that replace ``data.transforms``. ``colors``: the device does color jitter, with parameters in the Batch. Raises
+    ConfigError if the batch is too small for the ranks, DataError if there are no samples or a file is bad.
     """
 
     def __init__(
@@ -98,7 +104,7 @@ class TrainLoader(Loader):
         colors: bool = False,
     ) -> None:
         if not len(dataset):
-            samples(seed, 0, 0, 0)  # raises
+            samples(seed, 0, 0, 0)  # raises DataError
         super().__init__(workers, kind, pool, max(1, prefetch // accumulate), pin_memory, autoscaler)
         self.dataset: SampleSource = dataset
         if data.cache == "ram" and not isinstance(dataset, RamCache):
@@ -134,10 +140,23 @@ class TrainLoader(Loader):
             yield batch
 
 
+def image_sizes(dataset: SampleSource) -> list[tuple[int, int]]:
+    """Height and width of every image. Headers in a bucket are read in threads, because each one takes a round trip."""
+    if getattr(dataset, "store", LOCAL) is LOCAL:
+        return [dataset.size(index) for index in range(len(dataset))]
+
+    def part(begin: int) -> list[tuple[int, int]]:
+        return [dataset.size(index) for index in range(begin, min(begin + _HEADERS, len(dataset)))]
+
+    with ThreadPoolExecutor(_HEADER_READERS) as pool:
+        return [size for sizes in pool.map(part, range(0, len(dataset), _HEADERS)) for size in sizes]
+
+
 class EvalLoader(Loader):
     """Yields the indices of each group (see ``order.eval_groups``), images uint8 (n, H, W, 3), masks uint8 (n, H, W).
 
-    The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers.
+    The tensors are in reused memory, as in a ``Batch``. ``pool``: shared workers. ``sizes``: those of all images of the
+    data set, if they are known; otherwise the header of the first image in each group is read.
     """
 
     def __init__(
@@ -149,9 +168,10 @@ class EvalLoader(Loader):
         pin_memory: bool = False,
         kind: str = "thread",
         pool: WorkerPool | None = None,
+        sizes: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         super().__init__(workers, kind, pool, max(1, prefetch), pin_memory)
-        self.dataset, self.groups = dataset, groups
+        self.dataset, self.groups, self.sizes = dataset, groups, sizes
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -164,9 +184,10 @@ class EvalLoader(Loader):
         for group in self.groups:
             indices = np.asarray(group, np.int64)
             try:
-                shape = (len(indices), *self.dataset.size(group[0]))
+                height, width = self.sizes[group[0]] if self.sizes else self.dataset.size(group[0])
             except Exception as error:
                 raise named(self.dataset, group[0], error) from error
+            shape = (len(indices), height, width)
             batch = BatchTask(maker, ring.take(offsets(shape)[-1]))
             images, masks, _ = batch.lay_out(self.dataset, indices.tolist(), indices.tolist(), shape)
             batch.result = (indices, images, masks)

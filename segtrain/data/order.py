@@ -1,11 +1,11 @@
-"""Order of samples as a pure function of (seed, step): no state is saved, and any step starts at once.
+"""Order of samples as a pure function of (seed, step): no state is saved, and a run can start at any step.
 
 All samples of a run form one endless sequence: epoch after epoch, each a new permutation of the data set. A step takes
-the next ``batch_size`` of them, which ranks and micro-batches divide. So a run continues exactly where it stopped, also
-with another number of ranks, micro-batches, or workers, and no epoch drops or repeats a sample.
+the next ``batch_size`` samples and divides them among ranks and micro-batches. So a run continues exactly where it
+stopped, even with another number of ranks, micro-batches, or workers, and no epoch drops or repeats a sample.
 
-Random numbers come from Philox, a counter-based generator (Salmon et al. 2011): its stream is fixed by the counter,
-equal on every platform and in every version of NumPy.
+Random numbers come from Philox, a counter-based generator (Salmon et al. 2011). Its key and counter determine the
+numbers, which are the same on every platform and in every version of NumPy.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ def _philox(seed: int, epoch: int, sample_id: int, stream: int) -> np.random.Phi
 
 
 def rng_for(seed: int, epoch: int, sample_id: int, stream: int = GEOMETRY) -> np.random.Generator:
-    """The random numbers of one sample in one epoch. Use only ``.random()``: equal in every version of NumPy."""
+    """The generator of one sample in one epoch. Use only ``.random()``, which is the same in every version of NumPy."""
     return np.random.Generator(_philox(seed, epoch, sample_id, stream))
 
 
 @lru_cache(maxsize=4)
 def permutation(seed: int, n: int, epoch: int) -> np.ndarray:
-    """The order of an epoch: int64 [n], read-only. Sorts random keys: NumPy may change ``Generator.permutation``."""
+    """The order of an epoch: int64 [n], read-only.
+
+    It sorts random keys, because NumPy may change ``Generator.permutation``.
+    """
     order = np.argsort(_philox(seed, epoch, 0, PERMUTATION).random_raw(n), kind="stable").astype(np.int64)
     order.flags.writeable = False
     return order

@@ -17,7 +17,7 @@ from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of
 
-# The item that a thread has read last: a sample's name, size and pixels are asked for one after the other.
+# Each thread keeps the last item that it read, because name, size, and pixels of a sample are requested in turn.
 _LAST = threading.local()
 
 
@@ -53,12 +53,14 @@ class _Items:
 
     def __call__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         last = getattr(_LAST, "item", None)
-        if last is not None and last[0] is self.items and last[1] == index:
+        if last is not None and last[0] is self and last[1] == index:
             return last[2], last[3]
         image, mask, name = self._item(index)
-        self.names[index] = name
+        if self.names.setdefault(index, name) != name:
+            says = f"{type(self.items).__name__}[{index}] has the id {name!r}, but had {self.names[index]!r} before"
+            raise DataError(f"{says}, or in `ids`: give each item one id", code="item-id-differs", index=index)
         self.sizes[index] = (mask.shape[0], mask.shape[1])
-        _LAST.item = (self.items, index, image, mask)
+        _LAST.item = (self, index, image, mask)
         return image, mask
 
     def _item(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
@@ -67,7 +69,7 @@ class _Items:
             item = self.items[index]
         except SegtrainError:
             raise
-        except Exception as error:  # whatever code of the user raises
+        except Exception as error:  # anything that the user's code raises
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise DataError(f"{where} raised {reason}", code="item-raised", index=index) from error
         if not isinstance(item, (tuple, list)) or len(item) != 3:
@@ -76,7 +78,7 @@ class _Items:
             raise DataError(says, code="item-form", index=index, found=found)
         try:
             image, mask, given = np.asarray(item[0]), np.asarray(item[1]), item[2]
-        except Exception as error:  # a tensor on a GPU, for one
+        except Exception as error:  # for example, a tensor on a GPU
             says = f"{where}: the image or the mask is not an array: {' '.join(str(error).split())}"
             raise DataError(says, code="item-form", index=index) from error
         where, fix = f"{where} ({given})", image_fix(image)
@@ -129,10 +131,10 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
 def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     """A map-style dataset as a split.
 
-    items: ``len(items)``, and ``items[i]`` = (image uint8 (H, W, 3) RGB, mask of ids (H, W), id). Several threads read
-    it at once. An id that is a string names the image: a name in both splits is a training image in validation. An
-    attribute ``ids`` gives all ids at once; without it every item is read here, because runs that resume compare them.
-    Raises DataError for an item that cannot be used.
+    items: has ``len(items)``, and ``items[i]`` = (image uint8 (H, W, 3) RGB, mask of ids (H, W), id). Several threads
+    read it at once. A string id identifies the image in all splits: if the training and the validation split have the
+    same id, the image counts as one that is in both. The optional attribute ``ids`` gives all ids at once. Without it,
+    every item is read here, because a resumed run compares the ids. Raises DataError for an item that cannot be used.
     """
     name = type(items).__name__
     if isinstance(items, type) or not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):

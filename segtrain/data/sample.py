@@ -1,6 +1,7 @@
-"""One sample: its geometry is drawn first, so that only the pixels that the crop uses are decoded.
+"""Makes one sample. Its random geometry is drawn first, so that only the pixels that the crop uses are decoded.
 
-Everything here is a function of (seed, epoch, index) and the files: no torch, no state, safe in any thread or process.
+A sample depends only on (seed, epoch, index) and the files. The code uses no torch and keeps no state, so it is safe in
+any thread or process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COLOR_BYTES = 56  # per sample: ten float32 color terms and four int32 borders, 
 
 
 def colors_in(memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Views of uint8 [n * COLOR_BYTES]: float32 (n, 10) ``color_terms``; int32 (n, 4) top, left, bottom, right."""
+    """Two views of uint8 [n * COLOR_BYTES]: float32 (n, 10) ``color_terms``, int32 (n, 4) top, left, bottom, right."""
     rows = memory.reshape(-1, COLOR_BYTES)
     return rows[:, :40].view(np.float32), rows[:, 40:].view(np.int32)
 
@@ -43,9 +44,9 @@ class Task:
 
 @dataclass(eq=False)
 class SampleMaker:
-    """Makes training samples of ``source``. It pickles, so that each worker process can have a copy.
+    """Makes training samples of ``source``. It can be pickled, so that each worker process can have a copy.
 
-    ``transforms``: an augmentation in place of ``data.transforms``, see ``transforms.Transforms``.
+    ``transforms``: augmentation to use instead of ``data.transforms``, see ``transforms.Transforms``.
     """
 
     source: SampleSource
@@ -63,8 +64,8 @@ class SampleMaker:
     ) -> None:
         """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` uint8 (h, w), both contiguous.
 
-        ``colors_out``: uint8 [COLOR_BYTES], memory for the colors and the covered part, which the device then applies
-        (see ``colors_in``). Raises DataError naming the file.
+        ``colors_out``: uint8 [COLOR_BYTES]. If given, the color terms and the covered part are written there (see
+        ``colors_in``), and the crop keeps its colors: the device changes them. Raises DataError naming the file.
         """
         try:
             if self.transforms is None or self.data.transforms_mode == "after":
@@ -103,7 +104,7 @@ class SampleMaker:
         if self.data.transforms_mode == "replace":
             with DECODE:
                 image, mask = self.source.read(task.index)
-            pair = image.copy(), mask.copy()  # those of a cache must not change
+            pair = image.copy(), mask.copy()  # the arrays of a cache must not change
         key = self.seed, task.epoch, task.index
         with AUGMENT:
             self.transforms(pair, (image_out, mask_out), key, str(self.source.entries[task.index].image))

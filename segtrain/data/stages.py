@@ -1,11 +1,12 @@
 """Timing of the stages of a sample, by the thread that makes it.
 
     with READ: ...       bytes come from storage         with DECODE: ...    bytes become pixels
-    with AUGMENT: ...    geometry, colors, transforms    ASSEMBLE            the rest: into its place in the batch
+    with AUGMENT: ...    geometry, colors, transforms    ASSEMBLE            the rest, such as a copy into the batch
 
 Time in a nested stage counts only for the inner one, so the stages of a sample add up to its time. The native decoder
-reads, decodes, resizes, and places a crop in one call, which counts as DECODE. So does the wait for the disk below a
-mapped file.
+decodes, resizes, and places a crop in one call, which counts as DECODE. If bytes of a memory-mapped file are not in
+memory, this call also waits for the disk. Linux counts such page faults. If a sample had page faults, the time in which
+its thread neither ran on a core nor waited for one is moved from DECODE to READ.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from segtrain.cores import runqueue_wait
+from segtrain.cores import major_faults, runqueue_wait
 
 
 class Cost(NamedTuple):
@@ -50,20 +51,20 @@ _READ, _DECODE, _AUGMENT, _ASSEMBLE = range(4)
 class _SampleStages(threading.local):
     """This thread's stage, its start, the enclosing stages, and the sums since ``begin``."""
 
-    stage, since, cpu, bytes, cpu_wait = _ASSEMBLE, 0.0, 0.0, 0, 0.0
+    stage, since, cpu, bytes, cpu_wait, faults = _ASSEMBLE, 0.0, 0.0, 0, 0.0, 0
 
     def __init__(self) -> None:
         self.around: list[int] = []
         self.sums = [0.0] * 4
         self.read = 0.0  # seconds of READ up to the end of the last single read
-        self.moments = 0, 0.0, 0.0
+        self.moments = 0, 0.0, 0.0  # ``reads``, ``bytes2``, and ``bytes_s`` of Cost
 
 
 _here = _SampleStages()
 
 
 class Stage:
-    """A context manager; one object serves all threads."""
+    """A context manager that times one stage; one object serves all threads."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -94,7 +95,7 @@ def took(count: int) -> None:
 
 
 def waited(seconds: float) -> None:
-    """Count a wait for the bytes of this thread's sample that another process has had."""
+    """Count ``seconds`` for which another process waited for the bytes of this thread's sample."""
     _here.sums[_READ] += seconds
 
 
@@ -102,6 +103,7 @@ def begin() -> None:
     """Start a sample in this thread."""
     here = _here
     here.sums, here.bytes, here.read, here.moments = [0.0] * 4, 0, 0.0, (0, 0.0, 0.0)
+    here.faults = major_faults()
     here.cpu_wait, here.cpu, here.since = runqueue_wait() or 0.0, time.thread_time(), time.perf_counter()
 
 
@@ -110,12 +112,22 @@ def end() -> Cost:
     here = _here
     here.sums[here.stage] += time.perf_counter() - here.since
     read, decode, augment, assemble = here.sums
-    cpu_s, cpu_wait_s = time.thread_time() - here.cpu, (runqueue_wait() or 0.0) - here.cpu_wait
-    return Cost(read, decode, augment, assemble, cpu_s, here.bytes, *here.moments, cpu_wait_s)
+    cpu_s, late = time.thread_time() - here.cpu, runqueue_wait()
+    cpu_wait_s, moments = (late or 0.0) - here.cpu_wait, here.moments
+    if late is not None and major_faults() > here.faults:
+        disk = min(decode, max(0.0, sum(here.sums) - cpu_s - cpu_wait_s - read))
+        read, decode = read + disk, decode - disk
+        reads, bytes2, bytes_s = moments
+        # It is not known which of several reads waited, so the wait is shared equally.
+        moments = reads, bytes2, bytes_s + disk * here.bytes / max(1, reads)
+    return Cost(read, decode, augment, assemble, cpu_s, here.bytes, *moments, cpu_wait_s)
 
 
 class Made(NamedTuple):
-    """A finished sample for a trace: its worker, its start (time.perf_counter, shared by processes), and its cost."""
+    """A finished sample for a trace: its worker, its start, and its cost.
+
+    The start is a time.perf_counter, a clock that all processes of a host share.
+    """
 
     number: int
     began: float

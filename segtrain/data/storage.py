@@ -20,9 +20,9 @@ from segtrain.errors import DataError
 if TYPE_CHECKING:
     from segtrain.data.bucket.ahead import ReadAhead
 
-# Files that a process maps at once; each mapping holds a file descriptor.
+# A process caches at most this many mappings of files, because each mapping holds a file descriptor.
 _MAPS = 128
-# After this many viewed bytes, a process gives its mapped pages back, so that its memory stays flat.
+# After this many viewed bytes, a process releases its memory-mapped pages, so that its memory does not grow.
 _RESIDENT = 32 << 20
 _viewed = 0
 _alive: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
@@ -30,12 +30,25 @@ _FIX = "check the path and its permissions"
 _AGAIN = "fetch it or write it again"
 
 
+class Check(NamedTuple):
+    """The checksum that the ``length`` bytes from ``offset`` within a range must have."""
+
+    offset: int
+    length: int
+    checksum: int
+
+
 class Range(NamedTuple):
-    """Bytes of a file: ``length`` from ``offset`` on; -1: all to the end."""
+    """``length`` bytes of a file from ``offset`` (-1: all to the end). Bytes from a bucket must match ``checks``.
+
+    ``within``: the range of the whole sample, which a cache keeps as one entry; None: this range is the whole sample.
+    """
 
     path: str
     offset: int = 0
     length: int = -1
+    checks: tuple[Check, ...] = ()
+    within: Range | None = None
 
 
 class FileStat(NamedTuple):
@@ -46,11 +59,14 @@ class FileStat(NamedTuple):
 
 
 class Store:
-    """What reading a data set needs of a store. Paths are strings with slashes. Any thread may call any method.
+    """Interface of a store from which a data set is read. Paths are strings with slashes; all methods are thread-safe.
 
     A store implements ``list``, ``stat``, and ``read``, and overrides ``view`` and ``open`` if it can avoid a copy.
     Every method raises DataError. A store must pickle to few bytes, since each worker process gets a copy.
     """
+
+    # Whether this store has a cache. The cache keeps each sample that a pass over the data set reads as one entry.
+    keeps = False
 
     def list(self, folder: str, ending: str) -> list[str]:
         """Sorted names directly in ``folder`` with this ending, without hidden ones; empty if there is no such folder.
@@ -71,16 +87,20 @@ class Store:
         """The same bytes as ``read``, without a copy where the store can do so."""
         return memoryview(self.read(path, offset, length))
 
+    def part(self, wanted: Range) -> memoryview:
+        """The bytes of a range, taken from the read-ahead if it has fetched them."""
+        return self.view(*wanted[:3])
+
     def content(self, path: str) -> bytes | memoryview:
-        """All of a file."""
+        """All bytes of a file."""
         return self.read(path)
 
     def mapped(self, path: str) -> memoryview:
-        """All of a file that each process of this host uses, such as an index: mapped from a local file if possible."""
+        """All bytes of a file that every process of this host needs, such as an index; memory-mapped if possible."""
         return self.view(path, 0, self.stat(path).size)
 
     def copied(self, path: str) -> str:
-        """A local file with the content of a file: of the local disk, the file itself."""
+        """The path of a local file with the same content: on the local disk, ``path`` itself."""
         return path
 
     def scan(self, path: str) -> Callable[[int, int], memoryview]:
@@ -88,27 +108,28 @@ class Store:
         return partial(self.view, path)
 
     def walk(self, folder: str) -> Iterator[str]:
-        """Paths of all files below a folder, relative to it, in the order of their bytes."""
+        """Paths of all files below a folder, relative to it, in any order."""
         raise NotImplementedError
 
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """A seekable stream, for headers: few bytes of it are read."""
+        """A seekable stream, from which callers read only a few bytes, such as a header."""
         return io.BytesIO(self.read(path))
 
     def place(self, root: str) -> str:
-        """The folder ``root`` as the paths of this store begin with it."""
+        """The folder ``root`` in the form that all paths of this store start with; here, an absolute path."""
         return os.path.abspath(root)
 
     def read_ahead(self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int) -> ReadAhead | None:
-        """Fetch the ranges of the next samples from now on, until it is closed. None: a store that answers at once.
+        """Start to fetch the ranges of the next samples. Fetching goes on until the result is closed.
 
-        batch: samples per step. in_progress: samples that workers may hold at the same time.
+        batch: samples per step. in_progress: samples that workers may hold at the same time. Returns None if the store
+        needs no read-ahead.
         """
         return None
 
 
 class LocalDisk(Store):
-    """Files of this machine. ``view`` maps them: nothing is copied, and the processes of a host share the pages."""
+    """Files of this machine. ``view`` memory-maps them: no copy, and the processes of a host share the pages."""
 
     def __reduce__(self) -> str:
         return "LOCAL"
@@ -146,7 +167,7 @@ class LocalDisk(Store):
         try:
             status = os.stat(path)
             content = _mapped(path, status.st_ino, status.st_size, status.st_mtime_ns)
-        except (OSError, ValueError) as error:  # ValueError: the file has shrunk since
+        except (OSError, ValueError) as error:  # ValueError: the file has shrunk since os.stat
             raise _unreadable(path, error) from None
         if offset < 0 or length < 0 or offset + length > len(content):
             raise _too_short(path, len(content), offset + length)
@@ -159,15 +180,20 @@ class LocalDisk(Store):
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
         return opened(path)
 
+    def walk(self, folder: str) -> Iterator[str]:
+        for above, _, names in os.walk(folder):
+            below = os.path.relpath(above, folder)
+            yield from (os.path.normpath(os.path.join(below, name)) for name in names)
+
 
 LOCAL = LocalDisk()
 
 
 @contextmanager
 def opened(path: Union[str, os.PathLike[str]], name: str = "") -> Iterator[BinaryIO]:
-    """A regular local file to read; ``name`` is for messages. Errors while it is read become DataError too.
+    """Open a regular local file for reading; ``name`` is for messages. Read errors in the block become DataError too.
 
-    A FIFO, a socket, or a device is refused at once: those have no end, or wait for a writer.
+    A FIFO, a socket, or a device is refused at once, because reading it might wait for a writer or never end.
     """
     name = name or os.fspath(path)
     try:
@@ -195,10 +221,10 @@ def _refuse_other_kinds(mode: int, name: str) -> None:
 
 @contextmanager
 def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
-    """A local file to write and read. When the block ends, it is flushed to the disk and replaces ``path`` in one step.
+    """A local file to write and read. When the block ends, it is flushed to the disk and replaces ``path`` atomically.
 
-    Until then it is hidden in the same folder, or in ``folder`` on the same disk.
-    Raises DataError if it cannot be written; after any error nothing of it remains.
+    Until then it has a hidden name in the same folder, or in ``folder`` on the same disk.
+    Raises DataError if it cannot be written. After any error it is removed.
     """
     beside = Path(folder or os.path.dirname(path))
     try:
@@ -211,7 +237,7 @@ def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
         raise DataError(says, code="file-unwritable", file=path, found=reason) from None
 
 
-# Views that are in use keep a mapping alive after it has left this cache. Any thread may call it.
+# Views that are in use keep a mapping alive after it has left this cache. Any thread may call this function.
 @lru_cache(_MAPS)
 def _mapped(path: str, inode: int, size: int, mtime_ns: int) -> memoryview:
     """The mapped file. Another file under the same name has another inode, size, or time, and so another mapping."""
@@ -224,7 +250,7 @@ def _mapped(path: str, inode: int, size: int, mtime_ns: int) -> memoryview:
 
 
 def _release_pages() -> None:
-    """The files are only read: a page that is needed again comes back with the same bytes."""
+    """Release the pages of all mappings. Nothing is lost: a page that is needed again comes from the file again."""
     for reference in _alive.valuerefs():
         content = reference()
         if content is not None and hasattr(mmap, "MADV_DONTNEED"):

@@ -1,4 +1,4 @@
-"""Table of all causes that can hold a run up: one row each, with everything that is particular to it.
+"""Table of all causes that can slow a run down: one row for each, with everything specific to that cause.
 
 To add a cause, write a function that finds it and add a row.
 """
@@ -16,10 +16,10 @@ from segtrain.diagnose.stats import Figures
 from segtrain.diagnose.verdict import Verdict
 
 Rule = Callable[[Figures], "Verdict | list[Verdict] | None"]
-# ``always``: also for a run whose usual step is not known.
-# ``last``: only where nothing but other programs holds the run up.
+# Which runs a rule judges. ``always``: every run. ``steady``: only a run that is long enough to show its usual time of
+# a step. ``last``: like ``steady``, and only if no other cause was found, except other programs.
 When = Literal["always", "steady", "last"]
-# What the charts of a report show.
+# The charts in a report.
 Chart = Literal["data-wait", "sample-cost", "loop-phases", "step-phases", "rank-waits", "cores", "gpu-use"]
 
 _FOR_SAMPLES = ("wait", "sync")  # a rank waits in ``sync`` for the samples of another one
@@ -28,11 +28,10 @@ _DATA: tuple[Chart, ...] = ("data-wait", "sample-cost")
 
 @dataclass(frozen=True)
 class Cause:
-    """``words`` complete "bound by ..."; ``shortens``: the phases that its fix makes shorter, none where it shortens
-    all of them.
+    """A cause. ``words`` complete "bound by ...". ``shortens``: the phases that its fix shortens; empty: all phases.
 
-    ``rule`` finds it, and perhaps others: each rule is asked once, in the order of the rows. ``charts`` show its
-    evidence.
+    ``rule`` finds this cause, and perhaps others: each rule is called once, in the order of the rows. ``charts`` show
+    the evidence.
     """
 
     words: str
@@ -42,11 +41,11 @@ class Cause:
     charts: tuple[Chart, ...] = ()
 
 
-# The order of the rules decides between verdicts of equal shares: the first one explains the others.
+# If verdicts have equal shares, the order of the rules decides: the first cause explains the others.
 CAUSES: dict[str, Cause] = {
     "shm": Cause("shared memory between workers and the rank", lambda figures: loop_rules.shm_failure(figures.evidence),
                  "always", _FOR_SAMPLES, _DATA),
-    "compiling": Cause("torch.compile, which a run this short does not pay back", pause_rules.compiling, "always",
+    "compiling": Cause("torch.compile, which does not pay off in so short a run", pause_rules.compiling, "always",
                        charts=("step-phases",)),
     "memory": Cause("a lack of memory", loop_rules.memory, "always", charts=("cores",)),
     "sync-point": Cause("a wait in the loop's own thread", loop_rules.own_thread, shortens=("other",),
@@ -64,6 +63,7 @@ CAUSES: dict[str, Cause] = {
     "slow-host": Cause("one host that is slower than the others", rank_verdicts, charts=("rank-waits",)),
     "slow-network": Cause("the network between ranks", rank_verdicts, shortens=("gradient_sync",),
                           charts=("rank-waits",)),
+    "storage-faults": Cause("faults of the storage", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
     "storage-latency": Cause("storage latency", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
     "storage-bandwidth": Cause("storage bandwidth", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
     "decode": Cause("decoding images and masks", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),

@@ -9,13 +9,13 @@ from segtrain.diagnose.stats import Figures, Rank
 from segtrain.diagnose.verdict import OTHER_PROGRAMS, Fix, Verdict, ms, rounded
 from segtrain.terminal import counted
 
-LOST = 0.10  # share of the time
-CROWD = 0.3  # cores of other programs
-PASSES = ("forward", "backward", "update")  # that compute, and wait for nothing but a core
+LOST = 0.10  # waits for cores are a cause above this share of the time
+CROWD = 0.3  # other programs are a cause if they use more than this many cores
+PASSES = ("forward", "backward", "update")  # phases that compute, and wait for nothing but a core
 
 
 def other_programs(figures: Figures) -> Verdict | None:
-    """Other programs that use cores of the run. The gain is that of a step without the waits that they cause."""
+    """Other programs that use cores of the run. The gain is predicted for a step without the waits that they cause."""
     others, rank = _others(figures), figures.most_starved_rank
     if others is None or others <= CROWD:
         return None
@@ -38,7 +38,7 @@ def other_programs(figures: Figures) -> Verdict | None:
 
 
 def too_few_cores(figures: Figures) -> Verdict | None:
-    """Threads that wait for cores which other threads of the run use. Asked where nothing else is found."""
+    """Threads that wait for cores which other threads of the run use. Called only if no earlier rule found a cause."""
     rank, count = figures.most_starved_rank, len(figures.ranks)
     if figures.on_gpu or figures.cpu_wait is None or other_programs(figures) is not None:
         return None
@@ -55,14 +55,17 @@ def too_few_cores(figures: Figures) -> Verdict | None:
         f"cores busy{made}{_waited(figures, rank)}"
     )
     advice = (
-        "use more cores; or cheaper samples (data.cache=ram, segtrain data pack, cheaper augmentation), for which the "
-        "gain is predicted; or fewer ranks and threads (parallel.procs, parallel.threads)"
+        "use more cores, or cheaper samples (data.cache=ram, segtrain data pack, cheaper augmentation), or fewer ranks "
+        "and threads (parallel.procs, parallel.threads); the predicted gain is that of cheaper samples"
     )
     return Verdict("too-few-cores", own / rank.step, why, Fix(advice=advice), gain, "medium")
 
 
 def _others(figures: Figures) -> float | None:
-    """Cores of other programs; without a system profile, those that were not free although the run waited for cores."""
+    """Number of cores that other programs use; None if it is not known.
+
+    Without a system profile, it is estimated for a CPU run that waits for cores: all cores that the run does not use.
+    """
     if figures.hosts or figures.on_gpu:
         return figures.others
     if figures.cpu_wait is None or figures.cpu_wait <= 2 * LOST * figures.step:
@@ -74,13 +77,14 @@ def _alone(figures: Figures, rank: Rank, others: float) -> float:
     """Seconds of a step if no other program ran."""
     theirs = others / max(1e-9, others + figures.own_cpu)
     cpu_wait = figures.cpu_wait
-    # Without a count, the time in which the passes did not compute is taken for waits for cores.
+    # If waits are not counted, assume that the passes waited for a core whenever they did not compute.
     if cpu_wait is None and not figures.on_gpu and figures.crowded:
         cpu_wait = max(0.0, rank.spent(*PASSES) - rank.computed / max(1, rank.threads))
     if rank.samples is None or figures.cpu_wait is None:
         return rank.step if figures.on_gpu else rank.step - (cpu_wait or 0.0) * theirs
     held = (rank.samples.cpu_wait or 0.0) > LOST * rank.samples.wall
-    # Waits for anything else stay.
+    # Without other programs, only waits for cores would disappear: those of the loop itself, and the time in which
+    # the loop waits for samples because their workers lack cores.
     least = rank.step - figures.cpu_wait - figures.wait * held
     return min(rank.step, max(least, stages_of(figures, rank, others=False).step))
 
@@ -97,10 +101,10 @@ def _waited(figures: Figures, rank: Rank) -> str:
 
 
 def _cores(figures: Figures) -> float:
-    """Of all hosts of the run."""
+    """The number of cores of all hosts of the run."""
     return sum(host.cores for host in figures.hosts) if figures.hosts else usable(figures)
 
 
 def usable(figures: Figures) -> int:
-    """Cores that the run may use, of all hosts."""
+    """The number of cores that the run may use on all hosts."""
     return sum({rank.host: rank.host_cores for rank in figures.ranks}.values())

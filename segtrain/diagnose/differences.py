@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Names, lengths, and numbers that change what is learned but not what is computed.
+# Settings that do not change the speed: names, lengths of runs, and values that only affect what the model learns.
 IDLE = {
     "out", "name", "train.seed", "train.duration", "data.check", "data.faults", "data.label_map", "data.ignore_index",
     "model.encoder_weights", "loss.class_weights", "loss.class_weight_power", "loss.aux_weight", "optim.lr",
@@ -19,7 +19,7 @@ EXACT, PART, MORE, NONE, WORDS = "exact", "part", "more", "none", "words"
 
 @dataclass(frozen=True)
 class Change:
-    """``proposed``: the value that the fix gives this setting, None where the fix does not name it."""
+    """A setting in two runs. ``proposed``: its value in the proposed fix, None if the fix does not name it."""
 
     key: str
     before: Any
@@ -46,7 +46,7 @@ class Change:
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """``section.key`` -> both values, of settings that can matter for speed. A missing key has its default."""
+    """Settings that differ and can matter for speed: ``section.key`` -> both values. A missing key has its default."""
     left, right = _flat(before), _flat(after)
     usual: dict[str, Any] = {}
     if left.keys() != right.keys():
@@ -68,8 +68,8 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mappi
 
 
 def fit(found: Sequence[Change]) -> str:
-    """``exact``: the fix and nothing else; ``more``: the fix and other settings; ``part``: some of it, or other values
-    for it; ``none`` of it; ``words``: the fix is only advice, so settings cannot show it.
+    """Which part of the fix was applied. ``exact``: all of it and nothing else; ``more``: all of it and other settings;
+    ``part``: some of it, or with other values; ``none``: nothing of it; ``words``: the fix is advice without settings.
     """
     fix = [change for change in found if change.cure]
     if not fix:
@@ -92,7 +92,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two values are the same setting: a bare ``off`` is false in YAML, and a tuple is a list."""
+    """Whether two values mean the same setting, although YAML turned ``off`` into false or a tuple into a list."""
     return _plain(a) == _plain(b)
 
 

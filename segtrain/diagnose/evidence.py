@@ -18,7 +18,7 @@ from segtrain.runs.folder import read_folder
 
 @dataclass(frozen=True)
 class HostLoad:
-    """Means of one host over the time of the spans. Shares are fractions."""
+    """Mean load of one host over the time that the spans cover. Shares are between 0 and 1."""
 
     node: str
     cores: int

@@ -9,25 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.diagnose import loop_rules
+from segtrain.diagnose.bucket_rules import failures
+from segtrain.diagnose.bucket_stats import bucket_reads
 from segtrain.diagnose.causes import CAUSES, When
 from segtrain.diagnose.cores_rules import usable
 from segtrain.diagnose.data_rules import STARVED
 from segtrain.diagnose.differences import equal
 from segtrain.diagnose.evidence import Evidence, gather
+from segtrain.diagnose.helper_stats import by_helpers
+from segtrain.diagnose.remedies import ways
 from segtrain.diagnose.stats import Figures, run_stats
 from segtrain.diagnose.verdict import HEALTHY, OTHER_PROGRAMS, Diagnosis, Verdict
 from segtrain.terminal import counted
 
 UNKNOWN = "unknown"
-STEPS, SECONDS = 6, 20.0  # with fewer of both after its start a run is too short to judge
+STEPS, SECONDS = 6, 20.0  # a run that has less of both after its start is too short to judge
 
 
-def diagnose(run: str | Path) -> Diagnosis:
-    """Diagnose a run folder, or a copy of a SageMaker job's output. Raises DataError where there are no spans."""
-    return judge(gather(Path(run)))
+def diagnose(run: str | Path, on: str = "") -> Diagnosis:
+    """Diagnose a run folder, or a copy of a SageMaker job's output. Raises DataError where there are no spans.
+
+    ``on``: the type of its machines, for prices; "" if the run says it. Raises ConfigError if the type is unknown.
+    """
+    return judge(gather(Path(run)), on)
 
 
-def judge(evidence: Evidence) -> Diagnosis:
+def judge(evidence: Evidence, on: str = "") -> Diagnosis:
     found = run_stats(evidence)
     if found is None:
         failure = loop_rules.shm_failure(evidence)
@@ -39,12 +46,12 @@ def judge(evidence: Evidence) -> Diagnosis:
     verdicts = [_possible(verdict, evidence) for verdict in _verdicts(found, steady=not short)]
     bound = UNKNOWN if short or found.starved > STARVED else HEALTHY
     if verdicts:
-        return Diagnosis(verdicts[0].cause, tuple(verdicts), _facts(found))
+        return Diagnosis(verdicts[0].cause, tuple(verdicts), _facts(found) | ways(found, verdicts, on))
     return Diagnosis(bound, (), _facts(found) | ({"why": short} if short else {}))
 
 
 def _too_short(found: Figures) -> str:
-    """Why the usual step is not known, or ""."""
+    """Why the run is too short to show its usual time of a step; "" if it is long enough."""
     steps, seconds = min(rank.steps for rank in found.ranks), max(rank.steps * rank.step for rank in found.ranks)
     if not found.steady:
         return "too short to judge: it has only windows of its start"
@@ -54,7 +61,7 @@ def _too_short(found: Figures) -> str:
 
 
 def _verdicts(found: Figures, steady: bool) -> list[Verdict]:
-    """Worst first. For a run that is not ``steady``, only what does not rest on the usual step."""
+    """The verdicts, the worst first. For a run that is not ``steady``, only those of the rules for ``always``."""
     verdicts = list(chain.from_iterable(_ask("always", found)))
     if steady:
         verdicts += chain.from_iterable(_ask("steady", found))
@@ -64,14 +71,14 @@ def _verdicts(found: Figures, steady: bool) -> list[Verdict]:
 
 
 def _ask(when: When, found: Figures) -> Iterator[list[Verdict]]:
-    """What each rule of that time finds. A rule of several causes is asked once."""
+    """The verdicts of each rule with this ``when``. A rule that finds several causes is called once."""
     for rule in dict.fromkeys(cause.rule for cause in CAUSES.values() if cause.when == when):
         said = rule(found)
         yield said if isinstance(said, list) else [] if said is None else [said]
 
 
 def _possible(verdict: Verdict, evidence: Evidence) -> Verdict:
-    """The verdict without the settings of its fix that the run has already."""
+    """The verdict, with a fix that leaves out settings which the run already has."""
     fix = verdict.fix.without(lambda key, value: equal(evidence.setting(key), value))
     return verdict if fix == verdict.fix else replace(verdict, fix=fix, gain=verdict.gain if fix.settings else 1.0)
 
@@ -100,6 +107,20 @@ def _facts(found: Figures) -> dict[str, Any]:
             "cpu_ms": round(1000 * samples.cpu, 3),
             "stages_ms": {stage: round(1000 * s, 3) for stage, s in samples.stages.items()},
             "bytes": round(samples.bytes),
+        }
+        if samples.helped:
+            facts["workers"]["helpers"] = {host: round(count, 3) for host, count in samples.helped.items()}
+            facts["workers"]["by_helpers"] = by_helpers(samples.helped, samples.made)
+    reads = bucket_reads(window for records in found.evidence.ranks for window in records.windows)
+    if reads is not None:
+        facts["bucket"] = {
+            "requests": round(reads.requests),
+            "mb": round(reads.bytes / 1e6, 3),
+            "seconds": round(reads.seconds, 3),
+            "retries": {kind: round(count) for kind, count in reads.retries.items()},
+            "retry_s": round(reads.retry_seconds, 3),
+            "failures": failures(reads),
+            "late": round(reads.late),
         }
     if found.others is not None:
         facts["cores_of_others"] = round(found.others, 2)

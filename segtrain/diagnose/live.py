@@ -14,7 +14,7 @@ from segtrain.diagnose.words import closing, line
 from segtrain.errors import DataError
 from segtrain.observe.spans import Records, read_recent
 
-WINDOWS = 8  # of a second or more each
+WINDOWS = 8  # windows to look at, each of a second or more
 SURE = 2  # checks in a row that must agree
 
 
@@ -22,7 +22,7 @@ class Starving:
     """Watches the windows of a run and reports why it waits for its samples: once, and again when the cause changes.
 
     ``run``: its folder, which has the spans of the other ranks of this host. A rank that has its samples waits for a
-    rank that has not, so one rank alone cannot tell what the run waits for.
+    rank whose samples are late, so the spans of one rank do not show what the run waits for.
     """
 
     def __init__(self, config: Mapping[str, Any], tell: Callable[[str, str], None], run: Path | None = None) -> None:
@@ -31,7 +31,7 @@ class Starving:
         self._times = 0
 
     def look(self, records: Records) -> None:
-        """Check the last windows of one rank. For a run that does not wait this costs one sum."""
+        """Check the last windows of one rank. If the run does not wait, this only sums up a few numbers."""
         windows = records.windows[-WINDOWS:]
         waited = sum(window["phases"].get(phase, 0.0) for window in windows for phase in ("wait", "sync"))
         cause = ""
@@ -46,7 +46,7 @@ class Starving:
             self._tell(cause, line(found))
 
     def _others(self, mine: Records) -> list[Records]:
-        """The same steps of the other ranks of this host."""
+        """The windows of the other ranks of this host, from the first step in ``mine`` on."""
         here = mine.begins[-1].get("local_world_size", 1) if mine.begins else 1
         first, ranks = mine.windows[0]["first"], range(mine.rank + 1, mine.rank + here)
         found = [read_recent(self._run, rank) for rank in ranks] if self._run is not None else []
@@ -55,7 +55,7 @@ class Starving:
 
 
 def closing_line(run: Path) -> str | None:
-    """What held a run up, if anything did; None where the run was too short to tell, or has no spans."""
+    """A line about what limited the speed of a run; None if the run was too short to tell, or has no spans."""
     try:
         found = judge(gather(run, say=lambda text: None))
     except (DataError, OSError):

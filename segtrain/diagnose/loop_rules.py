@@ -1,4 +1,4 @@
-"""Rules for what holds the steps up besides their data: the loop's own thread, copies, threads, memory, small steps."""
+"""Rules for slow steps whose data is ready: the loop's own thread, copies, threads, memory, small batches."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from segtrain.diagnose.verdict import Fix, Verdict, ms, rounded
 from segtrain.terminal import counted
 
 LOOP = 0.10  # share of a step that the loop's own thread may take
-WAITS = 0.4  # of a time in which a thread lacks no core, and yet does not compute
-WORKS = 0.25  # of a time in which a thread computes, although others want the core
-COPIES = 0.10
+WAITS = 0.4  # share of the time without waits for cores: a thread that is idle for more of it waits for something else
+WORKS = 0.25  # if waits for cores are not counted: a thread that computes for less of the time waits for something
+COPIES = 0.10  # share of a step that copies to the device may take
 FIXED = 0.30  # share of a step that does not grow with its batch
-FEW = 4  # images of a rank's step: above it a batch is not small
-LAUNCHES = 0.6  # share of the time below which a GPU that waits for no data gets too little at once
-THREADS = 1.5  # threads for each core
-CROWD = 0.10  # share of a step that they may cost
+FEW = 4  # most images per rank and step of a small batch
+LAUNCHES = 0.6  # a GPU that is busy for less than this share of the time, although its data is ready, needs more work
+THREADS = 1.5  # threads per core that are too many
+CROWD = 0.10  # share of a step that too many threads may cost
 SWAP = 1e6  # bytes/s
 
 
 def own_thread(figures: Figures) -> Verdict | None:
-    """Work or a wait between the phases, in each window of every rank. On one rank alone it is a slow rank."""
+    """Work or a wait between the phases, in every window of every rank. If only one rank has it, that rank is slow."""
     if min(rank.least.get("other", 0.0) for rank in figures.ranks) <= LOOP:
         return None
     rank = min(figures.ranks, key=lambda rank: rank.share("other"))
@@ -28,7 +28,7 @@ def own_thread(figures: Figures) -> Verdict | None:
     cpu_wait = 0.0 if rank.other_cpu_wait is None or rank.cpu_wait is None else min(spent, rank.other_cpu_wait)
     share = (spent - cpu_wait) / rank.step
     if cpu_wait and spent - cpu_wait <= LOOP * (rank.step - (rank.cpu_wait or 0.0)):
-        return None  # it is as long as that only because it has no core
+        return None  # the time between the phases is long only because the thread has no core
     works = (rank.cpu if rank.other_cpu is None else rank.other_cpu) / spent
     passes = f"{ms(spent)} of each step ({share:.0%})"
     if figures.on_gpu or _waits(figures, rank, spent, works):
@@ -48,9 +48,9 @@ def own_thread(figures: Figures) -> Verdict | None:
 
 
 def _waits(figures: Figures, rank: Rank, spent: float, works: float) -> bool:
-    """Whether a thread that did not compute all the time was held up by something other than a lack of cores."""
+    """Whether the loop's thread waited for something other than a core between the phases."""
     if rank.other_cpu is not None and rank.other_cpu_wait is not None:
-        awake = spent - rank.other_cpu_wait  # or blocked; with a core, if it wants one
+        awake = spent - rank.other_cpu_wait  # seconds in which the thread had a core, or needed none because it waited
         return awake - rank.other_cpu > WAITS * awake
     return works < (WORKS / 2 if figures.crowded else WORKS)
 
@@ -98,7 +98,7 @@ def memory(figures: Figures) -> Verdict | None:
         f"{worst.memory:.0%} full, and its cores wait for disks {worst.iowait:.0%} of the time"
     )
     gain = max(1.0, figures.step / max(rank.fastest for rank in figures.ranks))
-    # It is all of the time: what swapping slows down shows as any other cause.
+    # The share is 1: swapping slows everything down, and its effects look like other causes.
     return Verdict("memory", 1.0, why, _less_memory(figures.evidence), gain, "medium")
 
 
@@ -106,12 +106,12 @@ def _less_memory(evidence: Evidence) -> Fix:
     if evidence.setting("data.cache") == "ram":
         return Fix({"data.cache": "off"})
     kind = evidence.setting("data.worker_kind", "auto")
-    more = Fix(advice=f"fewer data.workers, or a host with more memory (data.worker_kind={kind})")
+    more = Fix(advice=f"fewer data.workers (their kind is {kind}), or a host with more memory")
     return more if evidence.setting("data.prefetch") == 1 else Fix({"data.prefetch": 1}, alternatives=(more,))
 
 
 def small_batch(figures: Figures) -> Verdict | None:
-    """Steps that are too small. Asked where nothing else holds the run up."""
+    """Steps whose batch is too small. Called only if nothing else slows the run down."""
     rank = figures.ranks[0]
     if figures.on_gpu:
         used = max((host.gpu for host in figures.hosts if host.gpu is not None), default=1.0)
@@ -119,7 +119,7 @@ def small_batch(figures: Figures) -> Verdict | None:
             return None
         share, why = 1 - used, f"the GPU has work for only {used:.0%} of the time although its data is ready"
     else:
-        had_core = 1 - min(1.0, (rank.cpu_wait or 0.0) / rank.step)  # share of the time, in all phases alike
+        had_core = 1 - min(1.0, (rank.cpu_wait or 0.0) / rank.step)  # share of the time, assumed equal in all phases
         share = had_core * rank.spent("update", "other") / rank.step
         if share <= FIXED or rank.images > FEW:
             return None

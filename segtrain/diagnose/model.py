@@ -1,7 +1,8 @@
 """Model of the time of a step, from which the predicted gains are computed.
 
-Workers make the samples of a rank while it computes, within its share of the cores of the host. The slowest of three
-rates bounds the step; the time in which the loop stops comes on top:
+Workers make the samples of a rank while the rank computes. Together they use the rank's share of the host's cores. The
+longest of three times bounds the step: the time of the device, of the workers, or of the cores. The time in which the
+loop stops for log lines, evaluations, and checkpoints (``stalls``) is added:
 
 step = max(device, samples * wall / workers, (samples * cpu + computed) / cores) + stalls
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from segtrain.diagnose.stats import Figures, Rank
 from segtrain.observe.spans import NO_STEP
 
-# Least share of its cores that a rank gets where other programs want them too: the system divides them evenly.
+# A rank gets at least this share of its cores if other programs need them too: the system divides cores evenly.
 SHARED = 0.5
 
 
@@ -21,13 +22,13 @@ SHARED = 0.5
 class Stages:
     """Seconds of one step of one rank."""
 
-    device: float  # all phases but waiting for samples and ``stalls``
+    device: float  # all phases except ``stalls`` and waiting for samples
     stalls: float
     samples: float
     wall: float  # of a sample, by a worker that has a core for itself
     cpu: float  # of a sample
-    workers: float  # 0: the loop makes them itself
-    computed: float  # CPU seconds of all else, where the device is the CPU
+    workers: float  # 0: the loop makes the samples itself
+    computed: float  # CPU seconds of everything except making samples
     cores: float
 
     @property
@@ -40,10 +41,10 @@ class Stages:
 
 
 def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
-    """The terms of a rank that has samples, in step with all others. Without ``others``: as if no other program ran.
+    """The terms of a rank's step. ``others=False``: as if no other program ran.
 
     The time in which ranks wait for each other because one of them has no samples, or no core, is not part of the
-    device's time. The rank gets no core that other programs use, as long as half of its share is left.
+    device's time. Cores that other programs use do not count as the rank's, but it has at least half of its share.
     """
     samples = rank.samples
     assert samples is not None
@@ -56,7 +57,8 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
     return Stages(
         device=max(0.0, rank.step - figures.wait - stalls - cpu_wait),
         stalls=stalls,
-        samples=rank.images,  # of training: workers make those of an evaluation too
+        # Only those of training, although workers also make samples for evaluations; and not those of helpers.
+        samples=max(0.0, rank.images - sum(samples.helped.values())),
         wall=samples.wall if alone else samples.cpu + idle(rank, figures.crowded),
         cpu=samples.cpu * samples.threads,
         workers=samples.workers,
@@ -66,10 +68,10 @@ def stages_of(figures: Figures, rank: Rank, others: bool = True) -> Stages:
 
 
 def _cpu_wait(figures: Figures, rank: Rank) -> float:
-    """Seconds in which the phases of a model on the CPU wait for a core.
+    """Seconds of a step in which a rank that trains on the CPU waits for a core; 0 on a GPU.
 
-    Waits that the workers cause go away when the workers need less. Until then the cores bound the step, and the waits
-    are counted there.
+    ``stages_of`` subtracts these waits from the device's time, because the term of the cores already covers them. They
+    get shorter if the workers need less CPU time.
     """
     samples = rank.samples
     if samples is None or rank.device.startswith("cuda"):
@@ -84,8 +86,9 @@ def _cpu_wait(figures: Figures, rank: Rank) -> float:
 def idle(rank: Rank, crowded: bool) -> float:
     """Seconds of a sample in which its worker needs no core: it waits for storage, a lock, or a clock.
 
-    A worker that waits for a core is not idle. Where the system does not count such waits, only reading is taken for
-    idle on a crowded host, and elsewhere the time beyond twice the wait for a core that the rank's own threads explain.
+    A worker that waits for a core is not idle. If the system does not count such waits, they are estimated. On a
+    crowded host, only reading counts as idle. On other hosts, twice the wait that the rank's own threads cause is
+    subtracted, but reading still counts as idle.
     """
     samples = rank.samples
     assert samples is not None

@@ -1,6 +1,6 @@
 """Rules for what interrupts the steps: log lines, checkpoints, evaluations, and torch.compile.
 
-No fix asks for a time that the run does not reach, so they depend on the length of the run.
+They depend on the length of the run, because a fix must not propose an interval that the run never reaches.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from segtrain.diagnose.together import steps_of
 from segtrain.diagnose.verdict import Fix, Verdict, ms, rounded
 from segtrain.observe.spans import NO_STEP, Records
 
-# Cause -> share of the time that may go there, how many of a run the fix leaves, and what they are called.
+# Cause -> share of the time that its pauses may take, least number of pauses per run with the fix, and their name.
 PAUSES = {
     "logging": (0.05, 10, "log lines"),
     "checkpoint": (0.05, 3, "checkpoints"),
     "evaluation": (0.20, 3, "evaluations"),
 }
-NO_FIX = 0.20  # share from which a pause is named although the run is too short to have it less often
-TO = 0.02  # share that is left of a pause by its fix
-WORTH = 1.5  # factor from which on a longer interval is worth proposing
+NO_FIX = 0.20  # share of the time above which a pause is reported even if the run is too short for a longer interval
+TO = 0.02  # share of the time that a pause takes after its fix
+WORTH = 1.5  # least factor by which a proposed interval is longer
 WAITS = ("wait", *SYNC_PHASES, *NO_STEP)  # phases in which nothing is compiled
-LONGER = 3.0  # times a usual step, from which on a step compiles
+LONGER = 3.0  # a step that takes this many times a usual step compiles
 LOST = 0.10  # share of the run that compiling may take
-NEVER = 3.0  # times as quick as without it no network becomes
+NEVER = 3.0  # torch.compile makes no network this many times as fast
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ep|st)")
 
 
 def pauses(figures: Figures) -> list[Verdict]:
-    """Causes that interrupt the steps. The time that other programs take stretches pauses as well."""
+    """Causes that interrupt the steps. Other programs make pauses longer too: that part is left out."""
     others = other_programs(figures)
     lost = others.share if others else 0.0
     found = (_logging(figures), _checkpoint(figures), _evaluation(figures))
@@ -46,8 +46,11 @@ def pauses(figures: Figures) -> list[Verdict]:
 def _pause(
     figures: Figures, cause: str, share: float, evidence: str, key: str, every: str, gone: float, also: dict[str, Any]
 ) -> Verdict:
-    """A pause with the setting ``key=every``. ``gone``: share that a rarer one shortens. ``also``: more settings."""
-    # How many times rarer it must be to take only ``TO`` of the time: 1, 2, 5, 10, 20, 50, ...
+    """The verdict on a pause whose interval is now ``key=every``. ``also``: more settings of the fix.
+
+    ``gone``: the part of the time that gets shorter with a longer interval, as a share of the whole.
+    """
+    # How many times rarer the pause must be to take only ``TO`` of the time: 1, 2, 5, 10, 20, 50, ...
     wanted = share / (1 - share) / TO * (1 - TO)
     factor = next(step * 10**power for power in range(9) for step in (1, 2, 5) if step * 10**power >= wanted)
     _, least, name = PAUSES[cause]
@@ -78,7 +81,7 @@ def _evaluation(figures: Figures) -> Verdict:
     seconds = [e["seconds"] for e in evidence.of("eval") if "seconds" in e]
     each = f", {rounded(sum(seconds) / len(seconds), 2)} s each" if seconds else ""
     why = f" goes to {len(seconds)} evaluations{each} (eval.every={every})"
-    # Checkpoints of a better score are rarer where scores are rarer.
+    # Fewer evaluations also mean fewer checkpoints of a new best score.
     saved = [e.get("reason") for e in evidence.of("checkpoint") if e.get("reason") != "end"]
     best = figures.mean("checkpoint") * saved.count("best") / len(saved) if saved else 0.0
     gone = min(1.0, share + best)
@@ -86,7 +89,10 @@ def _evaluation(figures: Figures) -> Verdict:
 
 
 def compiling(figures: Figures) -> Verdict | None:
-    """Asked of all windows: the steps that compile are the first ones, and any whose inputs have another size."""
+    """Compiling that takes much of the run.
+
+    All windows count, also those of the start: the first steps compile, and so do steps with a new input size.
+    """
     evidence = figures.evidence
     found = [of for records in evidence.ranks if (of := _compiled(records)) is not None]
     if not evidence.setting("train.compile") or not found:
@@ -104,12 +110,15 @@ def compiling(figures: Figures) -> Verdict | None:
         f"torch.compile took {rounded(seconds)} s of the {rounded(whole)} s {'planned for' if left else 'of'} this "
         f"run, which has {steps + left:g} steps of {ms(usual)}"
     )
-    # No gain: steps without it were not measured.
+    # The gain is 1 (not predicted), because steps without torch.compile were not measured.
     return Verdict("compiling", seconds / whole, why, replace(first, alternatives=(second,)), 1.0, "high")
 
 
 def _compiled(records: Records) -> tuple[float, float, int, float] | None:
-    """Seconds of compiling, of a usual step, steps so far, seconds of all windows. None: no window after the start."""
+    """Seconds of compiling, seconds of a usual step, number of steps so far, seconds of all windows.
+
+    None if there is no window after the start.
+    """
     begun = {begin.get("ts") for begin in records.begins}
     windows = [w for w in records.windows if w["last"] >= w["first"]]
     later = [_work(w) / steps_of(w) for w in windows if w["ts"] not in begun]
@@ -126,7 +135,7 @@ def _work(window: Mapping[str, Any]) -> float:
 
 
 def length_of(evidence: Evidence) -> dict[str, float]:
-    """Steps (``st``) and epochs (``ep``) of the whole run, as far as known: by the journal, else by train.duration."""
+    """Steps (``st``) and epochs (``ep``) of the whole run, if known: from the journal, else from train.duration."""
     lines = (e for e in reversed(evidence.of("step")) if e.get("epoch") and e.get("step"))
     epoch = next((line["step"] / line["epoch"] for line in lines), None)
     found = _DURATION.fullmatch(str(evidence.setting("train.duration", "")))
@@ -141,7 +150,10 @@ def length_of(evidence: Evidence) -> dict[str, float]:
 
 
 def interval_of(evidence: Evidence, section: str) -> str:
-    """``eval.every`` or ``checkpoint.every``; for ``auto`` the interval that the run chose, or its smallest one."""
+    """``eval.every`` or ``checkpoint.every``; for ``auto``, the interval that the run chose.
+
+    If the journal does not have the chosen interval, the smallest interval between two events stands for it.
+    """
     every = str(evidence.setting(f"{section}.every", "1ep"))
     if every != "auto":
         return every
@@ -163,7 +175,7 @@ def rarer(every: str, factor: float, length: Mapping[str, float], least: int) ->
     now, unit = float(found[1]), found[2]
     wanted, most = now * factor, (length.get(unit) or math.inf) / least
     if wanted > most:
-        # Steps and 10 epochs or more are whole numbers; fewer epochs have two figures.
+        # Round down: to whole steps, to whole epochs from 10 epochs on, else to two significant digits.
         power = 1 if unit == "st" or most >= 10 else 10 ** (1 - math.floor(math.log10(most)))
         wanted = math.floor(most * power) / power
     return (f"{wanted:.12g}{unit}", wanted / now) if wanted >= WORTH * now else None

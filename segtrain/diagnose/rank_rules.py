@@ -10,21 +10,21 @@ from segtrain.diagnose.verdict import Fix, Verdict, ms, rounded
 from segtrain.observe.spans import NO_STEP
 
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind
-BUSY = 0.8  # of the time of a rank's workers: from here on its samples bound its step too
-CROWD = 0.5  # of what a rank is behind
-NETWORK = 0.20  # share of a step that no rank can avoid for the gradients
+BUSY = 0.8  # if the workers of a rank are busy for more than this share of the time, samples bound its step too
+CROWD = 0.5  # if waits for cores are more than this share of a rank's delay, they are its cause
+NETWORK = 0.20  # share of a step for which even the quickest rank may wait for gradients
 
 
 @dataclass(frozen=True)
 class Behind:
-    """A rank, or all those of a host, that the others wait for in every window."""
+    """A slow rank, or a host whose ranks are all slow: the other ranks wait for it in every window."""
 
     slow: Rank
-    host: tuple[Rank, ...]  # all ranks of its host where all of them are slow, else none
-    usual: float  # seconds of a step that the others take by themselves
-    seconds: float
-    phase: str  # in which it differs most from the others
-    awake: bool  # seconds are those in which a rank had a core
+    host: tuple[Rank, ...]  # all ranks of its host if all of them are slow, else empty
+    usual: float  # seconds that the other ranks need for their own work in a step
+    seconds: float  # how much more the slow rank needs
+    phase: str  # the phase in which the slow rank differs most from the others
+    awake: bool  # whether the times exclude waits for a core
 
 
 def rank_verdicts(figures: Figures) -> list[Verdict]:
@@ -38,8 +38,8 @@ def rank_verdicts(figures: Figures) -> list[Verdict]:
 def behind(figures: Figures) -> Behind | None:
     """The slow rank or host; None where all ranks are about as quick, or all wait for samples.
 
-    Other programs that take cores of all ranks hide a slow one, so it is also looked for in the time in which ranks had
-    a core.
+    Other programs that take cores from all ranks can hide a slow rank, so a second search leaves out the time in which
+    a rank had no core.
     """
     if len(figures.ranks) < 2:
         return None
@@ -63,10 +63,10 @@ def _behind(figures: Figures, awake: bool) -> Behind | None:
     if awake:
         least, step = slow.least_awake, slow.step - (slow.cpu_wait or 0.0)
     if seconds <= SLOWER * step or least - usual <= SLOWER / 2 * step:
-        return None  # the second: a rank that is slow now and then shares its core with other programs
+        return None  # The second condition is true for a rank that is slow only while other programs use its cores.
     phase = _slow_phase(slow, others)
     if phase == "wait" and all(rank.busy > BUSY for rank in others):
-        return None  # The rank whose samples come last waits for them, the others for that rank.
+        return None  # All ranks wait for samples: the last rank for its own, and the other ranks for that rank.
     return Behind(slow, host, usual, seconds, phase, awake)
 
 
@@ -107,7 +107,7 @@ def _network(figures: Figures) -> Verdict | None:
         return None
     sent = 2 * (quickest.world - 1) / quickest.world * quickest.bytes_gradient
     moving = max(spent, quickest.shared or 0.0)
-    saved = min(spent, moving / 2)  # of half the bytes; what is hidden already stays hidden
+    saved = min(spent, moving / 2)  # with half the bytes; time that is already hidden saves nothing
     hidden = f" ({1 - spent / moving:.0%} of that hidden behind the backward pass)" if quickest.shared else ""
     larger = Fix(advice="raise train.batch_size with train.accumulate: fewer gradients per image")
     setting = figures.evidence.setting

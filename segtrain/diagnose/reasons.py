@@ -12,8 +12,8 @@ from segtrain.diagnose.differences import Change
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.verdict import Diagnosis, Verdict, rounded
 
-MOVED = 0.10  # share of a predicted step by which a phase must differ from what was predicted
-DEARER = 1.25  # times what a sample took
+MOVED = 0.10  # a phase is a reason if it differs from its prediction by more than this share of the predicted step
+DEARER = 1.25  # samples are a reason if they take at least this many times as long as before
 MODEL = ("model.arch", "model.encoder", "model.options")
 SCENES = ("data.scenes", "data.scene_size", "data.layout", "data.limit")
 LAYOUTS = ("data.root", "data.layout", "data.train_split", "data.limit")
@@ -21,7 +21,7 @@ LAYOUTS = ("data.root", "data.layout", "data.train_split", "data.limit")
 
 @dataclass(frozen=True)
 class TimeShare:
-    """Milliseconds of a mean step or sample before and after a fix; ``predicted``: None where the model cannot tell."""
+    """Milliseconds of a phase of a mean step, or of a stage of a sample. ``predicted``: None without prediction."""
 
     name: str
     before: float
@@ -30,7 +30,10 @@ class TimeShare:
 
 
 def phases(before: Mapping[str, Any], after: Mapping[str, Any], first: Verdict | None) -> tuple[TimeShare, ...]:
-    """Of the facts of two runs, the largest change first; predicted where both make steps of as many images."""
+    """The phases of a step in two runs, the largest change first.
+
+    They have predictions only if a gain was predicted and both runs have equally many ranks and images per step.
+    """
     was, now = ({name: part * facts["step_ms"] for name, part in facts["phases"].items()} for facts in (before, after))
     alike = abs(images(after) / images(before) - 1) < 0.05 and before["ranks"] == after["ranks"]
     expected = _expected(was, first) if first is not None and first.gain > 1.005 and alike else {}
@@ -40,7 +43,7 @@ def phases(before: Mapping[str, Any], after: Mapping[str, Any], first: Verdict |
 
 
 def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeShare, ...]:
-    """Of a sample, in the order in which it is made; empty where one run knows nothing of its samples."""
+    """The stages of a sample in two runs, in order; empty if a run has no figures about its samples."""
     was, now = (facts.get("workers", {}).get("stages_ms", {}) for facts in (before, after))
     if not was or not now:
         return ()
@@ -49,12 +52,15 @@ def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeSha
 
 
 def images(facts: Mapping[str, Any]) -> float:
-    """Of a step of all ranks."""
+    """The number of images in a step of all ranks."""
     return float(facts["images_per_s"] * facts["step_ms"] / 1000)
 
 
 def _expected(was: Mapping[str, float], first: Verdict) -> dict[str, float]:
-    """Milliseconds after the fix: saved first in the phases that it shortens, and the rest in all others alike."""
+    """Expected milliseconds of each phase after the fix.
+
+    The time saved comes first from the phases that the fix shortens, and the rest of it from all others in proportion.
+    """
     left = sum(was.values()) * (1 - 1 / first.gain)
     expected = dict(was)
     shorter = ("wait", "sync") if "data.workers" in first.fix.settings else CAUSES[first.cause].shortens
@@ -68,7 +74,7 @@ def _expected(was: Mapping[str, float], first: Verdict) -> dict[str, float]:
 
 
 def ms_text(value: float) -> str:
-    """Three figures or four; less than the clock can tell is 0."""
+    """Milliseconds with 3 digits, or 4 from 100 ms on; "0" below the precision of the clock."""
     return rounded(value, 4 if value >= 100 else 3) if value >= 0.05 else "0"
 
 
@@ -86,7 +92,7 @@ def incomparable(before: Evidence, after: Evidence, found: Sequence[Change]) -> 
 
 
 def _images(evidence: Evidence) -> str:
-    """The journal's line about the data set without its folder, which may change while the images stay the same."""
+    """The journal's line about the data set. The folder is left out: it may change while the images stay the same."""
     return str(_at_start(evidence, "derived").get("data", "")).partition(": ")[2]
 
 
@@ -144,7 +150,7 @@ def short_runs(before: Diagnosis, after: Diagnosis) -> list[str]:
 
 def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:
     was, now = (of.facts.get("cores_of_others") for of in (before, after))
-    if was is None or now is None or max(was, now) <= CROWD:  # a run without a system profile does not tell
+    if was is None or now is None or max(was, now) <= CROWD:  # None: a run without a system profile
         return []
     return [f"other programs kept {was:.1f} cores busy before and {now:.1f} after"]
 
@@ -162,7 +168,7 @@ def _terms(phases: Sequence[TimeShare]) -> list[str]:
 
 
 def _stages(stages: Sequence[TimeShare]) -> list[str]:
-    """Samples that became more expensive; the prediction assumes that a fix does not do that."""
+    """A sentence if samples became more expensive: the prediction assumes that a fix does not make them so."""
     was, now = sum(term.before for term in stages), sum(term.after for term in stages)
     if not was or now < DEARER * was:
         return []

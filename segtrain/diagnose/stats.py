@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from segtrain.diagnose.bucket_stats import BucketReads, bucket_reads, share_by_size
 from segtrain.diagnose.evidence import Evidence, HostLoad
+from segtrain.diagnose.helper_stats import helped
 from segtrain.diagnose.together import counts_cpu_wait, cpu_wait_of, steps_of, together
 from segtrain.observe.spans import NO_STEP, STAGES, Records
 
 FINAL_PHASES = ("eval", "checkpoint")  # which every run has at its end
 SYNC_PHASES = ("sync", "gradient_sync")  # where a rank waits for others
-CROWDED = 0.9  # of all cores
-ENOUGH = 3  # windows, to leave one out
+CROWDED = 0.9  # share of all cores that are busy
+ENOUGH = 3  # the last window may be left out only if there are at least this many
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,13 @@ class Samples:
     workers: float
     kind: str
     made: float  # samples per step
-    stages: Mapping[str, float]  # wall
+    stages: Mapping[str, float]  # wall seconds of each stage
     cpu: float
     bytes: float
     cpu_wait: float | None  # seconds of ``wall`` in which no core was free; None: not counted
     by_size: float | None  # share of the reading that grows with the bytes read; None: not known
-    threads: float  # CPU time of a worker process as a multiple of its own thread's: libraries start threads
+    threads: float  # CPU time of a worker process as a multiple of its main thread's; above 1: libraries use threads
+    helped: Mapping[str, float] = field(default_factory=dict)  # samples per step that helpers made, by host
 
     @property
     def wall(self) -> float:
@@ -38,10 +41,11 @@ class Samples:
 
 @dataclass(frozen=True)
 class Rank:
-    """Seconds are those of a mean step; ``phases`` add up to ``step``."""
+    """Statistics of one rank. Seconds are those of a mean step; ``phases`` add up to ``step``."""
 
     rank: int
     host: str
+    machine: str  # the type that was rented, "" where the platform does not say it
     device: str
     cores: float  # its share of the host's
     host_cores: int
@@ -55,14 +59,15 @@ class Rank:
     cpu: float  # CPU time of the process
     cpu_wait: float | None  # time in which the loop's thread had no free core, outside ``wait``; None: not counted
     other_cpu: float | None  # CPU time of the loop's thread in the phase ``other``; None: not recorded
-    other_cpu_wait: float | None  # time in that phase in which it had no free core
+    other_cpu_wait: float | None  # time in the phase ``other`` in which the loop's thread had no free core
     fastest: float  # mean step of the fastest window
-    least_own: float  # least mean of ``own`` in a window: the one that other programs disturbed least
-    least_awake: float  # least mean of ``awake`` in a window
+    least_own: float  # mean of ``own`` in the window where it is least: where other programs disturbed least
+    least_awake: float  # mean of ``awake`` in the window where it is least
     least: Mapping[str, float]  # least share of each phase in a window
-    crowded: Mapping[str, Any] | None  # measured slowdown of its passes by threads without a core each (docs/spans.md)
+    crowded: Mapping[str, Any] | None  # measured slowdown of its passes by more threads than cores (docs/spans.md)
     samples: Samples | None
-    shared: float | None  # seconds in which gradients are on their way, hidden behind the backward pass or not
+    shared: float | None  # seconds of gradient communication, including what the backward pass hides
+    bucket: BucketReads | None
 
     @property
     def step(self) -> float:
@@ -70,7 +75,7 @@ class Rank:
 
     @property
     def own(self) -> float:
-        """Seconds of its own work in a step: no waits for others, and nothing that only one rank does now and then."""
+        """Seconds of its own work in a step: without waits for other ranks, log lines, evaluations, and checkpoints."""
         return _own(self.phases)
 
     @property
@@ -117,7 +122,7 @@ class Figures:
     evidence: Evidence = field(repr=False)
     steady: bool  # false: the only windows are those of its start
     wait: float  # seconds of a mean step in which all ranks wait for samples
-    cpu_wait: float | None  # and for a core; None: not counted
+    cpu_wait: float | None  # seconds of a mean step in which all ranks wait for a core; None: not counted
 
     def mean(self, *phases: str) -> float:
         return sum(rank.share(*phases) for rank in self.ranks) / len(self.ranks)
@@ -174,7 +179,7 @@ class Figures:
 
 
 def run_stats(evidence: Evidence) -> Figures | None:
-    """None where no rank has a window yet."""
+    """Statistics of a run; None if no rank has a window yet."""
     steady = all(_steady(records) for records in evidence.ranks)
     known = [(records, _usable(_steady(records) or records.windows, records)) for records in evidence.ranks]
     known = [(records, windows) for records, windows in known if windows]
@@ -185,7 +190,10 @@ def run_stats(evidence: Evidence) -> Figures | None:
 
 
 def _steady(records: Records) -> tuple[dict[str, Any], ...]:
-    """The windows without the first of each process (warm-up) and, if there are enough, the last (final evaluation)."""
+    """The windows except the first of each process, which holds the warm-up.
+
+    If there are enough windows, the last one is left out too if it holds an evaluation or a checkpoint, as at the end.
+    """
     first = {begin.get("ts") for begin in records.begins}
     windows = tuple(window for window in records.windows if window["ts"] not in first)
     closing = len(windows) >= ENOUGH and any(phase in windows[-1]["phases"] for phase in FINAL_PHASES)
@@ -193,7 +201,7 @@ def _steady(records: Records) -> tuple[dict[str, Any], ...]:
 
 
 def _usable(windows: Sequence[Mapping[str, Any]], records: Records) -> list[dict[str, Any]]:
-    """Windows with steps, none where no time has passed."""
+    """The windows that contain steps; empty if they cover no time."""
     found = [_without_the_end(w, records) for w in windows if w["last"] >= w["first"]]
     return found if sum(sum(w["phases"].values()) for w in found) > 0 else []
 
@@ -218,6 +226,7 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
     return Rank(
         rank=records.rank,
         host=str(begin.get("host", "")),
+        machine=str(begin.get("machine", "")),
         device=str(begin.get("device", "cpu")),
         cores=cores / here,
         host_cores=cores,
@@ -238,6 +247,7 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         least={p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows) for p in phases},
         crowded=begin.get("crowded"),
         shared=statistics.median(gradients) if gradients else None,
+        bucket=bucket_reads(windows),
         samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps, knows_waits),
     )
 
@@ -247,7 +257,8 @@ def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, A
         return dict(window)
     phases = {phase: s for phase, s in window["phases"].items() if phase not in FINAL_PHASES}
     kept = sum(phases.values()) / max(1e-9, sum(window["phases"].values()))
-    return {**window, "phases": phases, "cpu_s": kept * window.get("cpu_s", 0.0)}  # as if all phases computed alike
+    # The CPU time is divided as if all phases used the CPU equally.
+    return {**window, "phases": phases, "cpu_s": kept * window.get("cpu_s", 0.0)}
 
 
 def _samples(work: list[Mapping[str, Any]], steps: int, knows_waits: bool) -> Samples | None:
@@ -267,18 +278,13 @@ def _samples(work: list[Mapping[str, Any]], steps: int, knows_waits: bool) -> Sa
         bytes=sum(w.get("bytes", 0) for w in work) / made,
         cpu_wait=sum(w.get("cpu_wait_s", 0.0) for w in work) / made if knows_waits else None,
         threads=max(1.0, of_processes / cpu) if cpu else 1.0,
+        helped=helped(work, steps),
         by_size=_by_size([w for w in work if isinstance(w.get("reads"), dict)]),
     )
 
 
 def _by_size(work: list[Mapping[str, Any]]) -> float | None:
-    """Share of reading that grows with size: the slope of a line through (bytes, seconds) of every read.
-
-    Masks are much smaller than images, which makes the slope reliable. None where all reads have about the same size.
-    """
+    """Share of the read time that grows with the bytes read. Masks and images differ enough in size to tell."""
     n, bb, bt = (sum(w["reads"].get(key, 0.0) for w in work) for key in ("count", "bytes2", "bytes_s"))
     b, t = sum(w.get("bytes", 0) for w in work), sum(w.get("seconds", {}).get("read", 0.0) for w in work)
-    if n < 8 or not t or bb * n < 1.1 * b * b:
-        return None
-    slope = (n * bt - b * t) / (n * bb - b * b)
-    return min(1.0, max(0.0, slope * b / t))
+    return share_by_size(n, b, t, bb, bt)

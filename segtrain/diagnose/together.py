@@ -1,13 +1,13 @@
 """Waits of all ranks of a run together, for samples and for cores: when one rank waits, the others wait for it.
 
 A rank that has its samples waits in ``sync`` for the rank whose samples are late, and in the next step it may be the
-other way around. So the wait of a step is that of its slowest rank, not the mean and not that of any one rank. Windows
-hold sums over steps, and a sum of greatest values has three bounds:
+other way around. So the wait of a step is the longest wait of any rank in this step, not the mean and not the wait of
+one fixed rank. Windows hold only sums over steps, so the sum of these longest waits is estimated from three bounds:
 
-the greatest sum of a rank <= sum of the greatest <= the sum over ranks,
+the largest sum of one rank <= the sum of the longest waits <= the sum over all ranks,
 
-and no rank can have waited for others longer than its ``sync`` (or, for a rank that was late in its passes,
-``gradient_sync``) lasted.
+and no rank can have waited for the samples of others longer than its ``sync`` lasted. Nor can it have waited for ranks
+without a core longer than its ``sync`` and its ``gradient_sync`` lasted together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Windows = Sequence[Mapping[str, Any]]
 
 
 def together(ranks: Sequence[Windows]) -> tuple[float, float | None]:
-    """Seconds of a mean step in which ranks, given by windows, wait for samples, and for a core (None: not counted)."""
+    """Seconds of a mean step in which the ranks wait for samples, and for a core (None: not counted).
+
+    ``ranks``: the windows of each rank.
+    """
     steps = wait = held = 0.0
     for block in _blocks(ranks):
         waits, syncs, gradient_syncs, cpu_waits = zip(*map(_means, block))
@@ -34,12 +37,12 @@ def together(ranks: Sequence[Windows]) -> tuple[float, float | None]:
 
 
 def _slowest(own: Sequence[float], most: Iterable[float]) -> float:
-    """Sum of the greatest values, from each rank's own sum and from the most that its waiting for others allows."""
+    """Estimate of the sum of the longest waits. ``own``: the sum of each rank. ``most``: upper bounds, by rank."""
     return max(max(own), min(sum(own), min(most)))
 
 
 def _blocks(ranks: Sequence[Windows]) -> list[list[Windows]]:
-    """Windows of each rank, cut where a window of every rank ends; all in one block if there is no such place."""
+    """Blocks of windows, by rank. A block ends at a step at which a window of every rank ends, if there is one."""
     ends = sorted(set.intersection(*({w["last"] for w in windows} for windows in ranks))) or [float("inf")]
     return [
         [[w for w in windows if before < w["last"] <= end] for windows in ranks]
@@ -63,7 +66,7 @@ def counts_cpu_wait(windows: Windows) -> bool:
 
 
 def cpu_wait_of(window: Mapping[str, Any]) -> float:
-    """Seconds of waiting for a core that belong to steps, at most the time that there was."""
+    """Seconds for which the steps of a window waited for a core, at most the time that they took."""
     phases = window["phases"]
     awake = sum(s for phase, s in phases.items() if phase != "wait")
     inside = awake - sum(phases.get(phase, 0.0) for phase in NO_STEP)

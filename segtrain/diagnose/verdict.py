@@ -23,7 +23,7 @@ class Fix:
 
     @property
     def choices(self) -> tuple[Fix, ...]:
-        """This one and its alternatives, each by itself, the best first."""
+        """This fix without its alternatives, then each alternative: the best first."""
         return (Fix(self.settings, self.advice), *self.alternatives)
 
     @property
@@ -43,7 +43,7 @@ class Fix:
         return "; or: ".join(choice.text for choice in self.choices)
 
     def without(self, same: Callable[[str, Any], bool]) -> Fix:
-        """The fix without settings that are so already, and without choices of which nothing is left."""
+        """The fix without settings for which ``same`` is true, and without choices that have no settings left."""
         kept = [
             Fix({key: value for key, value in choice.settings.items() if not same(key, value)}, choice.advice)
             for choice in self.choices
@@ -59,7 +59,7 @@ class Fix:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``cause``: its key in the table of causes. ``share``: of the run's time that is lost to it, 0 to 1.
+    """A cause that was found. ``cause``: its key in the table of causes. ``share``: share of time lost to it, 0 to 1.
 
     ``gain``: predicted speed with the fix as a multiple of the present one; 1 where nothing is predicted.
     """
@@ -77,7 +77,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """``bound``: a cause, ``healthy``, or ``unknown``. ``verdicts``: worst first. ``facts``: the figures for it."""
+    """``bound``: a cause, ``healthy``, or ``unknown``. ``verdicts``: worst first. ``facts``: figures behind them."""
 
     bound: str
     verdicts: tuple[Verdict, ...] = ()
@@ -85,7 +85,7 @@ class Diagnosis:
 
     @property
     def proposed(self) -> Verdict | None:
-        """The first verdict that a change of the run can fix; that of other programs only if it is the only one."""
+        """The first verdict that a change of the run can fix. If the only verdict is on other programs, that one."""
         own = [verdict for verdict in self.verdicts if verdict.cause != OTHER_PROGRAMS]
         return next(iter([*own, *self.verdicts]), None)
 
@@ -94,7 +94,7 @@ class Diagnosis:
 
 
 def rounded(value: float, digits: int = 3) -> str:
-    """That many figures, a large number without an exponent: ``1,190``."""
+    """``value`` with ``digits`` significant digits; large numbers without an exponent: ``1,190``."""
     return f"{float(f'{value:.{digits}g}'):,.12g}"
 
 

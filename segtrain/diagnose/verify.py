@@ -1,4 +1,4 @@
-"""Comparison of a run with the one that repeats it with the fix: the predicted gain against the measured one."""
+"""Comparison of a run with a second run that has the proposed fix: the predicted gain against the measured gain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from segtrain.runs.folder import settings_of
 
 HELD = 0.25  # relative error that a predicted gain may have
 MOST_BESIDE = 36  # newest neighboring folders whose settings are read
-MOST_SETTINGS = 4  # of a fix
+MOST_SETTINGS = 4  # settings in which a run and its repetition with a fix may differ
 MOST_DIAGNOSED = 3
 _RANK = {EXACT: 3, MORE: 2, PART: 1, WORDS: 0, NONE: 0}
 
@@ -56,7 +56,7 @@ class Side:
 class Verification:
     before: Side
     after: Side
-    swapped: bool  # the runs were named in the other order
+    swapped: bool  # the user named ``after`` first
     changes: tuple[Change, ...]
     fix: Fix | None  # the choice that the runs are compared with; None where nothing was proposed
 
@@ -107,7 +107,7 @@ class Verification:
 
     @property
     def held(self) -> bool | None:
-        """None where nothing was predicted, or these runs do not test the prediction."""
+        """Whether the prediction held. None if nothing was predicted, or if these runs do not test the prediction."""
         return abs(self.off) <= HELD if self.off is not None and self.tested else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def side(run: Path, say: Callable[[str], None], shown: str = "") -> Side:
 
 
 def compare(one: Side, other: Side) -> Verification:
-    """The run with the fix is recognized by its settings, otherwise it is the later one."""
+    """Compare two runs. The run whose settings fit the fix better is ``after``; if they fit equally, the later run."""
     there, back = (_closest(*pair) for pair in ((one, other), (other, one)))
     ranks = [_RANK[fit(found)] if fix else _RANK[NONE] for fix, found in (there, back)]
     swapped = ranks[1] > ranks[0] or (ranks[1] == ranks[0] and other.began < one.began)
@@ -157,14 +157,14 @@ def compare(one: Side, other: Side) -> Verification:
 
 
 def _closest(before: Side, after: Side) -> tuple[Fix | None, tuple[Change, ...]]:
-    """The choice of the proposed fix that is closest to the run after, and the changes seen from it."""
+    """Which choice of the fix proposed for ``before`` is closest to ``after``, and the changes compared with it."""
     choices = before.first.fix.choices if before.first else ()
     pairs = [(choice, _changes(before, after, choice.settings)) for choice in choices]
     return max(pairs, key=lambda pair: _RANK[fit(pair[1])], default=(None, _changes(before, after, {})))
 
 
 def _changes(before: Side, after: Side, proposed: Mapping[str, Any]) -> tuple[Change, ...]:
-    """The changes; none where a copy has no config.yaml, so that they are not known."""
+    """The changes between two runs; empty if one of them has no config.yaml, because then they are not known."""
     configs = before.evidence.config, after.evidence.config
     return changes(*configs, proposed) if all(configs) else ()
 

@@ -16,7 +16,7 @@ NO_REASON = "the figures do not say why"
 
 
 def page(found: Verification) -> str:
-    """Text: whether the prediction held, the two runs, the fix, the gain, why not, and the parts of a step."""
+    """Text: whether the prediction held and if not why, the two runs, the fix, the gain, and the parts of a step."""
     before, after = found.before, found.after
     lines = [f"{after.shown} after {before.shown}: {outcome(found)}", ""]
     width = max(len(before.shown), len(after.shown))
@@ -26,7 +26,7 @@ def page(found: Verification) -> str:
     parts += [("why", text) for text in why(found)]
     if found.swapped:
         reason = "it has the fix" if found.fit in (EXACT, MORE, PART) else "it began later"
-        parts.append(("order", f"{after.shown} was named first, and is the run after: {reason}"))
+        parts.append(("order", f"{after.shown} was named first, but is taken as the run after the fix: {reason}"))
     parts += [("note", text) for text in notes(found)]
     for first in after.found.verdicts[:1]:
         more = f", about {first.gain:.2f}x faster again" if first.gain > 1.05 else ""
@@ -116,14 +116,14 @@ def settings(found: Verification) -> str:
 
 
 def why(found: Verification) -> Sequence[str]:
-    """The reasons, where the prediction did not hold, or runs without a prediction differ."""
+    """The reasons, if the prediction did not hold, or if there was no prediction but the speeds differ; else empty."""
     alone = found.predicted is None and not found.apart and abs(found.measured - 1) > HELD
     return found.reasons or (NO_REASON,) if found.held is False or alone else ()
 
 
 def notes(found: Verification) -> list[str]:
     """What to know about the figures even where the prediction held."""
-    if why(found):  # The reasons say it.
+    if why(found):  # The reasons already contain these notes.
         return []
     said = [f"{key} differs: {was} before, {now} after" for key, (was, now) in found.environment.items()]
     if "ranks" in found.environment:

@@ -12,16 +12,16 @@ from segtrain.diagnose.cores_rules import CROWD
 from segtrain.diagnose.verdict import HEALTHY, Diagnosis, rounded
 
 WIDTH = 110
-# Share of the cores that a run may use from which on the few that other programs take are no cause.
+# A run that uses at least this share of its cores is as fast as they allow, even if other programs use a few.
 BUSY = 0.85
-WORTH = 1.25  # gain
+WORTH = 1.25  # gain above which cheaper samples are mentioned
 
 
 def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "") -> str:
     """Text: what bounds the run, each cause with its evidence and fix, and commands that try the first fix.
 
-    ``earlier``: the line about an earlier run that predicted this one. ``shown``: where the copy ``run`` was fetched
-    from; then there are no commands, because the run trains elsewhere.
+    ``earlier``: the line about an earlier run whose diagnosis predicted the speed of this one. ``shown``: the place
+    from which the copy in ``run`` was fetched; then there are no commands, because the run trains elsewhere.
     """
     lines = [f"{shown or run}: {headline(found)}"]
     if "step_ms" in found.facts:
@@ -34,11 +34,32 @@ def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "
         gain = f"about {verdict.gain:.2f}x faster, predicted by the model of a step"
         for head, text in (("why", verdict.evidence), *do, ("gain", gain if verdict.gain > 1.005 else "not predicted")):
             lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {head:<5}", subsequent_indent=" " * 8)
+    lines += _ways(found)
     return "\n".join(lines if shown else lines + _try(run, found))
 
 
+def _ways(found: Diagnosis) -> list[str]:
+    """A table of ways to make the run faster, with the cost of the same work; empty if no prices are known."""
+    known = found.facts.get("remedies")
+    if not known:
+        return []
+    now = f"now: {known['machine']}, ${known['price']:g}/h"
+    lines = ["", f"ways to more speed, the cheapest for the same work first ({now}):"]
+    for way in known["ways"]:
+        price = f"${way['price']:.4g}/h"
+        speed = f"{'up to ' * way['most']}{way['gain']:.2f}x"
+        lines += textwrap.wrap(
+            f"{speed:>11}  {price:>9}  {100 * (way['cost'] - 1):+4.0f} % cost  {way['name']}",
+            WIDTH, initial_indent="  ", subsequent_indent=" " * 38,
+        )  # fmt: skip
+    return lines + ([f"  {known['note']}"] if known["note"] else [])
+
+
 def _try(run: Path, found: Diagnosis) -> list[str]:
-    """Commands that train with each choice of the first fix, and compare. None for advice and without a config."""
+    """Commands that train with each choice of the first fix, and compare the runs.
+
+    Empty if the fix is only advice, or if the run has no config.yaml.
+    """
     first = found.proposed
     choices = [choice.words for choice in first.fix.choices if choice.settings] if first else []
     if not choices or not (run / "config.yaml").is_file():
@@ -64,7 +85,7 @@ def headline(found: Diagnosis) -> str:
 
 
 def line(found: Diagnosis) -> str:
-    """One line, for a run that waits for its samples and for the end of a run."""
+    """The diagnosis in short, for the console: while a run waits for its samples, and at the end of a run."""
     if not found.verdicts:
         return headline(found)
     first = found.verdicts[0]
@@ -73,7 +94,7 @@ def line(found: Diagnosis) -> str:
 
 
 def closing(found: Diagnosis, run: Path) -> str:
-    """``line`` for the end of a run; only its speed where it has too few cores, which is no fault of the run."""
+    """``line`` for the end of a run. If cores are too few, a line about the speed: the run is not at fault then."""
     if found.bound != "too-few-cores":
         return line(found)
     cores, first = found.facts["cores"], found.verdicts[0]
@@ -94,6 +115,13 @@ def _step(found: Diagnosis) -> str:
     others = facts.get("cores_of_others", 0.0)
     if others > CROWD:
         text += f"\n  other programs kept {others:.1f} cores busy meanwhile"
+    bucket = facts.get("bucket", {})
+    if bucket.get("retries"):
+        text += f"\n  the bucket failed {bucket['failures']}; retries took {rounded(bucket['retry_s'])} s, and "
+        text += f"the other requests {rounded(bucket['seconds'])} s"
+    if bucket.get("late"):
+        text += f"\n  the bucket answered {bucket['late']:,} of {bucket['requests']:,} requests so late "
+        text += "that they were sent a second time"
     if not facts["steady"]:
         text += "\n  the run is so short that these figures include its start"
     return text

@@ -17,7 +17,7 @@ from segtrain.memory import memory_free, memory_limit
 LEAST_SHM = 64 << 20  # Docker's default, which is too small
 LEAST_CACHE = 1 << 30
 LEAST_FILES = 1024
-SECONDS = 0.25  # CPU time to measure a decoder
+SECONDS = 0.25  # of CPU time for the measurement of a decoder
 PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
@@ -128,9 +128,9 @@ def decoders() -> Iterator[CheckLine]:
 
 
 def _tried(switch: str) -> dict[str, object] | str:
-    """What ``segtrain.bench.quick`` measures with this SEGTRAIN_NATIVE ("" equals unset), or an error message."""
+    """The results of ``segtrain.bench.quick`` with this SEGTRAIN_NATIVE ("": as if unset), or an error message."""
     try:
-        # It needs OpenCV, which may be missing.
+        # Imported here, because it needs OpenCV, which may be missing.
         from segtrain.bench.child import child
 
         with tempfile.TemporaryDirectory(prefix="segtrain-bench-") as scratch:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.observe.trackers import TRACKERS
+from segtrain.terminal import counted
 
 LEAST_PYTHON = (3, 10)
 NEEDED = {  # package -> minimum version, as in pyproject.toml
@@ -28,7 +29,7 @@ NEEDED = {  # package -> minimum version, as in pyproject.toml
     "safetensors": "0.4",
     "tensorboard": "2.12",
 }
-OPTIONAL = {  # package -> extra, purpose
+OPTIONAL = {  # package -> (extra of segtrain that installs it, its purpose)
     "albumentations": ("albumentations", "custom augmentation (data.transforms)"),
     "onnx": ("export", "ONNX files"),
     "onnxruntime": ("export", "verifying ONNX files"),
@@ -40,7 +41,7 @@ OPTIONAL = {  # package -> extra, purpose
 }
 OPENCV = ("opencv-python-headless", "opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")
 FATAL = ("torch", "numpy", "pillow", "pydantic", "pyyaml", "safetensors")  # no run starts without these
-SECONDS = 20.0  # time for torch to open the GPU
+SECONDS = 20.0  # time limit for the process in which torch looks for GPUs
 
 _SEE_GPU = """
 import torch
@@ -76,7 +77,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def needed() -> Iterator[CheckLine]:
-    """One line if all required packages are installed, else one for each that is not."""
+    """One line if all required packages are installed, else one line per missing or outdated package."""
     wrong = [name for name, least in NEEDED.items() if numbers(version(name) or "0") < numbers(least)]
     for package in wrong:
         least, fix = NEEDED[package], f"pip install '{package}>={NEEDED[package]}'"
@@ -89,7 +90,10 @@ def needed() -> Iterator[CheckLine]:
 
 
 def built_for_cuda(package: str = "torch") -> str | None:
-    """The CUDA version that torch or torchvision was built for, read from its files. "": a CPU build. None: unknown."""
+    """The CUDA version that torch or torchvision was built for, read from its files.
+
+    Returns "" for a CPU build, and None if the version is unknown.
+    """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return None
@@ -105,7 +109,7 @@ def built_for_cuda(package: str = "torch") -> str | None:
 
 
 def driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str:
-    """The version of the NVIDIA driver. "" without a driver."""
+    """The version of the NVIDIA driver. "" without a driver, "?" if the file names no version."""
     try:
         found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", proc.read_text())
     except OSError:
@@ -114,7 +118,7 @@ def driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 
 def gpu(files: list[str]) -> CheckLine:
-    """The build of torch, and whether it can use the GPUs. ``files``: device files of the GPUs."""
+    """Check whether the installed build of torch can use the GPUs. ``files``: device files of the GPUs."""
     found = version("torch")
     if found is None:
         return CheckLine(NOTE, "gpu", "not checked without torch")
@@ -122,11 +126,12 @@ def gpu(files: list[str]) -> CheckLine:
     built = f"torch {found} for CUDA {cuda}" if cuda else f"torch {found}"
     if not files:
         return CheckLine(OK, "gpu", f"{built}; no NVIDIA GPU: training runs on the CPU")
+    gpus = counted(len(files), "NVIDIA GPU")
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1"):
-        return CheckLine(NOTE, "gpu", f"{built}; CUDA_VISIBLE_DEVICES hides {len(files)} GPUs", "unset it to use them")
+        return CheckLine(NOTE, "gpu", f"{built}; CUDA_VISIBLE_DEVICES hides {gpus}", "unset it to use them")
     if cuda == "":
         fix = "install a CUDA build of torch that fits the driver: pytorch.org/get-started"
-        return CheckLine(PROBLEM, "gpu", f"{built} is a CPU build, but there are {len(files)} NVIDIA GPUs", fix)
+        return CheckLine(PROBLEM, "gpu", f"{built} is a CPU build, but this host has {gpus}", fix)
     try:
         command = [sys.executable, "-c", _SEE_GPU]
         seen = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS).stdout.strip()
@@ -134,12 +139,15 @@ def gpu(files: list[str]) -> CheckLine:
         return CheckLine(PROBLEM, "gpu", f"{built}: the GPU did not answer in {SECONDS:.0f} s", "run nvidia-smi")
     if not seen:
         fix = f"driver {driver() or 'missing'}: install one for CUDA {cuda}, or a torch build for an older CUDA"
-        return CheckLine(PROBLEM, "gpu", f"{built} cannot use the {len(files)} GPUs", fix)
+        return CheckLine(PROBLEM, "gpu", f"{built} cannot use {gpus}", fix)
     return CheckLine(OK, "gpu", f"{built}, driver {driver()}: {seen}")
 
 
 def torchvision() -> Iterator[CheckLine]:
-    """A CUDA build of torchvision with a CPU build of torch (or the reverse) fails at import: no torchvision::nms."""
+    """Report a problem if torch and torchvision are builds for different targets (the CPU, or a version of CUDA).
+
+    In that case, importing torchvision fails.
+    """
     torch, vision = version("torch") or "", version("torchvision") or ""
     local = [found.partition("+")[2] for found in (torch, vision)]
     if torch and vision and all(local) and local[0] != local[1]:

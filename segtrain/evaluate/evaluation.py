@@ -1,11 +1,12 @@
-"""Evaluation of a model on a split: the same score to the bit on any number of ranks.
+"""Evaluation of a model on a split, with bitwise identical scores on any number of ranks.
 
-Every image counts once, in int64. The data set alone puts images into groups of one size (``eval_groups``), and rank r
-takes groups r, r + world, ... So each forward pass sees the same tensor on any number of ranks, and the order of the
-sum cannot matter. The loop holds no collective, so no rank waits for another. One sum over the ranks ends it. It also
-carries how often each image was seen, its scores, whether its logits were finite, and whether a rank failed.
+Each image is counted once, with integers (int64), whose sum does not depend on the order. Batches have images of equal
+size (``eval_groups``) and do not depend on the number of ranks; rank r takes batches r, r + world_size, ... So each
+forward pass sees the same tensor on any number of ranks. The loop calls no collective, so no rank waits for another.
+One all-reduce follows the loop. It also carries how often each image was seen, its scores, whether its logits were
+finite, and whether a rank failed.
 
-Equality to the bit needs the same kernels on every rank: the same number of threads and the same kind of device.
+Bitwise equality needs the same kernels on every rank: the same number of threads and the same kind of device.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from segtrain import config
 from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.labels.space import LabelSpace
-from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, EvalLoader, normalize
+from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, EvalLoader, image_sizes, normalize
 from segtrain.data.order import eval_groups
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
@@ -32,26 +33,26 @@ from segtrain.evaluate.tiles import Forward, Size, View, nearest, predict_ids, r
 from segtrain.metrics import Scores, confusions, nonfinite_logits, refuse_unknown
 from segtrain.observe.pictures import Sample
 
-# Batches between two reads of the device.
+# Batches between two copies of results from the device to the host.
 _AT_ONCE = 64
 Predict = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``evaluate`` found; scores, confusion, protocol and scores of images are the same on every rank."""
+    """Result of ``evaluate``. ``scores``, ``confusion``, ``protocol``, and ``images`` are the same on every rank."""
 
     scores: Scores
     confusion: np.ndarray  # int64 (C, C), rows: truth, columns: prediction
-    protocol: dict[str, Any]  # see ``protocol``; protocol["line"] is for people
+    protocol: dict[str, Any]  # see the function ``protocol``; protocol["line"] is a readable summary
     images: ImageScores
     pictures: tuple[Sample, ...] = ()  # on rank 0
     worst: tuple[Sample, ...] = ()  # on rank 0, the worst first
     best: tuple[Sample, ...] = ()  # on rank 0, the best first
-    seconds: float = field(default=0.0, compare=False)  # this rank's own time in the loop
+    seconds: float = field(default=0.0, compare=False)  # time of this rank until the all-reduce
 
     def to_dict(self) -> dict[str, Any]:
-        """The scores (fractions), and under ``protocol`` how they were made, as values for JSON."""
+        """The scores as fractions, the protocol, and the seconds, as values for JSON."""
         return {**self.scores.to_dict(), "protocol": self.protocol, "seconds": round(self.seconds, 3)}
 
 
@@ -75,12 +76,12 @@ def evaluate(
 ) -> Evaluation:
     """Score ``model`` on ``dataset`` (see ``data.datasets``). Every rank calls it, and every rank gets the scores.
 
-    model: the bare module, because the forward of DDP and FSDP holds collectives. A sharded model must be gathered.
+    model: the plain module, because the forward passes of DDP and FSDP call collectives. Gather a sharded model first.
     all_reduce: sums an int64 tensor over the ranks and returns it; called once, even after an error.
     base_scale: ``data.base_scale`` of the training; see ``tiles.View.of``.
     pool: workers that read the images, instead of ``workers`` threads.
     pictures: number of images, evenly spread over the split, that rank 0 returns with their predictions.
-    extremes: number of the worst and of the best images that rank 0 also returns.
+    extremes: rank 0 also returns this many of the worst images, and as many of the best.
     An error on one rank is raised on every rank, so that no rank waits forever.
     """
     start, device = time.perf_counter(), torch.device(device)
@@ -91,10 +92,10 @@ def evaluate(
     with _evaluating(model), torch.inference_mode():
         predict = _predictor(_forward(model, device, precision), view, settings.size, device, channels_last)
         try:
-            sizes = [dataset.size(index) for index in range(len(dataset))]
+            sizes = image_sizes(dataset)
             groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
             pin = device.type == "cuda"
-            with EvalLoader(dataset, groups, workers, prefetch, pin_memory=pin, pool=pool) as loader:
+            with EvalLoader(dataset, groups, workers, prefetch, pin_memory=pin, pool=pool, sizes=sizes) as loader:
                 shown = _loop(predict, DeviceFeed(loader, device), tally, dataset, wanted)
             tally.settle()
         except Exception as error:
@@ -115,7 +116,7 @@ def evaluate(
 
 
 def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wanted: list[int]) -> dict[int, Sample]:
-    """Add this rank's images to ``tally``; returns pictures of the wanted ones. Holds no collective."""
+    """Add this rank's images to ``tally``, and return pictures of the images in ``wanted``. Calls no collective."""
     shown: dict[int, Sample] = {}
     for _, (indices, images, masks) in batches:
         truth, guess, nonfinite = predict(images, masks)
@@ -129,28 +130,29 @@ def _loop(predict: Predict, batches: DeviceFeed, tally: _Tally, dataset: Any, wa
 
 
 class _Tally:
-    """Confusion int64 (C, C) on the device; of each image: times seen, whether its logits are nonfinite, its scores."""
+    """Results of this rank: a confusion matrix int64 (C, C) on the device, and a row of numbers for each image."""
 
     def __init__(self, labels: LabelSpace, images: int, device: torch.device) -> None:
         classes, self._ignore_index = labels.num_classes, labels.ignore_index
         self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
-        # Times seen, whether a logit was not finite, then ``packed``: zero where not seen.
+        # A row per image: how often it was seen, whether a logit was not finite, and its ``packed`` scores.
+        # The row of an image that this rank has not seen is all 0.
         self.images = torch.zeros(images, 2 + FIELDS, dtype=torch.int64)
         self._fresh: list[tuple[list[int], Tensor]] = []
-        # Unknown ids are looked for at once on a CPU, on a GPU only where it is waited for anyway.
+        # On a CPU, unknown ids raise at once. On a GPU they raise in ``settle``, which waits for the GPU anyway.
         self._unread: list[Tensor] | None = [] if device.type == "cuda" else None
 
     def add(self, indices: Any, truth: Tensor, guess: Tensor, nonfinite: Tensor) -> None:
         tables = confusions(guess, truth, len(self.confusion), self._ignore_index, self._unread)
         self.confusion += tables.sum(0)
-        # In one tensor, so that ``settle`` waits once.
+        # All numbers are in one tensor, so that ``settle`` copies them to the host at once.
         found = torch.cat([counts(tables).flatten(1), nonfinite[:, None]], 1)
         self._fresh.append(([int(index) for index in indices], found))
         if len(self._fresh) >= _AT_ONCE:
             self.settle()
 
     def settle(self) -> None:
-        """Score the images added since the last call. Waits for the device, so not called for each image."""
+        """Score the images added since the last call. Waits for the device, so ``add`` rarely calls it."""
         if not self._fresh:
             return
         if self._unread is not None:
@@ -166,7 +168,10 @@ class _Tally:
     def sum_over_ranks(
         self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None
     ) -> tuple[np.ndarray, ImageScores, list[int]]:
-        """Returns the confusion, the scores, and the images with nonfinite logits. The only collective."""
+        """The confusion matrix, the image scores, and the indices of images with nonfinite logits, of all ranks.
+
+        Calls the only collective of the evaluation. Raises ``failure``, or DataError if another rank has failed.
+        """
         failed = torch.tensor([failure is not None], dtype=torch.int64)
         own = torch.cat([self.images.flatten(), failed])
         message = torch.cat([self.confusion.flatten(), own.to(self.confusion.device)])
@@ -177,7 +182,7 @@ class _Tally:
             ranks = int(message[-1])
             why = f"the evaluation failed on {ranks} other rank{'s' * (ranks > 1)}: see the error message there"
             error = DataError(why, code="other-rank-failed", ranks=ranks)
-            # That rank reports the cause.
+            # The rank that failed reports the cause.
             error.silent = True
             raise error
         images = message[self.confusion.numel() : -1].view_as(self.images).numpy()
@@ -192,10 +197,11 @@ class _Tally:
 
 
 def _predictor(forward: Forward, view: View, size: Size | None, device: torch.device, channels_last: bool) -> Predict:
-    """Map images uint8 (n, H, W, 3) and masks (n, H, W) to truth, predicted ids, and nonfinite (n,) on the device.
+    """A function that maps images uint8 (n, H, W, 3) and masks (n, H, W) to (truth, predicted ids, nonfinite).
 
-    Truth (resized by nearest) and ids are (n, h, w) at ``size``, or without it at the size of the masks.
-    ``nonfinite``: whether a logit of the image is NaN or infinite.
+    All three are on the device. Truth and ids have the shape (n, h, w), where (h, w) is ``size``, or the size of the
+    masks if ``size`` is None. Truth is resized by nearest neighbor. nonfinite is bool (n,), and says for each image
+    whether a logit is NaN or infinite.
     """
 
     def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,10 +227,10 @@ def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
 
 @contextlib.contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; afterwards each layer has its own mode again, as a frozen batch norm needs it.
+    """Put the model in evaluation mode. Afterwards, restore the mode of each layer: a frozen batch norm has its own.
 
-    cuDNN does not benchmark its kernels: that would take seconds for each image size, and the choice depends on
-    timings, so that the last bits of a logit could differ between ranks.
+    Turns off the benchmark mode of cuDNN, which would take seconds for each image size. Its timings could also lead
+    ranks to different kernels, whose logits differ in the last bits.
     """
     modes = [(module, module.training) for module in model.modules()]
     benchmark = torch.backends.cudnn.benchmark
@@ -245,7 +251,7 @@ def _spread(count: int, wanted: int) -> list[int]:
 
 
 def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor) -> Sample:
-    """One image (1, H, W, 3) with truth and prediction (1, h, w), all at (h, w)."""
+    """A ``Sample`` of an image (1, H, W, 3), resized to (h, w), with its truth and prediction (1, h, w)."""
     size = (truth.shape[-2], truth.shape[-1])
     pixels = resize(image.permute(0, 3, 1, 2).float(), size).permute(0, 2, 3, 1)[0].round().clamp(0, 255)
     arrays = [part.to(torch.uint8).cpu().numpy() for part in (pixels, guess[0], truth[0])]
@@ -253,10 +259,10 @@ def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tens
 
 
 def protocol(dataset: Any, size: Size | None, view: View, sizes: list[Size], precision: str) -> dict[str, Any]:
-    """All that a score depends on besides the weights, as plain values, and one ``line`` of it for people.
+    """Everything that a score depends on, except the weights, as plain values. ``line`` is a readable summary.
 
-    Two scores can be compared only if their protocols are equal. ``size``: None if each mask has its own.
-    ``labels_resized``: whether masks were resized to it. The line reads:
+    Two scores can be compared only if their protocols are equal. In the result, ``size`` is None if the masks have
+    different sizes, and ``labels_resized`` says whether masks were resized. Example of ``line``:
     ``11 classes, void 255 ignored, 360x480, whole image, scale 1, no flip, fp32, camvid val: 101 images #3fa92c``.
     """
     own = {tuple(size) for size in sizes}

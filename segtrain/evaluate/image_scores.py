@@ -1,4 +1,4 @@
-"""Scores of single images, each from its own counts of pixels."""
+"""Scores of single images, each computed from the pixel counts of that image."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from torch import Tensor
 
 from segtrain.observe.image_table import ImageRow
 
-# int64 values per image: hits, pixels, bits of the mIoU, worst class, bits of its IoU.
+# Number of int64 values per image: correct pixels, valid pixels, mIoU, worst class, and IoU of the worst class.
+# The two IoU values are floats, whose bits are stored as int64.
 FIELDS = 5
 
 
 @dataclass(frozen=True)
 class ImageScores:
-    """One value per image, in the order of the split; the same to the bit on any number of ranks.
+    """One value per image, in the order of the split; bitwise identical on any number of ranks.
 
-    ``miou`` is the mean IoU over the classes in the truth or the prediction of the image: what ``Scores`` gives for the
-    confusion of this image alone. Their mean is not the mIoU of the split, which adds up all images first.
-    ``worst`` is the class with the lowest IoU in the image, of equal ones the one with the most pixels. NaN and -1 if
-    all of the image is void.
+    ``miou`` is the mean IoU over the classes in the truth or the prediction of the image, as ``Scores`` computes it
+    from the confusion of this image. The mean of these values is not the mIoU of the split, which adds up all
+    confusions first. ``worst`` is the class with the lowest IoU in the image; on a tie, the class with the largest
+    union of truth and prediction. If all pixels are void, the scores are NaN and ``worst`` is -1.
     """
 
     miou: np.ndarray  # float64 (N,)
-    accuracy: np.ndarray  # float64 (N,), of pixels
-    pixels: np.ndarray  # int64 (N,), valid ones
+    accuracy: np.ndarray  # float64 (N,), share of the valid pixels that are correct
+    pixels: np.ndarray  # int64 (N,), valid pixels
     worst: np.ndarray  # int64 (N,)
     worst_iou: np.ndarray  # float64 (N,)
 
     def ranked(self) -> list[int]:
-        """Images from the worst to the best, without those that are all void."""
+        """Indices of the images from the worst to the best, without images that are all void."""
         order = np.argsort(self.miou, kind="stable")  # NaN comes last
         return [int(index) for index in order[: int(np.isfinite(self.miou).sum())]]
 
@@ -61,23 +62,26 @@ class ImageScores:
 
 
 def counts(confusions: Tensor) -> Tensor:
-    """Confusions int64 (n, C, C) to (n, 3, C): pixels of each class that are right, in the truth, in the prediction."""
+    """Correct, true, and predicted pixels of each class: confusions int64 (n, C, C) to counts (n, 3, C)."""
     return torch.stack([confusions.diagonal(dim1=1, dim2=2), confusions.sum(2), confusions.sum(1)], 1)
 
 
 def packed(found: np.ndarray) -> np.ndarray:
-    """int64 (n, 3, C) of ``counts`` to int64 (n, FIELDS). Floats are their bits, which zeros do not change."""
+    """Scores of n images as int64 (n, FIELDS), from ``counts`` (n, 3, C).
+
+    Floats are stored as their bits. The sum over ranks adds only the zeros of the other ranks, so it keeps them exact.
+    """
     hits, truth, guess = found[:, 0], found[:, 1], found[:, 2]
     union = truth + guess - hits
     with np.errstate(invalid="ignore"):
-        iou = hits / union  # NaN where the class is in neither
+        iou = hits / union  # NaN for a class in neither truth nor prediction
     floats = np.full((len(found), 2), math.nan)
     worst = np.full(len(found), -1, np.int64)
     for image, (values, sizes) in enumerate(zip(iou, union)):
         present = np.flatnonzero(sizes)
         if len(present):
             low = min(present, key=lambda c: (values[c], -sizes[c], c))
-            # The exact sum, rounded once: no order of classes, no device and no batch can change it.
+            # fsum rounds only once, so the result does not depend on the order of classes, the device, or the batch.
             floats[image] = math.fsum(values[present]) / len(present), values[low]
             worst[image] = low
     bits = floats.view(np.int64)
@@ -85,7 +89,7 @@ def packed(found: np.ndarray) -> np.ndarray:
 
 
 def unpacked(rows: np.ndarray) -> ImageScores:
-    """The inverse of ``packed``, after the sum over ranks."""
+    """The scores in rows of ``packed`` that have been summed over the ranks."""
     hits, pixels, miou, worst, worst_iou = (np.ascontiguousarray(column) for column in rows.T)
     with np.errstate(invalid="ignore"):
         accuracy = hits / pixels

@@ -1,4 +1,4 @@
-"""Loader of the model, config, and labels of a run folder or of the folder of an export."""
+"""Loader of the model, config, and labels in a run folder or an exported folder."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ def load_run(
 ) -> tuple[nn.Module, Config, LabelSpace]:
     """The model of a run in evaluation mode on the CPU, its config, and its labels.
 
-    run_dir: a run folder, or the folder of an export, whose config has only the settings of ``exported_config``.
-    which: ``best`` (by validation mIoU; the newest if nothing has been scored yet) or ``last``, each with the moving
-    average of the weights if the run keeps one. module: the network, if the run was trained with a module of the user.
+    run_dir: a run folder or an exported folder. An exported folder holds one set of weights, and only a part of the
+    config (see ``exported_config``).
+    which: the ``best`` checkpoint by validation mIoU (the newest if nothing has been scored yet), or the ``last`` one.
+    Both load the moving average of the weights if the run keeps one.
+    module: the network, if the run was trained with the user's own module.
     Raises ConfigError if the folder is not a run, CheckpointError if the weights are missing, damaged, or do not fit.
     """
     run_dir = Path(run_dir)
@@ -57,8 +59,8 @@ def read_description(run_dir: str | Path) -> tuple[Config, LabelSpace]:
 def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn.Module, dict[str, Any]]:
     """The model of an exported folder in evaluation mode, and the content of its model.json.
 
-    module: the network, if the run was trained with a module of the user.
-    Raises CheckpointError if a file is missing, damaged, or of another export.
+    module: the network, if the run was trained with the user's own module.
+    Raises CheckpointError if a file is missing, damaged, or belongs to another export.
     """
     from safetensors.torch import load
 
@@ -67,13 +69,13 @@ def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn
         facts = json_text.parse((folder / "model.json").read_text(encoding="utf-8"))
         content = (folder / "weights.safetensors").read_bytes()
         digest = facts["weights"]["sha256"]
-    except (OSError, ValueError, KeyError) as error:
+        settings, classes = exported_config(facts).model, LabelSpace.from_dict(facts["labels"]).num_classes
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{folder} is not a complete export ({type(error).__name__}: {error}): export the run again"
         raise CheckpointError(why, code="export-incomplete") from None
     if hashlib.sha256(content).hexdigest() != digest:
         why = f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json: export the run again"
         raise CheckpointError(why, code="export-damaged")
-    settings, classes = exported_config(facts).model, LabelSpace.from_dict(facts["labels"]).num_classes
     network = _network(settings, classes, facts.get("module", ""), module, str(folder))
     return _filled(network, load(content), str(folder)), facts
 
@@ -91,10 +93,10 @@ def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], s
 
 
 def _network(settings: Model, num_classes: int, name: str, module: nn.Module | None, source: str) -> SegModel:
-    """The network that ``settings`` describe, or the user's: ``module``, else a new instance of the class ``name``.
+    """The network that ``settings`` describe, or the user's own: ``module``, or a new instance of the class ``name``.
 
-    Nothing is imported by a name from a run folder: the class must be imported already, and take no arguments.
-    Raises ConfigError if the module must be passed.
+    A name in a run folder is never imported, so the class must already be imported, and must take no arguments.
+    Otherwise raises ConfigError, which asks the user to pass the module.
     """
     if not name and module is None:
         return build_model(settings.model_copy(update={"encoder_weights": None}), num_classes)

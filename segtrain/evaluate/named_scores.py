@@ -12,7 +12,7 @@ from typing import Any
 class NamedScores:
     """Scores as fractions. A class that is neither in the labels nor predicted has no score: nan.
 
-    per_class: IoU by class name. values: all that is known, as ``segtrain eval --json`` prints it.
+    per_class: IoU by class name. values: the complete result, as ``segtrain eval --json`` prints it.
     """
 
     miou: float
@@ -24,7 +24,7 @@ class NamedScores:
 
     @classmethod
     def of(cls, values: Mapping[str, Any], names: Sequence[str]) -> NamedScores:
-        """From ``Scores.to_dict()``, which is also what a journal holds: None stands for nan."""
+        """From ``Scores.to_dict()`` or the scores in a journal, where None stands for nan."""
         means = {key: _number(values[key]) for key in ("miou", "accuracy", "mean_accuracy", "mean_dice")}
         return cls(per_class={n: _number(v) for n, v in zip(names, values["iou"])}, values=values, **means)
 

@@ -1,8 +1,8 @@
-"""Prediction of images of any size: in one pass, in windows, at several scales, mirrored.
+"""Prediction for images of any size: in one pass, in sliding windows, at several scales, and also mirrored.
 
-``forward`` maps normalized images float (N, 3, H, W) to logits (N, C, H, W). Several views of an image are combined by
-the mean of their softmax probabilities. Windows at the border are shifted inwards, never padded.
-Memory: logits exist for one window at a time; ``strips`` holds the sums of one row of windows.
+``forward`` maps normalized images float (N, 3, H, W) to logits (N, C, H, W). If several forward passes cover a pixel,
+their softmax probabilities are averaged. Windows at the border are shifted inward, never padded.
+To save memory, logits exist for one window at a time, and ``strips`` holds the sums of one row of windows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ Forward = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class View:
-    """How an image is seen: in windows of ``tile`` that share ``overlap``, at ``scales``, mirrored with ``flip``."""
+    """How an image is predicted: in windows of size ``tile`` that overlap by the fraction ``overlap``, at ``scales``.
+
+    ``flip``: also predict the mirrored image. All predictions are averaged.
+    """
 
     tile: Size | None = None
     overlap: float = 0.5
@@ -32,7 +35,7 @@ class View:
 
     @classmethod
     def of(cls, settings: config.Eval, base_scale: float) -> View:
-        """Multiplies every scale by ``data.base_scale`` of the training, so that objects have the trained size."""
+        """The view of ``settings``, with scales times ``data.base_scale``, so that object sizes are as in training."""
         scales = tuple(scale * base_scale for scale in settings.scales)
         return cls(settings.tile, settings.overlap, scales, settings.flip)
 
@@ -53,7 +56,7 @@ class View:
 def starts(length: int, tile: int, overlap: float) -> list[int]:
     """First pixel of each window along one axis; the last window is shifted to end at the border.
 
-    Neighbors share ``overlap`` of a tile (the last two may share more). A tile at least as long as the axis: [0].
+    Neighbors overlap by the fraction ``overlap`` (the last two may overlap more). [0] if one tile covers the axis.
     """
     if length <= tile:
         return [0]
@@ -96,7 +99,7 @@ def scaled(size: Size, scale: float) -> Size:
 
 
 def _probabilities(forward: Forward, crop: Tensor, flip: bool) -> Tensor:
-    """Mean over a crop and, with ``flip``, its mirror image, of softmax probabilities, float32 (N, C, h, w)."""
+    """Softmax probabilities float32 (N, C, h, w) of a crop; with ``flip``, averaged with those of its mirror image."""
     mean = forward(crop).float().softmax(1)
     return (mean + forward(crop.flip(-1)).float().softmax(1).flip(-1)).mul_(0.5) if flip else mean
 
@@ -104,8 +107,8 @@ def _probabilities(forward: Forward, crop: Tensor, flip: bool) -> Tensor:
 def strips(forward: Forward, images: Tensor, view: View, logits: bool = False) -> Iterator[tuple[int, Tensor]]:
     """Slide windows over images (N, 3, H, W); yield finished rows from top to bottom as (top, scores (N, C, rows, W)).
 
-    scores: mean probabilities over all windows that cover a pixel, or with ``logits`` (only for a single view) the
-    logits. Ignores ``view.scales``.
+    scores: the mean probabilities over all windows that cover a pixel. With ``logits``, they are the logits, which
+    requires that one forward pass covers the image. Ignores ``view.scales``.
     """
     height, width = images.shape[-2:]
     if logits:
@@ -135,7 +138,8 @@ def strips(forward: Forward, images: Tensor, view: View, logits: bool = False) -
 def predict_scores(forward: Forward, images: Tensor, view: View = View(), size: Size | None = None) -> Tensor:
     """Scores float32 (N, C, h, w) of images (N, 3, H, W) at ``size`` (default: the images' own).
 
-    The mean over scales of the probabilities, each resized (bilinear) to ``size``; the logits for a single view.
+    Probabilities are resized to ``size`` (bilinear) and averaged over the scales. If one forward pass covers the image,
+    the scores are logits.
     """
     own = (images.shape[-2], images.shape[-1])
     size = size or own
@@ -157,9 +161,9 @@ def predict_ids(
     size: Size | None = None,
     nonfinite: list[Tensor] | None = None,
 ) -> Tensor:
-    """Class ids (N, h, w) of images (N, 3, H, W): the highest score, ties to the lowest id.
+    """Class ids (N, h, w) of images (N, 3, H, W): the class with the highest score, on a tie the lowest id.
 
-    At one scale and the size of the image, each strip becomes ids at once, without scores of the full size.
+    At one scale and at the image's own size, each strip becomes ids at once, so full-size scores are never in memory.
     nonfinite: see ``predict_classes``.
     """
     own = (images.shape[-2], images.shape[-1])
@@ -170,5 +174,5 @@ def predict_ids(
 
 
 def _joined(pieces: list[Tensor], dim: int) -> Tensor:
-    """Without a copy where there is one piece."""
+    """The concatenated pieces; a single piece is not copied."""
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)

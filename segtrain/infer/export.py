@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
@@ -16,6 +17,8 @@ import torch
 from torch import nn
 
 from segtrain import __version__
+from segtrain.bucket import is_bucket, split_url
+from segtrain.bucket.client import client_of
 from segtrain.checkpoint import named_best
 from segtrain.config import Config, read_parts
 from segtrain.data.labels.space import LabelSpace
@@ -26,6 +29,7 @@ from segtrain.files import is_running
 from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
 
 FORMATS = ("safetensors", "onnx")
+OUTAGE_S = 60.0  # longest outage of a bucket that an upload waits for
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Export:
 
     files: tuple[Path, ...]
     onnx: Union[dict[str, Any], None] = None  # see ``onnx_file.write_onnx``; also in model.json
+    urls: tuple[str, ...] = ()  # URLs of the files if the export is in a bucket; ``files`` is then empty
 
 
 def export(
@@ -46,15 +51,23 @@ def export(
     opset: int = 18,
     model: nn.Module | None = None,
 ) -> Export:
-    """Write ``weights.safetensors``, ``model.json``, and ``model.onnx`` into the folder ``out``: all files, or none.
+    """Write ``weights.safetensors``, ``model.json``, and ``model.onnx`` into the folder ``out``.
 
-    model.onnx: input ``images`` uint8 (N, H, W, 3) RGB; outputs ``classes`` uint8 (N, H, W) and ``logits`` float32 (N,
-    C, H, W). It normalizes, pads, and crops. N, H, and W are dynamic if an exporter can do that, else 1 and ``size``
-    (default: the training crop). onnxruntime runs it on random pixels, and no logit may differ from torch's by more
-    than a thousandth of the largest one.
+    ``out`` may be in a bucket (``gs://BUCKET/FOLDER``). The files are first written to a temporary folder, so an error
+    there leaves the files in ``out`` unchanged. Then they are moved to ``out`` one by one, model.json last.
+
+    model.onnx has the input ``images``, uint8 (N, H, W, 3) RGB, and the outputs ``classes``, uint8 (N, H, W), and
+    ``logits``, float32 (N, C, H, W). The file includes normalizing, padding, and cropping. N, H, and W are dynamic if
+    an exporter supports that. Otherwise, N is 1, and (H, W) is ``size`` (default: the training crop). The file is
+    checked with onnxruntime on random pixels: no logit may differ from torch's by more than a thousandth of the largest
+    logit.
     model: the network, if the run was trained with a module of your own.
     Raises MissingExtra, ConfigError for an unknown format, and SegtrainError if no exporter succeeds.
     """
+    if is_bucket(str(out)):
+        with tempfile.TemporaryDirectory() as local:
+            done = export(run_dir, local, formats, which=which, size=size, opset=opset, model=model)
+            return Export((), done.onnx, _uploaded(done.files, str(out)))
     unknown = [name for name in formats if name not in FORMATS]
     if unknown or not formats:
         why = f"export format {(unknown or ['(none)'])[0]!r}: choose from {', '.join(FORMATS)}"
@@ -83,12 +96,24 @@ def export(
                 onnx = facts["onnx"] = write_onnx(network, path, size or config.data.crop, opset, facts, plain)
                 names.append("model.onnx")
             Path(partial, "model.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-            for name in names:
+            # model.json is moved last, because it holds the checksum of the weights.
+            for name in reversed(names):
                 os.replace(Path(partial, name), folder / name)
     except OSError as error:
         why = f"cannot write to {folder}: {error.strerror or error}: choose another folder"
         raise SegtrainError(why, code="export-unwritable") from None
     return Export(tuple(folder / name for name in names), onnx)
+
+
+def _uploaded(files: Sequence[Path], out: str) -> tuple[str, ...]:
+    """Upload files to a folder in a bucket, model.json last. Returns their URLs."""
+    base, prefix = split_url(out)
+    urls = []
+    for path in sorted(files, key=lambda path: path.name == "model.json"):
+        key = f"{prefix}/{path.name}" if prefix else path.name
+        client_of(base).put(key, path, OUTAGE_S)
+        urls.append(f"{base}/{key}")
+    return tuple(urls)
 
 
 def _clean(folder: Path) -> str:
@@ -123,7 +148,9 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
             "resize": "multiply height and width by scale (bilinear, antialiased), predict, and bring the logits back "
             "(bilinear)",
             "stride": int(getattr(model, "stride", 1)),
-            "padding": "right and bottom to a multiple of stride with 0 after normalizing; cropped from the logits",
+            "least": int(getattr(model, "least", 1)),
+            "padding": "right and bottom to a multiple of stride, and to least pixels, with 0 after normalizing; "
+            "cropped from the logits",
         },
         "output": {
             "classes": "uint8 train ids (N, H, W): the largest logit, the lowest id on a tie",
@@ -138,11 +165,11 @@ def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    # Tensors that share memory are refused by the format: each is written by itself.
+    # safetensors refuses tensors that share memory, so each is copied.
     tensors = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
     try:
         save_file(tensors, path)
-    except SafetensorError as error:  # a full disk, among others
+    except SafetensorError as error:  # such as a full disk
         raise OSError(str(error)) from None
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "parameters": parameters}

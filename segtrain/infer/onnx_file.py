@@ -1,4 +1,4 @@
-"""Writer of ONNX files that take raw pixels, each compared with torch."""
+"""Writer of ONNX files that take raw pixels. The outputs of each file are compared with torch's."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ Write = Callable[[nn.Module, Path, Size, int, bool], None]
 
 
 class Deployed(nn.Module):
-    """The model from images uint8 (N, H, W, 3) RGB to ids uint8 (N, H, W) and logits float32 (N, C, H, W).
+    """A model that maps images uint8 (N, H, W, 3) RGB to ids uint8 (N, H, W) and logits float32 (N, C, H, W).
 
-    Padding to the stride is done here without conditions on the size, so that an exporter can keep H and W open.
+    It pads images to a multiple of the model's stride, and to its smallest size. The code has no branch on the image
+    size, so that an exporter can keep H and W dynamic.
     """
 
     shift: Tensor
@@ -42,7 +43,8 @@ class Deployed(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.stride = int(getattr(model, "stride", 1)) if getattr(model, "pads", False) else 1
+        pads = bool(getattr(model, "pads", False))
+        self.stride, self.least = (int(getattr(model, name, 1)) if pads else 1 for name in ("stride", "least"))
         self.register_buffer("shift", torch.tensor([255.0 * m for m in IMAGENET_MEAN]).view(1, 3, 1, 1))
         self.register_buffer("scale", torch.tensor([1.0 / (255.0 * s) for s in IMAGENET_STD]).view(1, 3, 1, 1))
 
@@ -50,11 +52,16 @@ class Deployed(nn.Module):
         x = (images.permute(0, 3, 1, 2).to(torch.float32) - self.shift) * self.scale
         height, width = x.shape[-2], x.shape[-1]
         if self.stride > 1:
-            # Not -(-height // stride): ONNX divides integers towards zero.
-            right, below = ((side + self.stride - 1) // self.stride * self.stride - side for side in (width, height))
+            # ``_padded`` does not use -(-side // stride), because ONNX rounds integer division toward zero.
+            right, below = (self._padded(side) - side for side in (width, height))
             x = F.pad(x, (0, right, 0, below))
         logits = self.model(x)[:, :, :height, :width]
         return logits.argmax(1).to(torch.uint8), logits
+
+    def _padded(self, side: Any) -> Any:
+        whole = (side + self.stride - 1) // self.stride * self.stride
+        # The larger of the two, without a branch.
+        return (whole + self.least + abs(whole - self.least)) // 2 if self.least > self.stride else whole
 
 
 def require_onnx() -> None:
@@ -67,12 +74,12 @@ def require_onnx() -> None:
 def write_onnx(
     model: nn.Module, path: Path, size: Size, opset: int, facts: dict[str, Any], plain: nn.Module | None = None
 ) -> dict[str, Any]:
-    """Write and check an ONNX file; returns how it was made and how far it is from torch, as plain values.
+    """Write and check an ONNX file; returns how it was made and how much it differs from torch, as plain values.
 
-    Tries torch.export with dynamic sizes, then tracing; the same with fixed sizes. Keeps the first file with which
-    onnxruntime gives the right result. "tried" says why the earlier ones failed.
-    ``plain`` is the network that is written: ``model`` without rewrites that depend on the size of the image.
-    ``facts`` go into the file's metadata as JSON, under "segtrain". Raises SegtrainError if no file is right.
+    Tries torch.export and then tracing, first with dynamic and then with fixed sizes. Keeps the first file whose
+    outputs in onnxruntime agree with torch. "tried" in the result lists why earlier attempts failed.
+    ``plain``: the network to write, which is ``model`` without fast layers that depend on the image size.
+    ``facts`` go into the file's metadata as JSON, under "segtrain". Raises SegtrainError if no file agrees.
     """
     import onnx
 
@@ -81,7 +88,7 @@ def write_onnx(
     for open_sizes in (True, False):
         for exporter, write in _exporters():
             try:
-                # Exporters take the bins of adaptive pooling for constants of one image size.
+                # Exporters turn the bins of adaptive pooling into constants for one image size. ``_pool`` avoids this.
                 with _quiet(), mock.patch.object(F, "adaptive_avg_pool2d", _pool), torch.no_grad():
                     write(deployed, path, size, opset, open_sizes)
                 found = _check(model, path, size, open_sizes)
@@ -109,7 +116,7 @@ def _exporters() -> list[tuple[str, Write]]:
 
 
 def _torch_export(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
-    # A batch of 1 would be taken for a constant.
+    # torch.export would treat a batch size of 1 as a constant.
     example = torch.zeros(2, *size, 3, dtype=torch.uint8)
     axes = {0: torch.export.Dim("n"), 1: torch.export.Dim("height", min=2), 2: torch.export.Dim("width", min=2)}
     torch.onnx.export(
@@ -137,13 +144,13 @@ def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: 
         input_names=["images"],
         output_names=["classes", "logits"],
         dynamic_axes=axes if open_sizes else None,
-        opset_version=min(opset, 17),  # the newest that every torch knows here
+        opset_version=min(opset, 17),  # the newest opset that tracing supports in every version of torch
         **choice,
     )
 
 
 def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[str, Any]:
-    """Compare onnxruntime with torch on random pixels; with open sizes also on two images of another size.
+    """Compare onnxruntime with torch on random pixels; with dynamic sizes, also on other sizes.
 
     Raises SegtrainError if the outputs differ (see TOLERANCE).
     """
@@ -156,6 +163,8 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
     shapes = [(1, *size)] + ([(2, size[0] + 13, size[1] + 38)] if open_sizes else [])
+    if open_sizes and (least := int(getattr(model, "least", 1))) > 1:
+        shapes.append((1, least // 2, least // 2 + 3))
     worst, largest, other, pixels = 0.0, 0.0, 0, 0
     for shape in shapes:
         images = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
@@ -182,13 +191,16 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
 
 
 def _pool(x: Tensor, size: Any) -> Tensor:
-    """``F.adaptive_avg_pool2d`` as two products with averaging matrices, which leave the size of ``x`` open."""
+    """``F.adaptive_avg_pool2d`` as two products with averaging matrices, so that the size of ``x`` can be dynamic."""
     rows, columns = (size, size) if isinstance(size, int) else size
     return _means(x.shape[-2], rows, x) @ x @ _means(x.shape[-1], columns, x).transpose(0, 1)
 
 
 def _means(length: Any, bins: Any, like: Tensor) -> Tensor:
-    """(bins, length): row i averages the pixels from floor(i L / bins) to ceil((i + 1) L / bins) - 1; None: length."""
+    """Averaging matrix (bins, L): row i averages pixels floor(i L / bins) to ceil((i + 1) L / bins) - 1.
+
+    L is ``length``. If ``bins`` is None, there are L bins.
+    """
     bins = length if bins is None else bins
     pixel = torch.arange(length, device=like.device)[None]
     number = torch.arange(bins, device=like.device)[:, None]
@@ -199,7 +211,7 @@ def _means(length: Any, bins: Any, like: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the exporters, some of which write to the standard streams from C++."""
+    """Silence the exporters, including output that C++ code writes to the standard streams."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     for stream in (sys.stdout, sys.stderr):

@@ -20,7 +20,9 @@ from segtrain.errors import DataError, some_of
 from segtrain.files import writing
 from segtrain.infer.predictor import Picture, load, read_picture
 
-MARK = "segtrain"  # PNG text key of the files written here: only those are ever replaced
+# Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only files with this mark
+# are replaced.
+MARK = "segtrain"
 ALPHA = 0.55  # share of the class colors in an overlay
 
 
@@ -50,12 +52,12 @@ def predict(
 
     ``out/masks/NAME.png`` holds train ids as palette indices, at the size of the image and upright by its EXIF
     orientation. ``out/overlays/NAME.png`` shows the class colors over the image, with a legend.
-    ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and ``classes``, their names. Windows,
+    ``out/probabilities/NAME.npz`` holds ``probabilities``, float16 (C, H, W), and ``classes``, the C names. Windows,
     scales, and flip are those of the run's ``eval`` section, unless ``overrides`` change them
     (``eval.tile=[512,512]``). An image that does not fit into memory is predicted in windows, with a remark.
 
-    Raises DataError before any work if an output would replace a file that no prediction wrote, or two images would
-    get the same name; and at the end, with all their names, if images cannot be read.
+    Raises DataError before any work if an output would replace a file that no prediction wrote, or if two images would
+    get the same name. If images cannot be read, raises DataError at the end, with all their names.
     """
     jobs = plan(paths, Path(out), overlay, say, probabilities)
     predictor = load(run_dir, *overrides, which=which, device=device, say=say or (lambda text: None))
@@ -93,7 +95,8 @@ def plan(
 ) -> list[PredictTask]:
     """The tasks for ``paths``; nothing is written. Raises DataError (see ``predict``).
 
-    Images of a folder keep their path below it. Images whose names differ in the ending alone keep it: ``a.jpg.png``.
+    Images of a folder keep their path below it. If the names of images differ only in the extension, the names of the
+    outputs keep it: ``a.jpg.png``.
     ``say`` reports files that are left out.
     """
     found = [pair for path in map(Path, paths) for pair in _below(path, out, say)]
@@ -127,14 +130,16 @@ def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tup
     if not path.is_dir():
         problem = "is neither a file nor a folder" if path.exists() else "no such file or folder"
         raise DataError(f"{path}: {problem}", code="image-missing", file=str(path))
-    made = [(out / kind).resolve() for kind in ("masks", "overlays")]  # by an earlier call with out below path
+    # Outputs of an earlier call may lie below ``path``.
+    made = [(out / kind).resolve() for kind in ("masks", "overlays", "probabilities")]
     files = sorted(file for file in path.rglob("*") if not file.is_dir())
+    files = [file for file in files if not (file.suffix == ".npz" and made[2] in file.resolve().parents)]
     images = [file for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]
     inside = [file for file in images if not (any(m in file.resolve().parents for m in made) and _ours(file))]
     if not inside:
         endings = ", ".join(sorted(SUFFIXES))
         raise DataError(f"{path}: no image in this folder ({endings})", code="no-images", folder=str(path))
-    # Not an image by its ending, or not a file (a FIFO, a device, a broken link).
+    # These do not end like an image file, or are not regular files (a FIFO, a device, a broken link).
     others = [str(f.relative_to(path)) for f in sorted({*files} - {*images}) if f.name[0] != "."]
     if say and others:
         say(f"{path}: {len(others)} files left out, which are not image files: {some_of(others)}")
@@ -159,7 +164,7 @@ def _ours(path: Path) -> bool:
 
 
 def _images(jobs: list[PredictTask], reading: Reading) -> Iterator[tuple[PredictTask, Picture | DataError]]:
-    """Each job with its image, or why it cannot be read; the next one is decoded meanwhile."""
+    """Each job with its image, or with the error of reading it. A thread already decodes the next image."""
     with ThreadPoolExecutor(1, thread_name_prefix="decode") as pool:
         waiting = pool.submit(read_picture, str(jobs[0].image), reading)
         for job, following in zip(jobs, [*jobs[1:], None]):
@@ -191,7 +196,7 @@ def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpac
 def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelSpace) -> None:
     """The class colors over the image (share ``ALPHA``) as PNG, and below it a legend of the classes that occur.
 
-    A first class named background keeps the image's own colors.
+    If class 0 is named background, its pixels keep the image's own colors.
     """
     from PIL import Image
 
@@ -214,7 +219,7 @@ def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
     for index in order:
         plain = ", not tinted" if is_background(labels.names, index) else ""
         text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%{plain}"
-        text = text.encode("latin-1", "replace").decode("latin-1")  # what the font has
+        text = text.encode("latin-1", "replace").decode("latin-1")  # the font has no other characters
         length = box + gap + round(font.getlength(text)) + 2 * gap
         if x + length > width and x > gap:
             x, y = gap, y + line
@@ -238,7 +243,7 @@ def _write_png(path: Path, picture: Any, kind: str, **options: Any) -> None:
 
 
 def _write(path: Path, save: Callable[[BinaryIO], Any]) -> None:
-    """Write beside, then rename: a reader sees a whole file or none. Raises DataError; nothing half-written stays."""
+    """Write a file atomically. Raises DataError, and leaves no partial file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path) as file:

@@ -28,6 +28,9 @@ from segtrain.infer.view import bytes_per_pixel, counted, fitted, free_memory, w
 from segtrain.metrics import nonfinite_logits, predict_classes
 from segtrain.terminal import say
 
+# PIL modes that must be converted to RGB. Their arrays have the shape of gray or RGB images, but hold palette indices,
+# or channels of another color space.
+_PIL_MODES = ("P", "YCbCr", "HSV")
 Image = Union[str, os.PathLike[str], np.ndarray, Tensor]
 
 
@@ -67,12 +70,12 @@ class Predictor:
         self.view = View.of(config.eval, config.data.base_scale)
 
     def predict(self, images: Image | Iterable[Image]) -> list[np.ndarray]:
-        """The mask of each image: uint8 (H, W) of class ids, of the size of the image.
+        """The mask of each image: class ids uint8 (H, W), at the size of the image.
 
         images: one image or several. An image is a path, an array uint8 (H, W, 3) RGB or (H, W) gray, or a tensor
-        uint8 (3, H, W) or (H, W, 3). A batch of images is an array or a tensor with one more dimension. Files are read
-        as ``segtrain predict`` reads them, upright. Raises DataError for an image that cannot be read or has another
-        shape or type, and SegtrainError if the logits of one are NaN or infinite.
+        uint8 (3, H, W) or (H, W, 3). A batch of color images is an array or a tensor with one more dimension. Files are
+        read as ``segtrain predict`` reads them, upright. Raises DataError for an image that cannot be read or has
+        another shape or type, and SegtrainError if any logits are NaN or infinite.
         """
         masks: list[np.ndarray] = []
         for image in _each(images):
@@ -91,7 +94,7 @@ class Predictor:
     def segment(
         self, pixels: np.ndarray, name: str, probabilities: bool = False
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Class ids uint8 (H, W) of an image uint8 (H, W, 3), and with ``probabilities`` also these: float16 (C, H, W).
+        """Class ids uint8 (H, W), and probabilities float16 (C, H, W) or None, of an image uint8 (H, W, 3).
 
         Predicts as the evaluation of the run does, but in windows if the image does not fit into memory. Raises
         SegtrainError if a logit is NaN or infinite.
@@ -127,7 +130,7 @@ class Predictor:
 
 
 def _each(images: Any) -> Iterable[Image]:
-    """The images of a batch or an iterable one by one; a single image alone."""
+    """The images of a batch or an iterable, or a list with the single image."""
     if isinstance(images, (str, os.PathLike)) or getattr(images, "ndim", 0) == 3 or hasattr(images, "getbands"):
         return [images]
     if not isinstance(images, (np.ndarray, Tensor, Iterable)) or getattr(images, "ndim", 4) != 4:
@@ -137,6 +140,8 @@ def _each(images: Any) -> Iterable[Image]:
 
 def _pixels(image: Any) -> np.ndarray:
     """uint8 (H, W, 3) of an array, a tensor, or a PIL image. Raises DataError for another shape or type."""
+    if getattr(image, "mode", "") in _PIL_MODES:
+        image = image.convert("RGB")
     array = image.detach().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
     found = array.shape
     if isinstance(image, Tensor) and array.ndim == 3 and array.shape[2] != 3:
@@ -160,7 +165,10 @@ class Picture:
 
 
 def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
-    """Raises DataError as ``decode.decode_image`` does, and for an image of 16 bits that would turn nearly black."""
+    """Read an image file, and turn the image upright by its EXIF orientation.
+
+    Raises DataError as ``decode.decode_image`` does, and for a 16-bit image that would turn nearly black.
+    """
     content, name = decode.load(path)
     header = decode.read_header(content, name)
     look = look_at(content, name, header)
@@ -179,9 +187,9 @@ def read_picture(path: str | Path, reading: decode.Reading = PLAIN) -> Picture:
 def upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
     """Stored pixels (H, W, ...) as viewers show them.
 
-    ``orientation``: 1 to 8 of EXIF 2.32, which side the first row and column are.
+    ``orientation``: the EXIF tag, 1 to 8, which says on which sides of the picture the stored first row and column are.
     """
-    if orientation in (5, 6, 7, 8):  # the first row is a side
+    if orientation in (5, 6, 7, 8):  # the first row is at the left or the right
         pixels = pixels.swapaxes(0, 1)
     if orientation in (3, 4, 7, 8):  # the first row is at the bottom
         pixels = pixels[::-1]

@@ -21,11 +21,11 @@ SETTINGS = ("eval.tile", "eval.overlap", "eval.scales", "eval.flip", "data.base_
 SHARE = 0.7  # share of the free memory that an image in one piece may take
 TILE_SHARE = 0.3  # share that a window may take
 PROBE = 256  # side of the image on which memory is estimated
-PROGRESS_S = 10.0  # between two lines about windows of one image
+PROGRESS_S = 10.0  # between two progress lines about the windows of one image
 
 
 def with_settings(config: Config, overrides: Iterable[str]) -> Config:
-    """``config`` with ``section.key=value`` overrides of SETTINGS. Raises ConfigError for others and invalid values."""
+    """``config`` with overrides ``section.key=value`` of SETTINGS. Raises ConfigError for other keys and bad values."""
     given = parse_overrides(list(overrides))
     settings = config.model_dump(mode="json")
     for section, values in given.items():
@@ -42,8 +42,9 @@ def with_settings(config: Config, overrides: Iterable[str]) -> Config:
 def bytes_per_pixel(model: nn.Module, device: torch.device) -> float:
     """Approximate memory of a forward pass for each pixel of its input.
 
-    Four times the inputs and outputs of the largest layer, plus the logits at full size. That is 1.1 to 1.5 times the
-    measured need of U-Net, FPN, DeepLabV3+, SegFormer, and pico. Attention over all pixels takes more.
+    The estimate is four times the inputs and outputs of the largest layer, plus the logits at full size. That is 1.1 to
+    1.5 times the measured need of U-Net, FPN, DeepLabV3+, SegFormer, and pico. Attention over all pixels needs more
+    than this estimate.
     """
     most = 0
 
@@ -72,7 +73,7 @@ def _bytes(value: Any) -> int:
 
 
 def free_memory(device: torch.device) -> float:
-    """Bytes that are free for a prediction on ``device``, with those that torch keeps of the images before."""
+    """Bytes that are free for a prediction on ``device``, including unused memory in torch's caching allocator."""
     if device.type != "cuda":
         return memory_free()
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -82,7 +83,7 @@ def free_memory(device: torch.device) -> float:
 def fitted(view: View, size: Size, per_pixel: float, free: float, least: Size, stride: int) -> tuple[View, str]:
     """``view``, with windows if an image of ``size`` does not fit into ``free`` bytes; and a remark, or "".
 
-    least: the smallest window, the crop that the network was trained on. stride: the sides are multiples of it.
+    least: the smallest window, which is the training crop. stride: window sides are rounded down to a multiple of it.
     """
     height, width = scaled(size, max(view.scales))
     need = height * width * per_pixel
@@ -98,7 +99,7 @@ def fitted(view: View, size: Size, per_pixel: float, free: float, least: Size, s
 def counted(
     forward: Forward, windows: int, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
 ) -> Forward:
-    """``forward`` that reports every PROGRESS_S seconds how many of the ``windows`` of an image are done."""
+    """Wrap ``forward`` so that it reports every PROGRESS_S seconds how many of the ``windows`` of an image are done."""
     done, last = 0, now()
 
     def call(images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The criterion of a training: a weighted sum of losses over the whole batch, or a loss of the user."""
+"""The training criterion: a weighted sum of losses over the whole batch, or the user's own loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from segtrain.losses.term import (
     without_autocast,
 )
 
-# A loss of the user: logits (N, C, H, W), target int64 (N, H, W) -> scalar.
+# The user's own loss: logits (N, C, H, W), target int64 (N, H, W) -> scalar.
 Mean = Callable[[Tensor, Tensor], Tensor]
 # The name of a term in the config -> its class, whose fields are the settings of the term.
 _TERMS: dict[str, type[Term]] = {
@@ -39,7 +39,7 @@ _TERMS: dict[str, type[Term]] = {
 
 @dataclass(frozen=True)
 class Criterion:
-    """The sum over terms of weight * numerator / denominator. Every method takes any part of the batch.
+    """The sum over the terms of weight * numerator / denominator. Each method accepts any part of the global batch.
 
     logits: (N, C, H, W); half precision is computed in float32, float64 stays. target: integers (N, H, W).
     """
@@ -57,19 +57,22 @@ class Criterion:
 
     @property
     def size(self) -> int:
-        """Length of the totals."""
+        """Length of the vector that ``totals`` returns."""
         return sum(term.size for term in self.terms)
 
     @torch.no_grad()
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        """float64 (size,) of this part, to be added up over parts. logits may be None unless ``needs_logits``."""
+        """Sums over this part of the batch, float64 (size,). Add them up over all parts before ``shares`` and ``loss``.
+
+        logits may be None unless ``needs_logits``.
+        """
         check_shapes(self.num_classes, logits if self.needs_logits else None, target)
         if self.needs_logits and logits is None:
             raise ValueError(f"the totals of {' + '.join(self.names)} depend on the logits: pass them")
         return torch.cat([batch_totals(term, logits, target) for term in self.terms])
 
     def shares(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
-        """float64 (terms,): this part's share of each term, before its weight. Shares add up to the term's value."""
+        """This part's share of the value of each term, float64 (terms,), unweighted. Shares add up over parts."""
         check_shapes(self.num_classes, logits, target)
         values = []
         with without_autocast(logits):
@@ -80,7 +83,7 @@ class Criterion:
         return torch.stack(values)
 
     def loss(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
-        """This part's share of the loss of the whole batch, whose totals are given: a float64 scalar with gradient."""
+        """This part's share of the whole batch's loss, a float64 scalar with gradient. totals: sums over all parts."""
         return sum(w * share for w, share in zip(self.weights, self.shares(logits, target, totals)))  # type: ignore[return-value]
 
     def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -119,20 +122,20 @@ def build_criterion(
 
 @dataclass(frozen=True)
 class OwnLoss(Term):
-    """A mean over the valid pixels of a micro-batch, weighted by their number.
+    """The user's own loss of a micro-batch, weighted by the number of its valid pixels.
 
-    A mean over the pixels whose label is not ``ignore_index`` gives the value and gradient of the global batch on any
-    number of ranks and micro-batches. Any other mean, such as the Dice of a batch, is averaged over micro-batches.
+    If the loss is a mean over the pixels whose label is not ``ignore_index``, this gives the value and gradient of the
+    global batch on any number of ranks and micro-batches. Any other loss, such as Dice, is averaged over micro-batches.
     """
 
     mean: Mean = None  # type: ignore[assignment]
 
     def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
         valid = int((target != self.ignore_index).sum())
-        # Without a valid pixel the mean is 0 / 0, whose gradient no factor removes. A GPU is waited for here.
+        # Without valid pixels, the mean is 0 / 0, and multiplying it by 0 keeps the NaN. ``int`` above waits for a GPU.
         if not valid:
             return logits.sum() * 0.0
-        # Asked first, because a GPU has no error for a class out of bounds that Python could catch.
+        # Check before calling the loss: on a GPU, a class index out of bounds raises no error that Python can catch.
         if valid < target.numel() and getattr(self.mean, "ignore_index", self.ignore_index) != self.ignore_index:
             raise self._counts_void()
         try:
@@ -157,9 +160,9 @@ class OwnLoss(Term):
 
 
 def as_criterion(given: Any, num_classes: int, ignore_index: int) -> Criterion:
-    """A ``Criterion`` itself, one of the package's losses, or any callable (logits, target) -> mean over valid pixels.
+    """Make a ``Criterion`` of a loss of this package or of any callable (logits, target) -> mean over valid pixels.
 
-    The package's losses are fractions of sums, so they are exact on any number of ranks and micro-batches.
+    A ``Criterion`` is returned unchanged. Losses of this package are exact on any number of ranks and micro-batches.
     """
     if isinstance(given, Criterion):
         return given

@@ -1,8 +1,8 @@
 """Memory-efficient loss: upsamples and differentiates one image at a time, so full-size logits are never all in memory.
 
-For a batch, logits, log-probabilities, and gradient are three tensors of N * C * H * W floats. But the loss is a sum
-over images (see ``losses.term``), so the forward pass computes the gradient for the low-resolution logits of one image
-and frees its full-size tensors. Nothing is approximated.
+For a whole batch, logits, log-probabilities, and gradient would be three tensors of N * C * H * W floats. But the loss
+is a sum over images (see ``losses.term``), so the forward pass takes one image at a time: it computes the gradient with
+respect to the low-resolution logits, and frees the full-size tensors. Nothing is approximated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def low_res_loss(criterion: Criterion, low: Tensor, target: Tensor, totals: Tens
 
     low: (N, C, h, w), upsampled in float32 if it comes in half precision. target: integers (N, H, W). upsample: a pure
     function of (1, C, h, w) and (H, W), the same for each image. The result is a float64 scalar with gradient for
-    ``low``; it cannot be differentiated twice. Without gradient (torch.no_grad) only the value is computed.
+    ``low``; it cannot be differentiated twice. Under torch.no_grad, only the value is computed.
     """
     if low.requires_grad and torch.is_grad_enabled():
         return _ImageByImage.apply(low, criterion, target, totals, upsample)
@@ -54,7 +54,8 @@ class _ImageByImage(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, low: Tensor, criterion: Criterion, target: Tensor, totals: Tensor, upsample: Upsample
     ) -> Tensor:
-        # In float32 even if low is half: a loss scale multiplies only later, and half would flush small slopes to 0.
+        # The gradients are in float32 even if low is float16. The loss scale is applied later, so small gradients would
+        # round to 0 in float16.
         slopes = torch.empty_like(low, dtype=torch.promote_types(low.dtype, torch.float32))
         value = torch.zeros((), dtype=torch.float64, device=low.device)
         for i in range(len(low)):

@@ -1,4 +1,4 @@
-"""Losses that follow the overlap of regions: Dice, Jaccard, and Tversky over the whole batch; Lovász per image."""
+"""Losses based on the overlap of regions: Dice, Jaccard, and Tversky over the whole batch; Lovász per image."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TverskyLoss(Term):
     I, P, T: soft intersection, sum of probabilities, and number of pixels of a class, over the valid pixels of the
     whole batch. A class is present if the batch has a pixel of it. Every class present has the same weight.
 
-    A part of the batch gets the tangent, whose gradient is that of the loss of the batch. Its value is the loss of each
-    class times the share of the pixels of that class in this part.
+    For a part of the batch, the loss is linearized at the totals of the whole batch, which gives the exact gradient.
+    To the value for a part, each class adds its loss times this part's share of the pixels of the class.
 
     >>> TverskyLoss(num_classes=2, alpha=0.3, beta=0.7)(torch.zeros(1, 2, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
     tensor(0.4118)
@@ -86,8 +86,9 @@ class JaccardLoss(TverskyLoss):
 class LovaszSoftmax(Term):
     """Lovász-softmax (Berman et al. 2018): the mean over the classes of each image, then the mean over images.
 
-    The Lovász extension of the Jaccard loss: the errors |truth - p| of a class, sorted from large to small, each times
-    the growth of the Jaccard loss when its pixel becomes wrong. Void images and absent classes do not count.
+    The Lovász extension of the Jaccard loss sorts the errors |truth - p| of a class from large to small, multiplies
+    each by the increase of the Jaccard loss when its pixel also becomes wrong, and adds them up. Images that are all
+    void, and classes that are absent from an image, do not count.
     """
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
@@ -102,8 +103,8 @@ class LovaszSoftmax(Term):
         return share
 
     def _image(self, logits: Tensor, index: Tensor, valid: Tensor) -> Tensor:
-        """logits (C, P), index int64 (P,), valid bool (P,) -> scalar."""
-        # The losses wait for a GPU only here: sorting the classes present alone saves far more.
+        """The loss of one image with P pixels: logits (C, P), index int64 (P,), valid bool (P,) -> scalar."""
+        # ``tolist`` is the only wait for a GPU in the losses of this package. It saves the sorting of absent classes.
         pixels = add_up(self.num_classes, index, valid).tolist()
         classes = [c for c, count in enumerate(pixels) if count]
         probs = logits.softmax(0)
@@ -112,7 +113,7 @@ class LovaszSoftmax(Term):
 
     @staticmethod
     def _class(probs: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
-        """probs, truth bool, valid bool (P,) -> scalar. Void pixels sort behind all others and have slope 0."""
+        """The loss of one class: probs, truth bool, valid bool (P,) -> scalar. Void pixels come last, with slope 0."""
         errors = torch.where(truth, 1 - probs, probs)
         order = torch.where(valid, errors.detach(), -1.0).sort(descending=True, stable=True).indices
         sorted_truth = truth[order]
@@ -120,7 +121,7 @@ class LovaszSoftmax(Term):
         hits = sorted_truth.cumsum(0)
         inner = (hits[-1] - hits).double()
         union = (hits[-1] + rank - hits).double()
-        # Growth of 1 - inner / union in closed form: differences of neighbors would cancel in float32.
+        # Growth of 1 - inner / union in closed form: the difference of two neighbors would lose precision in float32.
         growth = torch.where(sorted_truth, 1 / union, inner / (union * (union - 1).clamp_min(1)))
         slopes = torch.empty_like(probs).scatter_(0, order, growth.to(probs.dtype))
         return (torch.where(valid, errors, 0.0) * slopes).sum()

@@ -43,7 +43,7 @@ class CrossEntropy(WeightedTerm):
         )
 
     def _deterministic_sum(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The same number by other kernels: torch's loss for images has no deterministic kernel on CUDA."""
+        """The same sum with other kernels, because F.cross_entropy for images has no deterministic kernel on CUDA."""
         valid, index = self.labels(target)
         log_p = F.log_softmax(logits, 1)
         weights = vector(self.class_weights or (1.0,) * self.num_classes, logits.device, logits.dtype)
@@ -55,9 +55,11 @@ class CrossEntropy(WeightedTerm):
 
 @dataclass(frozen=True)
 class FocalLoss(WeightedTerm):
-    """Cross-entropy with each pixel multiplied by (1 - p) ** gamma; the same denominator (Lin et al. 2017).
+    """Cross-entropy with the loss of each pixel multiplied by (1 - p) ** gamma (Lin et al. 2017).
 
-    gamma: the larger it is, the less a pixel counts that is already predicted well; 0 is cross-entropy.
+    The denominator is that of cross-entropy.
+
+    gamma: larger values give pixels that are already predicted well less weight; 0 is cross-entropy.
 
     >>> FocalLoss(num_classes=3, gamma=1.0)(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
     tensor(0.7324)
@@ -79,12 +81,12 @@ class FocalLoss(WeightedTerm):
 class OHEMCrossEntropy(WeightedTerm):
     """Online hard example mining: the mean cross-entropy of the hard pixels (Shrivastava et al. 2016).
 
-    min_kept: least share of the valid pixels of the batch that is kept, hardest first.
-    threshold: a pixel whose true class has a lower probability is always kept.
+    min_kept: at least this fraction of the valid pixels of the batch is kept, hardest first.
+    threshold: pixels whose true class has a probability below it are always kept.
 
-    The totals are a histogram of the losses by the upper half of their float32 bits, so that ranks find the same
-    border for ``min_kept`` without sending pixels. Losses in a bin differ by < 1 %. The bin at the border is kept, so
-    ``min_kept`` is exceeded by less than one bin.
+    The totals are a histogram of the pixel losses, binned by the upper half of their float32 bits, so that all ranks
+    find the same cutoff for ``min_kept`` without sending pixels. Losses in a bin differ by less than 1 %. The bin at
+    the cutoff is kept as a whole, so ``min_kept`` is exceeded by less than one bin.
 
     >>> loss = OHEMCrossEntropy(num_classes=3, min_kept=0.25)
     >>> loss(torch.zeros(1, 3, 4, 4), torch.zeros(1, 4, 4, dtype=torch.long))
@@ -101,7 +103,10 @@ class OHEMCrossEntropy(WeightedTerm):
         return (BINS + 1) * (2 if self.class_weights else 1)
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        """Histogram of the valid pixels, number below the threshold; then both as sums of class weights, if given."""
+        """The histogram of the valid pixels, and how many have a probability below the threshold.
+
+        With class weights, both follow a second time, weighted.
+        """
         assert logits is not None
         valid, index = self.labels(target)
         nll = negative_log_likelihood(logits.detach(), index)
@@ -121,19 +126,26 @@ class OHEMCrossEntropy(WeightedTerm):
         return torch.where(kept, nll if weights is None else nll * weights, 0.0).sum()
 
     def denominator(self, totals: Tensor) -> Tensor:
-        """Number or weight of the kept pixels: hard, or in the top bins. One of these two sets contains the other."""
+        """Number of the kept pixels, or the sum of their class weights.
+
+        A pixel is kept if its probability is below the threshold, or if it is in the top bins. One of these two sets
+        contains the other, so the larger sum is the result.
+        """
         histogram, hard = totals[-BINS - 1 : -1], totals[-1]
         reaches = torch.arange(BINS, device=totals.device) >= self._border(totals)
         return torch.maximum(torch.where(reaches, histogram, 0.0).sum(), hard)
 
     def _bins(self, nll: Tensor) -> tuple[Tensor, Tensor]:
-        """(bin int64, below the threshold bool) of each pixel. NaN falls into a high bin: the loss becomes NaN."""
+        """Bin (int64) of each pixel, and whether p is below the threshold. NaN gets a high bin, and the loss is NaN."""
         nll = nll.float()
-        # Without the sign, which -0 and NaN may have.
+        # Mask out the sign bit, which -0.0 and NaN may have.
         bins = (nll.view(torch.int32) >> 16) & (BINS - 1)
         return bins.long(), nll > -math.log(self.threshold)
 
     def _border(self, totals: Tensor) -> Tensor:
-        """(1,): the highest bin such that it and all above hold the share ``min_kept``, equal on every device."""
+        """The cutoff (1,): the highest bin that, with all bins above, holds the fraction ``min_kept`` of the pixels.
+
+        It is the same on every device.
+        """
         above = totals[:BINS].long().flip(0).cumsum(0).flip(0)
         return (above >= torch.ceil(above[:1] * self.min_kept)).sum(0, keepdim=True) - 1

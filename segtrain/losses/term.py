@@ -1,11 +1,11 @@
 """Base class of the losses: a fraction whose numerator and denominator are sums over images.
 
-For each loss, with sums over the images of all micro-batches on all ranks:
+Each loss is computed in two steps, with sums over the images of all micro-batches on all ranks:
 
     totals = sum of loss.totals(...)                          # collected first, by one all-reduce
     value  = sum of loss.numerator(..., totals) / loss.denominator(totals)
 
-so that the value and its gradient do not depend on how the batch is split.
+So the value and its gradient do not depend on how the batch is split.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Term:
         return 1
 
     def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
-        """float64 (k,), without gradient; adds up over images. ``logits`` is read only if ``needs_logits``.
+        """Sums over these images, float64 (k,), without gradient. ``logits`` is read only if ``needs_logits``.
 
-        Here: the number of valid pixels.
+        In this base class: the number of valid pixels.
         """
         return (target != self.ignore_index).sum(dtype=torch.float64)[None]
 
@@ -81,11 +81,14 @@ class Term:
         raise NotImplementedError
 
     def denominator(self, totals: Tensor) -> Tensor:
-        """float64 scalar; 0 if the whole batch is void, where the numerator is 0 too."""
+        """The denominator, a float64 scalar. If the whole batch is void, it is 0, as is the numerator."""
         return totals[0]
 
     def labels(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """(valid bool (N, H, W), index int64 (N, H, W)). Void pixels get index 0, which gather accepts."""
+        """Which pixels are valid, bool (N, H, W), and their class ids, int64 (N, H, W).
+
+        Void pixels get id 0, which gather accepts.
+        """
         valid = target != self.ignore_index
         return valid, target.long() * valid
 
@@ -117,7 +120,7 @@ class WeightedTerm(Term):
 def checked_weights(
     values: Union[Sequence[float], Tensor], num_classes: int, key: str = "class_weights"
 ) -> tuple[float, ...]:
-    """Class weights as float32 values, so that sum and count see the same numbers. Raises ConfigError."""
+    """Class weights rounded to float32, so that numerator and denominator use the same numbers. Raises ConfigError."""
     weights = tuple(torch.as_tensor(values, dtype=torch.float32).detach().cpu().tolist())
     if len(weights) != num_classes:
         why = f"{key} has {len(weights)} numbers for {num_classes} classes: give one number per class"
@@ -163,14 +166,14 @@ def at_least_float32(logits: Tensor) -> Tensor:
 
 
 def without_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[None]:
-    """Losses are computed in the precision of their (float32 or float64) input."""
+    """Turn autocast off, so that losses are computed in the precision of their input (float32 or float64)."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 
 @functools.lru_cache(maxsize=64)
 def vector(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
     """A constant on the device, copied there once instead of in every step. Do not write to it."""
-    # An inference tensor in the cache could not be saved for a later backward.
+    # Inference mode is off: training may use the cached tensor later, and autograd cannot save inference tensors.
     with torch.inference_mode(False):
         return torch.tensor(values, device=device, dtype=dtype)
 

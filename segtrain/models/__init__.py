@@ -1,4 +1,4 @@
-"""Segmentation networks: ``build_model`` makes one from the config. They know nothing of data and ranks."""
+"""Segmentation networks: ``build_model`` makes one from the config. They do not depend on the data or the ranks."""
 
 from __future__ import annotations
 

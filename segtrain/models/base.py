@@ -1,4 +1,4 @@
-"""Base class of all networks: any input size, logits before or after upsampling. Adapter for other modules."""
+"""Base class of all networks (any image size, logits before or after upsampling), and an adapter for other modules."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from segtrain.errors import ConfigError, kind_of
 class SegModel(nn.Module):
     """A segmentation network that takes images of any size.
 
-    A subclass defines ``_low`` and ``_upsample``. Parameters have the names of the original network, so that state
-    dicts fit both.
+    A subclass defines ``_low`` and ``_upsample``. Parameters have the names of the original network (of SMP or
+    torchvision), so that state dicts fit both.
 
     num_classes: channels of the logits.
-    stride: distance in pixels between the coarsest features. Images whose sides are multiples of it need no padding.
+    stride: pixels of the image per pixel of the coarsest features. Images whose sides are multiples of it need no
+    padding.
     pads: whether images are padded (right and bottom, with 0, the mean color) to a multiple of ``stride``.
     least: smallest height and width that the network takes; smaller images are padded too.
     frozen: whether the encoder is not trained (``freeze_encoder``).
@@ -33,8 +34,8 @@ class SegModel(nn.Module):
     def forward(self, images: Tensor, low: bool = False) -> Union[Tensor, tuple[Tensor, ...]]:
         """Logits (N, C, H, W) of normalized images, float (N, 3, H, W).
 
-        With ``low``, the logits before upsampling: ``(main, *auxiliary)``, each (N, C, h, w) of its own size, as
-        ``upsample`` takes them. There are auxiliary ones only in training mode, and if the network has such heads.
+        With ``low``, the logits before upsampling, for ``upsample``: ``(main, *auxiliary)``, each (N, C, h, w) of its
+        own size. Auxiliary logits exist only in training mode, and only if the network has auxiliary heads.
         """
         size = (images.shape[-2], images.shape[-1])
         if self.pads:
@@ -60,7 +61,7 @@ class SegModel(nn.Module):
     def encoder_state(self) -> dict[str, Tensor]:
         """Tensors of the encoder, not copied, under their names inside the encoder.
 
-        If the encoder has several parts (pico), names begin with that of the part: ``stem.0.weight``.
+        If the encoder has several parts (pico), each name begins with the name of its part: ``stem.0.weight``.
         """
         parts = self.encoder_parts()
         names = {id(module): name for name, module in self.named_children()}
@@ -89,7 +90,7 @@ class SegModel(nn.Module):
         return []
 
     def freeze_auxiliary(self) -> None:
-        """Do not train auxiliary heads, which the loss does not use: DDP would wait for their gradients."""
+        """Do not train the auxiliary heads, for a loss without auxiliary logits: DDP would wait for their gradients."""
         for part in self.auxiliary_parts():
             part.requires_grad_(False)
 
@@ -154,6 +155,6 @@ def check_module(module: object) -> None:
 
 
 def as_seg_model(module: nn.Module, num_classes: int) -> SegModel:
-    """``module`` itself if it is a ``SegModel``, else its adapter. Raises ConfigError for anything but a module."""
+    """``module`` itself if it is a ``SegModel``, else an ``OwnModel`` of it. Raises ConfigError if not a module."""
     check_module(module)
     return module if isinstance(module, SegModel) else OwnModel(module, num_classes)

@@ -1,4 +1,4 @@
-"""DeepLabV3+ (Chen et al. 2018) as SMP builds it on a ResNet, without kernel taps that meet only padding."""
+"""DeepLabV3+ (Chen et al. 2018) on a ResNet, equal to SMP's, but without kernel taps that read only padding."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Separable(nn.Sequential):
         self.dilation = dilation
 
     def forward(self, x: Tensor) -> Tensor:
-        # Not get_parameter: the replicas of DataParallel hold plain tensors in the place of parameters.
+        # get_parameter would fail, because the replicas of DataParallel have plain tensors instead of parameters.
         depthwise, pointwise = (cast(Tensor, layer.weight) for layer in self)
         dilation = self.dilation
         kernel, padding = live_taps(depthwise, dilation, (x.shape[-2], x.shape[-1]))
-        # One factor per channel: fold it into the pointwise kernel.
+        # If only the center tap is left, it is one factor per channel, and is folded into the pointwise kernel.
         if kernel.shape[-2:] == (1, 1):
             return F.conv2d(x, pointwise * kernel.transpose(0, 1))
         return F.conv2d(F.conv2d(x, kernel, None, 1, padding, dilation, x.shape[1]), pointwise)
@@ -38,7 +38,7 @@ def separable_bn(inputs: int, outputs: int, dilation: int = 1) -> nn.Sequential:
 
 
 class ImagePool(nn.Sequential):
-    """The mean over the image, projected, at every pixel."""
+    """The mean over the image, projected and then copied to every pixel."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(nn.AdaptiveAvgPool2d(1), *conv_bn(inputs, outputs, 1))
@@ -62,13 +62,13 @@ class Aspp(nn.Module):
 
 
 class DeepLabDecoder(nn.Module):
-    """Features of strides 4 and ``4 * scale`` to one of stride 4: (N, outputs, H/4, W/4)."""
+    """Combines features of strides 4 and ``4 * scale`` into one map of stride 4: (N, outputs, H/4, W/4)."""
 
     def __init__(
         self, deep: int, shallow: int, outputs: int, rates: tuple[int, ...], dropout: float, scale: int
     ) -> None:
         super().__init__()
-        narrow = 48  # the paper's
+        narrow = 48  # as in the paper
         pyramid = separable_bn(outputs, outputs)
         self.aspp = nn.Sequential(Aspp(deep, outputs, rates, dropout), *pyramid)
         self.scale = scale

@@ -10,9 +10,10 @@ from torch import Tensor
 from segtrain.compat import TorchDispatchMode
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
+from segtrain.terminal import counted
 
 # Operators whose gradient torch refuses on CUDA with use_deterministic_algorithms(True). Bilinear interpolation is not
-# among them: F.interpolate takes another form then. Pooling into a single bin is a mean, which is deterministic.
+# among them: F.interpolate then uses other operators. Pooling into a single bin is a mean, which is deterministic.
 REFUSED = {
     "aten::_adaptive_avg_pool2d": "adaptive average pooling into more than one bin",
     "aten::adaptive_max_pool2d": "adaptive max pooling",
@@ -45,11 +46,12 @@ def refuse_nondeterministic(network: SegModel, arch: str) -> None:
     try:
         found = _found(network, "meta")
     except NotImplementedError:
-        # An older torch lacks the shape rule of some layer.
+        # An older torch does not implement some operator on the meta device.
         found = _found(network, "cpu")
     if found:
         layer, operation = found[0]
-        more = f" and {len(found) - 1} more layers" if len(found) > 1 else ""
+        others = len({name for name, _ in found} - {layer})
+        more = f" and {counted(others, 'more layer')}" if others else ""
         why = f"the gradient of {operation} in {layer or 'the network'}{more} is not deterministic on a GPU"
         fix = "use unet, deeplabv3plus, or pico, set train.deterministic=false, or train on a CPU"
         text = f"train.deterministic=true: model.arch={arch}: {why}: {fix}"

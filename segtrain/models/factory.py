@@ -1,4 +1,4 @@
-"""Factory of networks by their name in the config. The library of a family is imported only when it is needed."""
+"""Factory of networks by their name in the config. SMP and torchvision are imported only if a network needs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from segtrain.errors import ConfigError, SegtrainError, closest
 from segtrain.models.base import SegModel
 from segtrain.models.weights import load_encoder
 
-# What constructors raise for arguments that do not fit.
+# Errors that constructors raise for arguments that do not fit.
 _UNFIT = (TypeError, ValueError, KeyError, RuntimeError, AttributeError, AssertionError)
 
 
@@ -41,7 +41,7 @@ def build_model(model: Model, num_classes: int) -> SegModel:
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         unfit = isinstance(error, _UNFIT) and not isinstance(error, OSError)
-        # A download may raise errors of OSError, httpx, huggingface_hub, or requests.
+        # A failed download raises an OSError, or an error of httpx, huggingface_hub, or requests.
         if model.encoder_weights is not None and not unfit:
             weights = model.encoder_weights
             why = f"model.encoder_weights={weights!r} of {model.encoder} cannot be fetched ({reason})"
@@ -58,7 +58,10 @@ def build_model(model: Model, num_classes: int) -> SegModel:
 
 
 def check_options(model: Model, constructor: Callable[..., Any] | None, reserved: dict[str, str]) -> None:
-    """Refuse ``model.options`` that ``constructor`` (None: any) lacks, and those of ``reserved``: option -> reason."""
+    """Refuse ``model.options`` that ``constructor`` does not take, and options in ``reserved`` (option -> reason).
+
+    If ``constructor`` is None, every option that is not reserved is accepted.
+    """
     parameters = inspect.signature(constructor).parameters if constructor else model.options
     known = [name for name in parameters if name not in ("kwargs", *reserved)]
     for key, value in model.options.items():

@@ -21,9 +21,9 @@ def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1, relu: b
 
 
 def doubled_kernel(weight: Tensor) -> Tensor:
-    """Kernel (I, O, 4, 4) whose transposed convolution (stride 2, padding 1) is: nearest x2, then ``weight``.
+    """Kernel (I, O, 4, 4) of a transposed convolution that replaces nearest upsampling x2 and a 3x3 convolution.
 
-    weight: (O, I, 3, 3) of a convolution with padding 1.
+    The transposed convolution has stride 2 and padding 1. weight: (O, I, 3, 3) of the convolution, with padding 1.
 
     Under nearest upsampling an input pixel becomes a 2x2 block. So its contribution to the output is the sum of the
     four one-pixel shifts of the flipped 3x3 kernel: 16 numbers instead of 4 x 9, and 16 multiplications instead of 36
@@ -35,7 +35,7 @@ def doubled_kernel(weight: Tensor) -> Tensor:
 
 
 def upsample_conv(x: Tensor, skip: Tensor | None, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``conv3x3(cat([nearest_x2(x), skip]))`` with padding 1, without the upsampled and the concatenated tensor.
+    """``conv3x3(cat([nearest_x2(x), skip]))`` with padding 1, without storing upsampled or concatenated tensors.
 
     x: (N, I, h, w). skip: (N, S, 2h, 2w) or None. weight: (O, I + S, 3, 3). bias: (O,) or None. Returns (N, O, 2h, 2w).
     """
@@ -50,7 +50,7 @@ def grid_means(x: Tensor, bins: int) -> Tensor:
     """``F.adaptive_avg_pool2d(x, bins)`` from means over slices, whose gradient is deterministic on CUDA.
 
     x: (N, C, H, W). Returns (N, C, bins, bins). Bin k covers the rows from floor(k H / bins) to ceil((k + 1) H / bins),
-    and the columns likewise; neighbors may share some.
+    exclusive, and the same for columns. Neighboring bins may overlap.
     """
     for axis in (2, 3):
         size = x.shape[axis]
@@ -60,11 +60,11 @@ def grid_means(x: Tensor, bins: int) -> Tensor:
 
 
 def live_taps(weight: Tensor, dilation: int, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
-    """Cut kernel rows and columns that meet only padding; returns the kernel and its padding (rows, columns).
+    """Remove kernel rows and columns that read only padding; returns the kernel and its padding (rows, columns).
 
     weight: (O, I, k, k), k odd, of a convolution with padding = dilation * (k // 2), which keeps the size.
-    size: (H, W) of the input. If the dilation is not below the size (the wide rates of atrous pyramids on small maps),
-    only the center is left.
+    size: (H, W) of the input. If the dilation is at least the size, as in an atrous pyramid on a small map, only the
+    center is left.
     """
     half = weight.shape[-1] // 2
     reach = [min(half, (side - 1) // dilation) for side in size]

@@ -30,7 +30,7 @@ class Residual(nn.Module):
 
 
 class PyramidPool(nn.Module):
-    """Context: averages over a few grids, each projected, brought back and fused (Zhao et al. 2017, PSPNet)."""
+    """Pyramid pooling (PSPNet, Zhao et al. 2017): averages over a few grids, each projected, upsampled, and fused."""
 
     def __init__(self, inputs: int, outputs: int, bins: tuple[int, ...]) -> None:
         super().__init__()
@@ -50,9 +50,10 @@ class PyramidPool(nn.Module):
 
 
 class Pico(SegModel):
-    """Encoder to stride 32, pyramid pooling, and summed lateral connections back to stride 4, that of the logits.
+    """An encoder down to stride 32, pyramid pooling, and a decoder up to stride 4 with lateral connections as in FPN.
 
-    Strides 2 and 4 have one 3x3 convolution each, because dense 3x3 kernels at strides 8 to 32 use a CPU best.
+    Strides 2 and 4 have one 3x3 convolution each, because dense 3x3 kernels run most efficiently at strides 8 to 32 on
+    a CPU. The logits have stride 4.
 
     num_classes: classes C. stem: channels at stride 2. widths, depths: channels and residual blocks at strides 4, 8,
     16, and 32.
@@ -62,7 +63,7 @@ class Pico(SegModel):
     """
 
     stride = 32
-    # Every resize goes to the size of what it is added to.
+    # Every resize takes the size of the tensor that it is combined with, so any image size works.
     pads = False
 
     def __init__(
@@ -125,7 +126,7 @@ class Pico(SegModel):
 
 
 def build(model: Model, num_classes: int) -> SegModel:
-    """Build the net; ``model.options`` are ``Pico``'s arguments, ``model.encoder`` plays no part."""
+    """Build the network; ``model.options`` are ``Pico``'s arguments, and ``model.encoder`` is ignored."""
     check_options(model, Pico, {"num_classes": "it follows from data.classes"})
     if model.encoder_weights is not None:
         raise unknown_name("encoder_weights", model.encoder_weights, (), "pico is not pretrained: set it to null")
@@ -133,12 +134,12 @@ def build(model: Model, num_classes: int) -> SegModel:
     return Pico(num_classes, **model.options)
 
 
-# Smallest and largest number. One with an s is a list of them.
+# Smallest and largest valid number. Options whose names end in "s" are lists of such numbers.
 _LIMITS = {"stem": (1, 65_536), "decoder": (1, 65_536), "widths": (1, 65_536), "depths": (0, 1_000), "bins": (1, 64)}
 
 
 def _check(options: dict[str, Any]) -> None:
-    """Raises ConfigError for numbers with which no image comes through."""
+    """Raises ConfigError for options that make no working network."""
     for key, value in options.items():
         if key == "aux":
             fits, expected = isinstance(value, bool), "true or false"

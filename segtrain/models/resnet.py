@@ -1,4 +1,4 @@
-"""ResNet encoders (He et al. 2016; ResNeXt, Xie et al. 2017) with torchvision's parameter names, without its import."""
+"""ResNets (He et al. 2016) and ResNeXts (Xie et al. 2017) with torchvision's parameter names, without importing it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from segtrain.models.layers import conv_bn
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions and the identity."""
+    """Residual block of two 3x3 convolutions."""
 
     expansion = 1
 
@@ -28,7 +28,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 and the identity; the 3x3 one takes the stride, as in torchvision."""
+    """Residual block of 1x1, 3x3, and 1x1 convolutions; the 3x3 convolution has the stride, as in torchvision."""
 
     expansion = 4
 
@@ -55,7 +55,7 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     return None if inputs == outputs and stride == 1 else conv_bn(inputs, outputs, 1, stride, relu=False)
 
 
-# Block, blocks per stage, groups, width of a group in the first stage.
+# Name -> block, blocks per stage, number of groups, and width of a group in the first stage.
 RESNETS: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, ...], int, int]] = {
     "resnet18": (Basic, (2, 2, 2, 2), 1, 64),
     "resnet34": (Basic, (3, 4, 6, 3), 1, 64),
@@ -72,9 +72,10 @@ RESNETS: dict[str, tuple[type[Basic] | type[Bottleneck], tuple[int, ...], int, i
 
 
 class ResNet(nn.Module):
-    """Features at strides 2, 4, 8, 16 and 32; beyond ``output_stride`` strides become dilations (Chen et al. 2017).
+    """An encoder with five features, at strides s from 2 to ``output_stride``.
 
-    ``forward``: (N, 3, H, W), H and W multiples of ``output_stride``, to five features (N, channels[i], H/s, W/s).
+    Stages that would exceed this stride are dilated instead (Chen et al. 2017). ``forward`` maps images (N, 3, H, W) to
+    five features (N, channels[i], H/s, W/s). H and W must be multiples of ``output_stride``.
     """
 
     def __init__(self, name: str, output_stride: int = 32) -> None:

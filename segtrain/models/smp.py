@@ -28,7 +28,7 @@ _RESERVED = {
 
 
 class SmpModel(SegModel):
-    """An SMP network whose head is split before its upsampling. It has the parameter names of SMP."""
+    """An SMP network that can return its logits before the head upsamples them. Parameters have the names of SMP."""
 
     def __init__(self, encoder: Any, decoder: Any, head: Any, num_classes: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class SmpModel(SegModel):
         self.segmentation_head = head
         self.num_classes = num_classes
         self.stride = int(encoder.output_stride)
-        # DPT: patches, then three more levels.
+        # Only DPT's head is not a Sequential. Its decoder resizes the patch features to strides 4, 8, 16, and 32.
         if not isinstance(self.segmentation_head, nn.Sequential):
             self.stride = max(self.stride, 32)
 
@@ -82,7 +82,7 @@ def build(model: Model, num_classes: int) -> SegModel:
 
 
 def _is_own(model: Model) -> bool:
-    """Whether this package makes the network itself, as SMP does, but without the seconds that importing SMP takes."""
+    """Whether this package builds the network itself, equal to SMP's. That saves the seconds of importing SMP."""
     options = set(model.options)
     if not model.fast or model.encoder not in RESNETS:
         return False
@@ -95,15 +95,15 @@ def _is_own(model: Model) -> bool:
 
 
 def freeze_unused(network: SegModel) -> None:
-    """Exclude parameters that no output depends on from training: DDP would wait for their gradients.
+    """Freeze the parameters that no output depends on, because DDP would wait for their gradients.
 
-    PSPNet leaves two encoder stages unused, DPT a head. A backward pass on the meta device finds them.
+    PSPNet leaves two encoder stages unused, and DPT one head. A backward pass on the meta device finds them.
     """
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
     try:
         grads = _gradients(network, parameters, "meta")
     except NotImplementedError:
-        # An older torch lacks the shape rule of some layer.
+        # An older torch does not implement some operator on the meta device.
         grads = _gradients(network, parameters, "cpu")
     for parameter, grad in zip(parameters.values(), grads):
         parameter.requires_grad_(grad is not None)
@@ -135,9 +135,9 @@ def _network(model: Model, num_classes: int) -> Any:
     # Encoders of timm take many more options, and refuse unknown ones themselves.
     from_timm = model.encoder.startswith("tu-")
     check_options(model, None if from_timm else known[arch], _RESERVED)
-    # Otherwise the ViT takes one size only.
+    # Without dynamic_img_size, the ViT accepts only one image size.
     options = {**({"dynamic_img_size": True} if arch == "dpt" else {}), **model.options}
-    # The name of a timm encoder says which weights; SMP warns of any text other than True.
+    # The name of a timm encoder selects the weights. SMP expects True for these, and warns about a string.
     weights = model.encoder_weights and (True if from_timm else model.encoder_weights)
     return known[arch](encoder_name=model.encoder, encoder_weights=weights, classes=num_classes, **options)
 

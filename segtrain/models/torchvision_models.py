@@ -21,7 +21,7 @@ _RESERVED = {
 
 
 class TorchvisionModel(SegModel):
-    """FCN, DeepLabV3 and LR-ASPP of torchvision, with its parameter names. Any size goes in without padding."""
+    """FCN, DeepLabV3, and LR-ASPP of torchvision, with its parameter names. They accept any size without padding."""
 
     pads = False
     stride = 8
@@ -77,7 +77,7 @@ def build(model: Model, num_classes: int) -> SegModel:
 
 
 def _backbone_weights(model: Model) -> str | None:
-    """``imagenet`` and torchvision's own names; torchvision checks the latter."""
+    """torchvision's name of the backbone weights. torchvision checks whether the backbone has them."""
     if model.encoder_weights is None:
         return None
     names = {"imagenet": "IMAGENET1K_V1", "imagenet1k_v1": "IMAGENET1K_V1", "imagenet1k_v2": "IMAGENET1K_V2"}

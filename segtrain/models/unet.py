@@ -1,4 +1,4 @@
-"""U-Net (Ronneberger et al. 2015) whose decoder blocks need no upsampled and no concatenated tensors."""
+"""U-Net (Ronneberger et al. 2015) whose decoder blocks never store upsampled or concatenated tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from segtrain.models.resnet import ResNet
 
 
 class FastBlock(nn.Module):
-    """Nearest upsampling x2, concatenation with the skip, then twice a convolution, norm, and ReLU. Names are SMP's.
+    """Nearest upsampling x2, concatenation with the skip, and two convolutions with norm and ReLU. Names are SMP's.
 
     conv1, conv2: Sequential(3x3 convolution, norm, activation). attention2: what follows conv2, or None.
     """
@@ -23,7 +23,10 @@ class FastBlock(nn.Module):
         self.attention2 = attention2
 
     def forward(self, x: Tensor, height: int = 0, width: int = 0, skip_connection: Tensor | None = None) -> Tensor:
-        """(N, I, h, w) and the skip (N, S, 2h, 2w) to (N, O, 2h, 2w); ``height`` and ``width`` (SMP's) are 2h, 2w."""
+        """Map x (N, I, h, w) and the skip (N, S, 2h, 2w) to (N, O, 2h, 2w).
+
+        SMP also passes ``height`` and ``width``, which are 2h and 2w, and are not needed here.
+        """
         first: Any = self.conv1[0]
         # ConvNeXt and other encoders without features at stride 2 give a skip of 0 channels there.
         skip = skip_connection if skip_connection is not None and skip_connection.shape[1] else None
@@ -33,7 +36,7 @@ class FastBlock(nn.Module):
 
 
 class PlusBlock(FastBlock):
-    """The same under the calling convention of SMP's U-Net++ and MA-Net."""
+    """A FastBlock with the call signature of the blocks in SMP's U-Net++ and MA-Net."""
 
     def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:  # type: ignore[override]
         return super().forward(x, skip_connection=skip)
@@ -54,7 +57,7 @@ def use_fast_decoder_blocks(decoder: nn.Module) -> None:
 
 def _is_plain(block: Any) -> bool:
     """Whether a block of SMP computes conv2(conv1(cat(nearest x2, skip))), with at most an attention after it."""
-    # SMP does not export these classes. Checked with SMP 0.6.0.
+    # SMP does not export these classes, so their names are compared. Checked with SMP 0.6.0.
     if type(block).__name__ not in ("UnetDecoderBlock", "DecoderBlock") or getattr(block, "conv1", None) is None:
         return False
     between = getattr(block, "attention1", None)
@@ -70,7 +73,7 @@ def _is_plain(block: Any) -> bool:
 
 
 class UnetDecoder(nn.Module):
-    """Features of strides 2 to 32 to one of stride 1: (N, channels[-1], H, W)."""
+    """Combines features of strides 2 to 32 into one map of stride 1: (N, channels[-1], H, W)."""
 
     def __init__(self, features: tuple[int, ...], channels: tuple[int, ...]) -> None:
         super().__init__()

@@ -16,16 +16,18 @@ from segtrain.models.base import SegModel
 
 # Keys under which training scripts keep the weights; the moving average first.
 _INSIDE = ("ema", "model_ema", "state_dict_ema", "state_dict", "model_state_dict", "model", "net", "network", "weights")
-# Prefixes that wrappers add to names: DataParallel, Lightning, torch.compile, timm's encoders in SMP, and parts.
+# Prefixes that wrappers add to names: DataParallel, Lightning, torch.compile, timm in SMP, and complete networks.
 _PREFIXES = ("module.", "model.", "_orig_mod.", "net.", "network.", "backbone.", "encoder.", "encoder.model.")
+# Prefixes of wrappers that may be nested; ``_bare`` removes all of them.
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 
 
 def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
     """The state dict in a file, on the CPU. Pickled code is refused, not run (``weights_only``).
 
-    path: a safetensors file, or one that ``torch.save`` wrote: a state dict, or a dict that holds one. key: the
-    setting, for errors. Raises ConfigError if the file is missing, damaged, of another kind, or without tensors.
+    path: a safetensors file, or a file of ``torch.save`` with a state dict or with a dict that holds one.
+    key: the setting that names the file, for error messages.
+    Raises ConfigError if the file is missing, damaged, of another format, or without tensors.
     """
     path = Path(path)
     if not path.is_file():
@@ -43,7 +45,7 @@ def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
             with zipfile.ZipFile(path) as archive:
                 if (damaged := archive.testzip()) is not None:
                     raise zipfile.BadZipFile(f"{damaged} has another checksum")
-        # Opened here, because torch would look at the name of a path as well.
+        # torch.load gets an open file, because it would also interpret the name of a path.
         with warnings.catch_warnings(), open(path, "rb") as file:
             warnings.simplefilter("ignore")
             content = torch.load(file, map_location="cpu", weights_only=True)
@@ -72,7 +74,7 @@ def _kind(path: Path, key: str) -> str:
     """
     with open(path, "rb") as file:
         head = file.read(9)
-    # Eight bytes of length, then JSON.
+    # A safetensors file begins with eight bytes for the length of its header, which is JSON.
     if head[8:] == b"{":
         return "safetensors"
     if head.startswith(b"PK"):
@@ -94,14 +96,17 @@ def _tensors(content: Any) -> dict[str, Tensor]:
 
 
 def renamed(source: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
-    """``source`` with a prefix removed from, or added to, all names, so that most of them are names of ``own``."""
+    """``source`` with prefixes removed from its names, or one added, so that as many as possible are names of ``own``.
+
+    If a single prefix is removed, tensors whose names lack it are left out.
+    """
     known = set(own)
     ways: list[Mapping[str, Tensor]] = [source]
     for prefix in _PREFIXES:
         ways.append({name.removeprefix(prefix): value for name, value in source.items() if name.startswith(prefix)})
         ways.append({prefix + name: value for name, value in source.items()})
     ways.append({_bare(name): value for name, value in source.items()})
-    # Of equal ones the first, which changes nothing.
+    # On a tie, max returns the first, so names are not changed without need.
     best = max(ways, key=lambda way: sum(name in known for name in way))
     return dict(best)
 
@@ -122,7 +127,7 @@ def refuse_not_finite(tensors: Mapping[str, Tensor], key: str) -> None:
 
 
 def misfit(own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]:
-    """One remark for each tensor that both have with different shapes or kinds of numbers."""
+    """One remark for each tensor in both whose shape, number type, or layout does not fit."""
 
     def shape(value: Tensor) -> str:
         return "x".join(map(str, value.shape)) or "a number"

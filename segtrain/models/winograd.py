@@ -18,13 +18,13 @@ _KERNEL_MAP = ((1.0, 0.0, 0.0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0.0, 0.0, 1.
 
 
 def _kernel_map(like: Tensor) -> Tensor:
-    """(16, 9): what the 4x4 transformed kernel (column, row) is of the 3x3 kernel (row, column)."""
+    """The matrix (16, 9) that maps a 3x3 kernel (row, column) to its 4x4 transform (column, row)."""
     g = torch.tensor(_KERNEL_MAP, dtype=like.dtype)
     return torch.einsum("ax,by->abyx", g, g).reshape(16, 9)
 
 
 def _inputs_along(p: Tensor, dim: int) -> Tensor:
-    """Padded length 2n + 2 along ``dim`` to n tiles of 4 transformed numbers, (4, ..., n, ...)."""
+    """Transform inputs along ``dim``. A padded length of 2n + 2 becomes n tiles of 4 numbers: (4, ..., n, ...)."""
     n = p.shape[dim] // 2 - 1
     even, odd = p.unflatten(dim, (n + 1, 2)).unbind(dim + 1)
     e0, e1 = even.narrow(dim, 0, n), even.narrow(dim, 1, n)
@@ -52,7 +52,7 @@ def _inputs_along_adjoint(v: Tensor, dim: int) -> Tensor:
 
 
 def _outputs_along(m: Tensor, dim: int) -> Tensor:
-    """(4, ..., n, ...) to (..., 2n, ...)."""
+    """Transform products along ``dim`` back to outputs: (4, ..., n, ...) to (..., 2n, ...)."""
     out = m.new_empty([*m.shape[1 : dim + 2], 2, *m.shape[dim + 2 :]])
     first, second = out.unbind(dim + 1)
     torch.add(m[0], m[1], out=first).add_(m[2])
@@ -81,7 +81,7 @@ def _to_phases(x: Tensor, dilation: int) -> Tensor:
 
 
 def _from_phases(x: Tensor, dilation: int, channels_last: bool) -> Tensor:
-    """The way back, in the memory order that is asked for."""
+    """The inverse of ``_to_phases``, as a channels-last or a contiguous tensor."""
     if dilation > 1:
         x = x.unflatten(0, (-1, dilation, dilation)).permute(0, 3, 1, 4, 2, 5).flatten(3, 4).flatten(1, 2)
     memory = torch.channels_last if channels_last else torch.contiguous_format
@@ -113,7 +113,7 @@ class _Winograd(torch.autograd.Function):
         grads = _outputs_along_adjoint(_outputs_along_adjoint(_to_phases(grad, ctx.dilation), 1), 3)
         flat = grads.view(16, -1, outputs)
         grad_x = grad_weight = None
-        if ctx.needs_input_grad[1]:  # the tiles are made again: cheaper than to keep four times the input
+        if ctx.needs_input_grad[1]:  # Recompute the tiles: saving them would take four times the memory of the input.
             tiles = _tiles(x, ctx.dilation).view(16, -1, inputs)
             grad_kernel = torch.bmm(flat.transpose(1, 2), tiles).view(16, -1)
             grad_weight = (_kernel_map(kernel).t() @ grad_kernel).t().reshape(outputs, inputs, 3, 3)
@@ -139,8 +139,8 @@ def winograd_conv(x: Tensor, weight: Tensor, dilation: int = 1) -> Tensor:
 class WinogradConv2d(nn.Conv2d):
     """A 3x3 convolution by Winograd in training on a CPU, and by PyTorch everywhere else.
 
-    So scores and exported networks are those of the plain kernel. Measured on two kinds of AMD cores, 1 thread:
-    1.2 to 1.4 times faster with at least 256 channels on both sides and 64 tiles, slower with 128 channels.
+    So scores and exported networks use PyTorch's kernel. On two kinds of AMD cores, with 1 thread, Winograd was 1.2 to
+    1.4 times faster with at least 256 input and output channels and 64 tiles, and slower with 128 channels.
     """
 
     channels = 256
@@ -148,7 +148,7 @@ class WinogradConv2d(nn.Conv2d):
 
     @classmethod
     def fits(cls, module: nn.Module) -> bool:
-        """Whether ``module`` is a convolution that this class computes, wide enough to gain."""
+        """Whether ``module`` is a convolution that this class can replace, with enough channels to be faster."""
         return (
             type(module) is nn.Conv2d
             and module.kernel_size == (3, 3)
@@ -183,12 +183,12 @@ class WinogradConv2d(nn.Conv2d):
 def _autocast() -> bool:
     try:
         return torch.is_autocast_enabled("cpu")
-    except TypeError:  # before torch 2.4 the function knows CUDA alone
+    except TypeError:  # before torch 2.4, the function takes no device type
         return torch.is_autocast_cpu_enabled()
 
 
 def use_winograd_convs(network: nn.Module) -> None:
-    """Turn every convolution that ``WinogradConv2d`` fits into one; parameters and names stay."""
+    """Make every convolution that fits a ``WinogradConv2d``; parameters and names stay."""
     for module in network.modules():
         if WinogradConv2d.fits(module):
             module.__class__ = WinogradConv2d

@@ -1,7 +1,7 @@
 """Clock that splits the time of a thread into phases, which add up to the whole.
 
-``Clock(time.process_time)`` splits process time (all threads) in the same way. Neither clock waits for a GPU: with one,
-a phase is the time in which the loop launched its kernels, and device_clock.py measures the GPU.
+``Clock(time.process_time)`` splits process time (all threads) in the same way. Neither clock waits for a GPU: on a GPU,
+a phase is the time in which the loop launched its kernels. device_clock.py measures the time on the GPU.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from types import TracebackType
 from segtrain.cores import runqueue_wait
 
 REST = "other"  # time outside of all spans
-WAIT = "wait"  # Time without a core after a sleep in this phase does not count as run-queue wait.
+WAIT = "wait"  # phase in which the loop waits for a batch; ``cpu_wait`` leaves out the run-queue wait in this phase
 _LAP = ""
-SAMPLE_S = 0.05  # time between two laps whose rest is measured with system calls
+SAMPLE_S = 0.05  # minimum seconds between two laps in which system calls measure the time outside of spans
 RECENT = 200  # spans in ``recent``
 
 
 class Clock:
     """``with clock("wait"): ...`` charges time to a phase. One clock belongs to one thread.
 
-    Time in a nested span counts only for the inner phase. A span appends two entries to a list, which are summed at the
-    end of a lap, because between heavy work each line of Python takes many times as long as in a tight loop.
+    Time in a nested span counts only for the inner phase. A span only appends two entries to a list, which are summed
+    up later. Between heavy operations, a line of Python takes many times longer than in a tight loop.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -32,7 +32,7 @@ class Clock:
         self._phase = REST
         self._around: list[str] = []
         self._spans: dict[str, _Span] = {}
-        # Phases with their ends that are not summed yet; _LAP marks the end of a lap.
+        # Phases that are not summed yet, each with its end time; _LAP marks the end of a lap.
         self._ended: list[tuple[str, float]] = []
         self._summed = 0
         self._sums: dict[str, float] = {}  # since the last ``take``
@@ -74,20 +74,23 @@ class Clock:
 
     @property
     def turns(self) -> int:
-        """Number of boundaries so far, equal at the same place of the loop on all ranks."""
+        """Number of phase boundaries so far. All ranks have the same number at the same place of the loop."""
         return self._summed + len(self._ended)
 
     @property
     def rest_cpu(self) -> float:
         """CPU seconds of the clock's thread outside of all spans, up to the last mark.
 
-        Of quick laps only some are measured and stand for all, because a measurement costs as much as a span.
+        If laps are short, only some are measured and stand for the others: a measurement costs as much as a span.
         """
         return self._rest_cpu
 
     @property
     def rest_cpu_wait(self) -> float | None:
-        """Run-queue wait in the same time, in seconds; None if the system does not count it."""
+        """Run-queue wait (see ``runqueue_wait``) in seconds outside of all spans, up to the last mark.
+
+        None if the system does not count it.
+        """
         return None if self._cpu_wait_since is None else self._rest_cpu_wait
 
     @property
@@ -98,7 +101,10 @@ class Clock:
         return max(0.0, (runqueue_wait() or 0.0) - self._cpu_wait_since - self._cpu_wait_asleep)
 
     def turn(self, phase: str) -> None:
-        """Charge the rest of the open span to another phase. Another thread may call it while this one waits."""
+        """Charge the rest of the open span to another phase.
+
+        Another thread may call this method while the thread of the clock waits.
+        """
         self._end()
         self._phase = phase
 
@@ -130,7 +136,7 @@ class Clock:
         return sums
 
     def mark(self) -> float:
-        """End a lap, outside of all spans, and return the time."""
+        """End a lap, and return the time. Call it outside of all spans."""
         self._end()
         at = self._ended[-1][1]
         self._ended.append((_LAP, at))
@@ -162,11 +168,11 @@ class Clock:
         self._sum()
 
     def finish(self) -> None:
-        """Wait until the times of all laps are known."""
+        """Wait until the times of all laps are known. Here they always are. The clock of a GPU overrides this."""
 
 
 class _Span:
-    """A context manager without state, which may be open several times."""
+    """A context manager without state of its own, so it may be entered again while it is open."""
 
     __slots__ = ("_clock", "_phase")
 

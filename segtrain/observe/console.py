@@ -50,9 +50,9 @@ def percent(share: float | None, digits: int = 1) -> str:
 
 
 def of_classes(pixels: Sequence[int] | None) -> str:
-    """`` (1 of 2 classes)``: the number of classes with ``pixels`` in the truth; empty if all have some.
+    """`` (1 of 2 classes)``: how many classes have ``pixels`` in the truth; empty if all of them have.
 
-    A mean over some of the classes differs from one over all: with one class, a constant prediction gets 100 %.
+    A mean over only some classes can mislead: with one class in the truth, a constant prediction gets 100 %.
     """
     present = sum(1 for count in pixels or () if count)
     return f" ({present} of {len(pixels)} classes)" if pixels and present < len(pixels) else ""
@@ -112,7 +112,7 @@ class Console:
         self._seen: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
 
     def started(self, step: int) -> None:
-        """Measure the remaining time from now on, before the step after ``step``."""
+        """Call this after ``step`` steps, so that only the speed from now on is used to estimate the remaining time."""
         self._seen.clear()
         self._seen.append((self._now(), step))
 
@@ -134,7 +134,7 @@ class Console:
             self._print(line + "\n")
 
     def say(self, text: str) -> None:
-        """Print lines that stay. The live line is wiped, and comes back with the next step."""
+        """Print lines that stay. The live line is erased, and drawn again at the next step."""
         if self._quiet:
             return
         wipe = "\r" + " " * self._drawn + "\r" if self._drawn else ""
@@ -168,7 +168,7 @@ def banner(title: str, quantities: Mapping[str, Any]) -> str:
 
 
 def bar(share: float, width: int = _BAR, ascii_only: bool = False) -> str:
-    """A bar of ``width`` cells for 0 to 1, in eighths of a cell; or of ``#`` characters."""
+    """A bar of ``width`` cells for a ``share`` from 0 to 1, in steps of 1/8 cell, or in ``#`` with ``ascii_only``."""
     if not math.isfinite(share):
         return " " * width
     share = min(max(share, 0.0), 1.0)
@@ -181,7 +181,7 @@ def bar(share: float, width: int = _BAR, ascii_only: bool = False) -> str:
 def class_table(
     names: Sequence[str], iou: Sequence[float], share: Sequence[float] | None = None, stream: TextIO | None = None
 ) -> str:
-    """Class, IoU in percent, bar, share of the valid pixels, and at the end the mean over classes with a score.
+    """A table with the IoU in percent, a bar, and the share of valid pixels per class; last, the mean of all scores.
 
     ``iou`` and ``share`` are fractions. NaN or None in ``iou``: the class is in neither truth nor prediction.
     """

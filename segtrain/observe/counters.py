@@ -21,7 +21,7 @@ SECTOR = 512  # bytes in /proc/diskstats, for disks of any sector size
 
 @dataclass(frozen=True)
 class Counters:
-    """One sample. Values that are not percentages count from the start of the host."""
+    """One sample. Values that are not percentages are totals since the host started."""
 
     at: float  # monotonic seconds
     cores: dict[str, tuple[float, float, float]]  # cpuN -> time of work, of I/O wait, and in total (any unit)
@@ -64,7 +64,7 @@ def rates(before: Counters, after: Counters) -> list[Value]:
 
 
 def _percent(part: float, whole: float) -> float:
-    return min(100.0, max(0.0, 100.0 * part / whole))  # The I/O wait of the kernel may decrease.
+    return min(100.0, max(0.0, 100.0 * part / whole))  # The kernel's counter of I/O wait may decrease.
 
 
 def open_counters() -> Look:
@@ -95,7 +95,7 @@ def linux(read: Callable[[str], bytes] | None = None) -> Look:
 
 
 class _Proc:
-    """Files of /proc that stay open, because reading one again costs a third of opening it."""
+    """Files of /proc that stay open: reading an open file again takes a third of the time of opening it."""
 
     def __init__(self) -> None:
         self._open: dict[str, int] = {}
@@ -105,7 +105,7 @@ class _Proc:
         if file is None:
             file = self._open[name] = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
         content = part = os.pread(file, 1 << 18, 0)
-        while part:  # The kernel returns most of them page by page.
+        while part:  # The kernel returns most of these files page by page.
             part = os.pread(file, 1 << 16, len(content))
             content += part
         return content
@@ -116,7 +116,7 @@ class _Proc:
 
 
 def _real(folder: str, never: tuple[str, ...]) -> frozenset[bytes]:
-    """Devices with hardware, so that traffic through a bridge or a volume counts once; all if all are virtual."""
+    """Physical devices, so that traffic through a bridge or a volume counts once; all devices if all are virtual."""
     names = [name for name in os.listdir(folder) if not name.startswith(never)] if os.path.isdir(folder) else []
     hardware = [name for name in names if Path(folder, name, "device").exists()]
     return frozenset(name.encode() for name in hardware or names)
@@ -129,13 +129,13 @@ def _cores(content: bytes) -> dict[str, tuple[float, float, float]]:
             break
         name, user, nice, system, idle, wait, *rest = line.split()
         waited = int(wait)
-        work = int(user) + int(nice) + int(system) + sum(map(int, rest[:3]))  # user and nice include guests.
+        work = int(user) + int(nice) + int(system) + sum(map(int, rest[:3]))  # user and nice include guest time.
         cores[name.decode()] = (work, waited, work + waited + int(idle))
     return cores
 
 
 def _fields(content: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """Numbers after the names at the starts of lines; 0 for an absent name (a kernel without swap)."""
+    """The number after each name at the start of a line; 0 if the name is absent (a kernel without swap)."""
     found = {}
     for name in names:
         at = content.find(b"\n" + name, 0) + 1 if not content.startswith(name) else 0

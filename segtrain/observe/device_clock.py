@@ -1,8 +1,8 @@
-"""Clock of the phases of a step on a GPU, which works later than the host launched it, from events on its stream.
+"""Clock of the phases of a step on a GPU. It records events on the GPU's stream, because the GPU lags behind the host.
 
-Each boundary between two phases records an event, and the time between two events is the time of the device. A wait for
-data that is hidden behind the work of the device does not count. The host never waits for an event: it reads them when
-the last event of a lap has passed.
+Each boundary between two phases records an event. The time of a phase is the time on the device between its two events,
+so a wait of the host for data does not count while the device is still busy. The host never waits for an event: it
+reads the events of a lap (from one call of ``mark`` to the next) after the last of them has completed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ class Event(Protocol):
 
 
 class DeviceClock(Clock):
-    """A Clock with the phases of the device; ``recent`` and ``pending`` are those of the host.
+    """A Clock that measures phases on the device; ``recent`` and ``pending`` give the times on the host.
 
-    ``take`` returns what the device has finished; after a host sync, that is everything before it.
+    ``take`` returns the times of the phases that the device has finished. If the host has just synchronized with the
+    device, these are all earlier phases.
     """
 
     def __init__(self, event: Callable[[], Event], now: Callable[[], float] = time.perf_counter) -> None:
         super().__init__(now)
         self._event, self._free = event, [event()]
         self._before = self._recorded()
-        self._ahead: deque[tuple[str, Event]] = deque()  # recorded, not read, with the phase that ended there
-        self._ends: deque[tuple[int, Event]] = deque()  # of laps: the number of events until then, and the last event
+        self._ahead: deque[tuple[str, Event]] = deque()  # events not yet read, each with the phase that it ends
+        # For each lap that is not yet read: the number of events up to its end, and its last event.
+        self._ends: deque[tuple[int, Event]] = deque()
         self._count = self._read = 0
 
     def _recorded(self) -> Event:
@@ -56,7 +58,7 @@ class DeviceClock(Clock):
         return at
 
     def _sum(self) -> None:
-        """Sum the times of the host, for ``recent`` only."""
+        """Move the host's times of ended phases to ``recent``. The sums come from the events of the device instead."""
         last = self._last
         for phase, end in self._ended:
             if phase:

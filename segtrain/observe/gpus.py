@@ -1,4 +1,4 @@
-"""Readings of the NVIDIA GPUs of this host from NVML, the library of nvidia-smi, by the package nvidia-ml-py."""
+"""Readings of the NVIDIA GPUs of this host from NVML (the library behind nvidia-smi), through nvidia-ml-py."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
 """Watchdog for hangs: a thread in each rank that finds out which rank is behind, and where its threads are.
 
-A rank hangs if its loop has reached no boundary between two phases (clock.py) and has started or finished no sum over
-ranks for ``hang_s``. Evaluation and checkpoints are long phases, in which only a rank inside a sum can hang. The
-first rank that hangs raises an alarm on the board. All ranks then write RUN/hang/rank-00000.txt and post their
-position. Ranks in the same loop pass the same boundaries and sums, so rank 0 reports the rank with the lowest count
-as behind. A rank that posts nothing has a process that does not run. Without a hang, a look costs one question to the
-board.
+A rank hangs if for ``hang_s`` its loop has reached no boundary between two phases (clock.py), and has started or
+finished no sum over ranks (all-reduce). Evaluation and checkpoints may take long: in these phases, only a rank inside a
+sum counts as hanging. The first rank that hangs raises an alarm on the board (parallel/board.py). Each rank then
+appends its stacks to its own file, such as RUN/hang/rank-00000.txt, and posts its position on the board. All ranks run
+the same loop and pass the same boundaries and sums, so rank 0 reports the ranks with the lowest count as behind. A rank
+that posts nothing is not running: its process is stopped, or its host is gone. As long as no rank hangs, each check
+sends only one request to the board.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Protocol
 from segtrain.errors import some_of
 
 FOLDER = "hang"  # in a run folder
-LOOKS = 8
+LOOKS = 8  # least number of checks within ``hang_s``
 LONGEST_LOOK_S = 15.0
 MOST = 3  # reports per process
 LONG = ("eval", "checkpoint")  # phases that may take long
@@ -35,7 +36,10 @@ LONG = ("eval", "checkpoint")  # phases that may take long
 
 @dataclass(frozen=True)
 class RankPosition:
-    """Position of a loop: its step and phase, the boundaries and sums ``passed``, and whether it is in a sum."""
+    """Position of a rank in its loop. ``passed``: the number of phase boundaries and sums that it has passed so far.
+
+    ``summing``: whether it is inside a sum over ranks.
+    """
 
     step: int
     phase: str
@@ -54,7 +58,7 @@ class Notice(RankPosition):
 
 
 class PhaseBoard(Protocol):
-    """Store of the notices of all ranks (parallel/board.py). Its methods raise RuntimeError when it is gone."""
+    """Store of the notices of all ranks (parallel/board.py). Raises RuntimeError if the store is gone."""
 
     def raise_alarm(self, number: int) -> None: ...
     def is_raised(self, number: int) -> bool: ...
@@ -66,6 +70,7 @@ class Watchdog:
     """Watches the thread that created it, and calls ``position`` and ``recent`` from another thread.
 
     ``recent`` returns spans (phase, begin, end; seconds). On rank 0, ``found`` gets the notices and one sentence.
+    ``patient``: whether the current phase may take long, too, as the compilation in the first step does.
     """
 
     def __init__(
@@ -130,7 +135,10 @@ class Watchdog:
             self._found(notices, text)
 
     def _gathered(self, board: PhaseBoard) -> list[Notice]:
-        """The notices of all ranks, which look at least every ``self._every`` seconds."""
+        """Wait for the notices of all ranks, and return those that came in time.
+
+        Every rank checks the board once per ``self._every`` seconds, so a little more than two checks is enough.
+        """
         end = time.monotonic() + 2 * self._every + 1
         texts = board.posted(self._alarms)
         while len(texts) < self._world and time.monotonic() < end and not self._ended.wait(self._every / 4):

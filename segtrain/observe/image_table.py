@@ -44,7 +44,7 @@ def as_csv(rows: Sequence[ImageRow]) -> bytes:
 
 
 def read(path: Path) -> list[ImageRow]:
-    """Raises DataError if the file is missing or is not such a table."""
+    """The rows of a table. Raises DataError if the file is missing or is not such a table."""
     try:
         with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
             head, *lines = filter(None, csv.reader(file))
@@ -62,7 +62,7 @@ def read(path: Path) -> list[ImageRow]:
 
 
 def short_names(images: Sequence[str]) -> list[str]:
-    """The names without the folders that they share."""
+    """The names without the leading folders that all of them share."""
     parts = [image.split("/") for image in images]
     first, last = min(parts, default=[]), max(parts, default=[])
     shared = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first[:-1], last[:-1]))))

@@ -9,8 +9,9 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
                 score of the run
 ``split``       ``data.split_by`` divides the data: ``rule`` {key: value}, ``images`` {split: count}, ``folder`` with
                 the names
-``init``        weights from ``model.init``: ``source``, the tensors ``taken``, ``new`` (random), and ``left``, the
-                classes whose head rows were taken (``rows``) or are new (``new_rows``), ``remark``
+``init``        weights from ``model.init``: ``source``; the tensors ``taken`` from it, ``new`` (not in it, so they stay
+                random), and ``left`` (in it, but with no place in this network); the classes whose rows in the last
+                layer were taken (``rows``) or are new (``new_rows``); ``remark``
 ``faults``      faulty files are left out (``data.faults=skip``): ``role`` (train, val), ``skipped`` of ``images``,
                 ``file``
 ``resume``      ``step`` from which the run continues, ``world_size`` that wrote the checkpoint
@@ -18,21 +19,27 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
                   changes
 ``step``        every ``log.every`` steps: ``step`` (1-based), ``epoch`` (float: samples seen / samples), ``loss``
                 (mean over the valid pixels of the global batch), ``lr``, ``images_per_s`` (all ranks), ``spans``
-                {phase: seconds} since the last ``step`` event, on this rank (they add up to the wall time, see
-                clock.py), ``cpu_s``
+                {phase: seconds} of rank 0 since the last ``step`` event (they add up to the wall time, see clock.py),
+                ``cpu_s``; if data is read from a bucket, ``bucket`` for the requests of rank 0 and its workers since
+                the last ``step`` event: ``requests``, ``bytes``, ``seconds``, ``retries`` {kind: count}, ``retry_s``
+                {kind: seconds}
 ``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``,
                 ``seconds``, ``cpu_s``; for up to 64 classes ``confusion`` [[pixels]], with a row per true class
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` for which the loop stopped
+``helpers``     what happens to the helpers of rank 0 (``data.helpers``): ``what`` (``working``, with ``cores`` {host:
+                count}; ``lost`` and ``refused``, with ``host``, ``cores``, ``samples`` to make again, ``reason``;
+                ``told``, with ``text``)
 ``hang``        no progress for ``log.hang_s``: ``text`` as on the console, ``ranks`` [fields of ``Notice`` in
                 hang.py]
-``slow``        the last seconds waited too long for data, reported once per cause: ``step``, ``cause``, ``text``
+``slow``        the loop recently waited too long for data, reported once per cause: ``step``, ``cause``, ``text``
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop
 ``run_end``     ``status`` (``done``; ``stopped`` by a signal, resumable; ``failed``, with ``error``), ``step``,
-                ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at the end
+                ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at the end; with helpers, ``samples`` of rank 0 in
+                this process: ``local``, ``helpers`` {host: count}, ``again`` (ordered from a helper, but not received)
 
 ``seconds`` and ``cpu_s`` (process time of all ranks with their workers) of ``run_end`` leave out evaluation and cover
 the whole run, resumed processes included. An event may have more fields. A number that is not finite is written as
-null. A killed process may leave a part of a line: the next event starts on a new line, and readers skip the part.
+null. A killed process may leave an incomplete line. Readers skip it, and the next event starts on a new line.
 """
 
 from __future__ import annotations
@@ -103,7 +110,7 @@ class LineFile:
 
 
 class Journal:
-    """Appends events to a file; ranks other than 0 write nothing. Raises ConfigError if it cannot be opened."""
+    """Appends events to a file; ranks other than 0 write nothing. Raises ConfigError if the file cannot be opened."""
 
     def __init__(self, path: str | Path, rank: int = 0, say: Callable[[str], None] = say_on_stderr) -> None:
         self.path = Path(path)
@@ -152,7 +159,10 @@ def parse_lines(
 
 
 def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -> list[dict[str, Any]]:
-    """All whole events of a journal, or of the journal in a run folder. Raises DataError if there is none."""
+    """All complete events of a journal. ``path`` is a journal or a run folder.
+
+    Raises DataError if the journal cannot be read.
+    """
     path = Path(path)
     path = path / FILE if path.is_dir() else path
     try:
@@ -164,7 +174,7 @@ def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -
 
 
 def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict[str, Any]]:
-    """Events of one kind with rising steps: steps that a resumed process repeated replace the earlier ones."""
+    """Events of one kind, ordered by step. Steps that a resumed process repeated replace the earlier ones."""
     kept: list[dict[str, Any]] = []
     for item in events:
         step = item.get("step")

@@ -60,7 +60,7 @@ def colorize(mask: np.ndarray, palette: Sequence[Color], ignore_index: int = 255
 
 
 def _fit(picture: np.ndarray, width: int, height: int, labels: bool = False) -> np.ndarray:
-    """Resize to (height, width): area mean to shrink a picture, nearest for labels."""
+    """Resize to (height, width). Labels take the nearest pixel. Pictures shrink by area mean and grow linearly."""
     if picture.shape[:2] == (height, width):
         return picture
     shrinks = height < picture.shape[0]
@@ -74,7 +74,10 @@ def _hatch(height: int, width: int) -> np.ndarray:
 
 
 def error_panel(sample: Sample, width: int, height: int, ignore_index: int = 255) -> np.ndarray:
-    """The image in pale gray, the share of wrong pixels in red, void hatched. uint8 (height, width, 3)."""
+    """The image in pale gray, with wrong pixels in red and void pixels hatched. uint8 (height, width, 3).
+
+    If the panel is smaller than the image, a pixel is the redder, the more of the pixels that it covers are wrong.
+    """
     gray = cv2.cvtColor(_fit(sample.image, width, height), cv2.COLOR_RGB2GRAY).astype(np.float32)
     panel = np.repeat((160 + 0.35 * gray)[:, :, None], 3, axis=2)
     if sample.truth is None:
@@ -99,7 +102,7 @@ def _write(draw: ImageDraw.ImageDraw, xy: tuple[int, int], text: str, font: Font
 
 
 def _readable(text: str, font: Font) -> str:
-    """``text`` without what the font cannot draw: a bitmap font raises outside Latin-1."""
+    """``text`` with "?" for characters that the font cannot draw: a bitmap font raises an error outside Latin-1."""
     return text if isinstance(font, ImageFont.FreeTypeFont) else text.encode("latin-1", "replace").decode("latin-1")
 
 
@@ -108,7 +111,10 @@ def _length(draw: ImageDraw.ImageDraw, text: str, font: Font) -> float:
 
 
 def _clip(draw: ImageDraw.ImageDraw, text: str, font: Font, width: float, tail: bool = False) -> str:
-    """``text`` cut to ``width``: at its end, or with ``tail`` at its start, because file names differ at their ends."""
+    """``text``, cut to ``width`` pixels.
+
+    Its end is cut off, or its start if ``tail`` is set: file names should keep their ends, in which they differ.
+    """
     if _length(draw, text, font) <= width:
         return text
     while len(text) > 1 and _length(draw, "..." + text, font) > width:
@@ -159,7 +165,8 @@ def contact_sheet(
 ) -> np.ndarray:
     """Draw a sheet: uint8 (H, W, 3) RGB. Panels keep the aspect ratio and are at most 2x as wide as the widest image.
 
-    Without any truth, only image and prediction are shown. Raises DataError for no samples, or masks of another size.
+    If no sample has a truth, only image and prediction are shown. Raises DataError if there are no samples, or if a
+    mask and its image differ in size.
     """
     _check(samples)
     width = min(panel_width, 2 * max(sample.image.shape[1] for sample in samples))

@@ -1,4 +1,4 @@
-"""System profile of a run: started with the run, and turned on and off while it trains.
+"""System profile of a run: it starts with the run, and can be turned on and off during training.
 
 The rank with local rank 0 starts the sampler (system.py) and ends it. A sampler that fails does not stop training.
 """
@@ -28,12 +28,12 @@ from segtrain.observe.system import state_file
 from segtrain.observe.trace import request, run_ended, wait_until
 
 FOLDER = "profile"  # of a run folder
-ANSWER_S = 5.0  # within which a sampler of this host answers
+ANSWER_S = 5.0  # longest wait for a sampler to answer a request or to end
 _ROOT = str(Path(__file__).parents[2])
 
 
 class ProfileOwner(Protocol):
-    """The rank of a process; ``parallel.cluster.Cluster`` has these."""
+    """The fields of ``parallel.cluster.Cluster`` that this module needs."""
 
     @property
     def rank(self) -> int: ...
@@ -51,12 +51,14 @@ def node_name(owner: ProfileOwner, environ: Mapping[str, str] = os.environ) -> s
 
 @contextlib.contextmanager
 def sampling(run_dir: Path, ms: int, owner: ProfileOwner, say: Callable[[str], None] = say_on_stderr) -> Iterator[None]:
-    """Profile this host in ``run_dir`` while the context lasts. ``ms`` 0: wait for a request.
+    """Profile this host while the context lasts, and write to ``run_dir``.
 
-    SIGUSR2 to the rank that starts the sampler turns it on and off; the other ranks ignore the signal.
+    ``ms`` is the number of milliseconds between samples; with 0, sampling begins only on request.
+
+    SIGUSR2 to the rank that starts the sampler turns sampling on or off; the other ranks ignore the signal.
     """
     may_listen = threading.current_thread() is threading.main_thread()
-    # The sampler inherits this, so that an early signal does not end it.
+    # The sampler inherits SIG_IGN, so that a signal cannot end it before it has installed its own handler.
     before = signal.signal(signal.SIGUSR2, signal.SIG_IGN) if may_listen else None
     folder, node = run_dir / FOLDER, node_name(owner)
     process = _start(folder, ms, node, say, owner.local_world_size) if owner.local_rank == 0 else None
@@ -66,7 +68,8 @@ def sampling(run_dir: Path, ms: int, owner: ProfileOwner, say: Callable[[str], N
         yield
     finally:
         if may_listen:
-            signal.signal(signal.SIGUSR2, before)
+            # None: a handler that was not installed from Python, which cannot be installed again from here.
+            signal.signal(signal.SIGUSR2, before or signal.SIG_DFL)
         if process is not None:
             _end(process, state_file(folder, node))
 
@@ -89,18 +92,22 @@ def _start(folder: Path, ms: int, node: str, say: Callable[[str], None], ranks: 
 
 
 def _whose_gpus(environ: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """The environment without CUDA_VISIBLE_DEVICES if that names the GPUs of one of several ranks alone."""
+    """The environment for the sampler, which should see the GPUs of all ranks of this host.
+
+    If CUDA_VISIBLE_DEVICES lists fewer GPUs than the host has ranks, it was set for this rank alone, and is removed.
+    """
     listed = environ.get("CUDA_VISIBLE_DEVICES", "")
-    own = ranks > 1 and len(listed.split(",")) < ranks
+    hides_all = listed.strip() in ("", "-1")
+    own = ranks > 1 and not hides_all and len(listed.split(",")) < ranks
     return {name: value for name, value in environ.items() if not (own and name == "CUDA_VISIBLE_DEVICES")}
 
 
 def _end(process: subprocess.Popen[bytes], state: Path) -> None:
-    """End the sampler after a last sample, and write pid 0, because other hosts cannot see its process."""
+    """End the sampler after a last sample. Write pid 0 into its state, because other hosts cannot see its process."""
     process.terminate()
     try:
         process.wait(ANSWER_S)
-    except subprocess.TimeoutExpired:  # It hangs in a disk or a driver.
+    except subprocess.TimeoutExpired:  # The sampler hangs in a call to a file system or a driver.
         process.kill()
         process.wait()
     if known := read_json(state):
@@ -136,7 +143,7 @@ def hosts(run: Path) -> list[SampledHost]:
     states = [state for path in found if "pid" in (state := read_json(path))]
     if not states:
         fix = "name the folder of a run that has begun to train (segtrain runs DIR lists runs)"
-        raise SegtrainError(f"{run} has no sampler: {fix}", code="no-sampler", file=str(run))
+        raise SegtrainError(f"{run} has no sampler of the system profile: {fix}", code="no-sampler", file=str(run))
     return [_host(folder, state) for state in states]
 
 
@@ -177,7 +184,7 @@ def switch(run: Path, on: bool, ms: int | None = None) -> list[SampledHost]:
 
 
 def profile(verb: str, run: Path, ms: int | None) -> tuple[str, bool]:
-    """Run ``on``, ``off``, or ``status``: lines to print, and whether every sampler did what it was asked to do."""
+    """Run ``on``, ``off``, or ``status``. Returns text to print, and whether every sampler did what was requested."""
     known = hosts(run) if verb == "status" else switch(run, verb == "on", ms)
     silent = [host for host in known if verb != "status" and host.alive is not False and host.on != (verb == "on")]
     now = now_ns(run / FOLDER) / 1e9

@@ -56,7 +56,7 @@ class ProfileWriter:
     """Appends the readings of one node, with a new file each minute. Raises OSError.
 
     All readings of a moment are one ``write`` to a file opened for appending, so a killed process leaves whole lines.
-    What a full disk or a power cut left of a line is removed, because other readers give up on a broken line.
+    An incomplete line that a full disk or a power failure left is removed, because other readers fail on such a line.
     """
 
     def __init__(self, folder: str | Path, node: str) -> None:
@@ -118,7 +118,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class Track:
-    """One series over time; ``np.asarray`` takes both without a copy. ``times`` (Unix, seconds) never falls."""
+    """One series over time. ``np.asarray`` does not copy its arrays. ``times`` are Unix seconds and never decrease."""
 
     times: array[float] = field(default_factory=lambda: array("d"))
     values: array[float] = field(default_factory=lambda: array("d"))
@@ -131,7 +131,7 @@ def read_profile(
     *,
     say: Callable[[str], None] = say_on_stderr,
 ) -> dict[Series, Track]:
-    """Series with readings from ``start`` to ``end`` (Unix seconds, both included), in the order of first readings.
+    """All series with readings from ``start`` to ``end`` (Unix seconds, inclusive), ordered by their first readings.
 
     ``folder``: a run folder, a profile, or the output of a SageMaker job. Invalid lines are skipped and reported.
     Raises DataError if there is no profile.
@@ -144,7 +144,7 @@ def read_profile(
         raise file_error(str(folder), f"{problem}: {fix}", code="no-profile")
     tracks: dict[Series, Track] = {}
     for minute, node, path in found:
-        # The name of a file is the start of its minute, or in old profiles the end or any other time.
+        # A file is named after the start of its minute. In old profiles, it may be the end of the minute, or any time.
         if minute % MINUTE == 0 and not start - 2 * MINUTE <= minute <= end + MINUTE:
             continue
         bad = 0

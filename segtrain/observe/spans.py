@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,16 @@ from segtrain.observe.journal import LineFile, plain, say_on_stderr
 FOLDER = "spans"  # in a run folder
 WINDOW_S = 1.0
 RECENT = 16  # windows kept in memory
-TAIL = 32768  # bytes at the end of a file that hold as many windows
+TAIL = 32768  # bytes at the end of a file, enough for about RECENT windows
 FORMAT = 1
 REQUIRED = ("ts", "seconds", "first", "last")  # numbers that every window has
 STAGES = ("read", "decode", "augment", "assemble")
-# The texts and objects in a line; all other fields are numbers.
+# Fields of a line that hold text or an object; all other fields are numbers.
 _FORM: dict[str, Any] = {
-    **dict.fromkeys(("host", "device"), str),
+    **dict.fromkeys(("host", "device", "machine"), str),
     **{"phases": {}, "shared": {}, "crowded": {}},
-    "workers": {"kind": str, "seconds": {}, "reads": {}},
+    "workers": {"kind": str, "seconds": {}, "reads": {}, "helpers": {}},
+    "bucket": {"retries": {}, "retry_s": {}, "ahead": {}},
 }
 _OLD_NAMES = {"late_s": "cpu_wait_s", "other_late_s": "other_cpu_wait_s"}
 NO_STEP = ("log", "eval", "checkpoint")  # phases that are not part of a step
@@ -37,7 +38,7 @@ NO_STEP = ("log", "eval", "checkpoint")  # phases that are not part of a step
 
 @dataclass(frozen=True)
 class Begin:
-    """Facts about a process that starts to train: the first line of its file."""
+    """Facts about a process that starts to train: the first line that it appends to the file of its rank."""
 
     rank: int
     host: str
@@ -50,11 +51,12 @@ class Begin:
     accumulate: int
     bytes_gradient: int
     crowded: Mapping[str, Any] | None = None
+    machine: str = ""  # the type that was rented, where the platform says it: "ml.g5.xlarge"
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the workers of a rank have done since it started, and their current number.
+    """Totals of the work of a rank's data workers since the rank started. ``count``: the current number of workers.
 
     ``asked`` counts the requested steps, and ``ready`` sums how many steps were ready at each request.
     """
@@ -75,16 +77,20 @@ class Work:
     asked: int = 0
     ready: int = 0
     process_cpu_s: float = 0.0
+    helped: Mapping[str, int] = field(default_factory=dict)  # samples that helpers on other hosts made, by host
 
     def since(self, before: Work) -> dict[str, Any]:
-        """The ``workers`` of a window that began at ``before``."""
-        more = {name: value - getattr(before, name) for name, value in vars(self).items() if name != "kind"}
+        """The field ``workers`` of a window: the work done since ``before``."""
+        numbers = {name: value for name, value in vars(self).items() if name not in ("kind", "helped")}
+        more = {name: value - getattr(before, name) for name, value in numbers.items()}
         done = {"count": self.count, "kind": self.kind, "samples": more["samples"]}
         done["seconds"] = {stage: round(more[stage], 6) for stage in STAGES}
         done |= {"cpu_s": round(more["cpu_s"], 6), "cpu_wait_s": round(more["cpu_wait_s"], 6), "bytes": more["bytes"]}
         if self.kind == "process":
             done["process_cpu_s"] = round(more["process_cpu_s"], 6)
         done["reads"] = {"count": more["reads"], "bytes2": more["bytes2"], "bytes_s": round(more["bytes_s"], 3)}
+        if self.helped:
+            done["helpers"] = {host: count - before.helped.get(host, 0) for host, count in self.helped.items()}
         return done | ({"queue": round(more["ready"] / more["asked"], 3)} if more["asked"] else {})
 
 
@@ -95,8 +101,10 @@ def file_of(run: Path, rank: int) -> Path:
 class Spans:
     """Writer of the windows of one rank; a full disk or missing permissions do not stop training.
 
-    ``work`` returns what the workers have done so far. No other caller may mark ``clock``. ``first`` is the number of
-    steps done before, and ``images`` the images of one step.
+    ``work`` returns the totals of the workers so far. ``bucket`` returns the requests to buckets since its last call.
+    ``shared`` returns the times of DDP's gradient communication. Only this object may call ``clock.mark``. ``first`` is
+    the number of steps that were done before this process, ``images`` is the number of images of this rank in one step,
+    and ``threads`` is the number of CPU threads of torch.
     """
 
     def __init__(
@@ -110,11 +118,12 @@ class Spans:
         images: int,
         threads: int,
         shared: Callable[[], Mapping[str, float] | None] = lambda: None,
+        bucket: Callable[[], Mapping[str, Any] | None] = lambda: None,
         say: Callable[[str], None] = say_on_stderr,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._clock, self._work, self._now = clock, work, now
-        self._begin, self._images, self._threads, self._shared = begin, images, threads, shared
+        self._begin, self._images, self._threads, self._shared, self._bucket = begin, images, threads, shared, bucket
         self._step = first
         self._since = clock.pending[1]
         self._file: LineFile | None = None
@@ -128,7 +137,7 @@ class Spans:
         self._write(self._first)
 
     def _cpu_times(self) -> dict[str, float | None]:
-        """Running counts of seconds; None if the system does not count them."""
+        """Seconds of CPU time and of run-queue waits so far; None if the system does not count them."""
         clock = self._clock
         return {
             "cpu_s": time.process_time(), "other_cpu_s": clock.rest_cpu,
@@ -178,6 +187,8 @@ class Spans:
         window["threads"] = self._threads
         if shared := self._shared():
             window["shared"] = shared
+        if bucket := self._bucket():
+            window["bucket"] = bucket
         window = plain({**window, "workers": work.since(self._before)})
         self._recent.append(window)
         self._write(window)
@@ -223,7 +234,7 @@ def read_spans(run: Path) -> list[Records]:
 
 
 def read_recent(run: Path, rank: int) -> Records | None:
-    """The first line and the last windows of a rank, which may still be writing; None if there are none."""
+    """The first line and the last windows of a rank, which may still be writing; None if its file cannot be read."""
     try:
         with file_of(run, rank).open("rb") as file:
             head = file.readline()
@@ -253,7 +264,7 @@ def _records(lines: Iterable[bytes]) -> Records:
 
 
 def _with_new_names(window: dict[str, Any]) -> dict[str, Any]:
-    """A window of any version, with the run-queue waits under their current names."""
+    """The window with the current names of the run-queue waits, which earlier versions named differently."""
     if isinstance(workers := window.get("workers"), dict):
         window["workers"] = _with_new_names(workers)
     return window | {new: window[old] for old, new in _OLD_NAMES.items() if old in window}

@@ -1,8 +1,9 @@
-"""Sampler of a host: a small process beside its first rank that reads the counters of the host twice per second.
+"""Sampler of a host: a small process beside the host's first rank that reads the host's counters twice per second.
 
-In its own process, no sample waits for the Python lock of the rank. It imports no torch, and ends with the process that
-started it. It writes the readings (profile_format.py) and its state, ``algo-N.state.json``, and reads requests from
-``control.json``: ``on``, ``ms``, and ``asked``, a number that the state repeats.
+As a separate process, it never waits for the GIL of the rank. It imports no torch, and ends with the process that
+started it. It writes the readings (profile_format.py) and its state, ``algo-N.state.json``. It reads requests from
+``control.json``, with the keys ``on``, ``ms``, and ``asked``. The number ``asked`` identifies the request. The sampler
+copies it into its state as an answer.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from segtrain.observe.profile_format import ProfileWriter, Value
 CONTROL = "control.json"
 DEFAULT_MS = 500
 LEAST_MS, MOST_MS = 100, 60_000
-WIDEN_BYTES = 128 << 20  # written, after which the time between samples doubles: weeks take about a gigabyte
-SHORTEST_S = 0.05  # The kernel counts the time of cores in steps of 10 ms.
-TICK_S = 0.5  # longest delay of the answer to a request, a signal, or the end of the parent
+# Each time that this many bytes have been written, the interval doubles, so weeks of readings take about a gigabyte.
+WIDEN_BYTES = 128 << 20
+SHORTEST_S = 0.05  # shortest time between two samples, because the kernel counts CPU time in steps of 10 ms
+TICK_S = 0.5  # longest delay until the sampler reacts to a request, a signal, or the end of its parent
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def state_file(folder: Path, node: str) -> Path:
 
 
 class Requests:
-    """Requests from the control file, if they are newer than this process, and from SIGUSR2, which toggles."""
+    """Requests from the control file, if newer than this process, and from SIGUSR2, which turns sampling on or off."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._toggles, self._obeyed = path, 0, 0
@@ -75,12 +77,12 @@ class Requests:
             if isinstance(on, bool) and isinstance(ms, int) and LEAST_MS <= ms <= MOST_MS:
                 now = SamplerRequest(on, ms, asked.get("asked", 0.0))
             else:
-                say_on_stderr(f'warning: {self._path} is not a request: {{"on": true, "ms": {LEAST_MS} to {MOST_MS}}}')
+                say_on_stderr(f'warning: {self._path} must be {{"on": true or false, "ms": {LEAST_MS} to {MOST_MS}}}')
         return now
 
 
 class HostSampler:
-    """Samples the host and writes. ``written``: bytes since the interval was set."""
+    """Samples the host and writes the readings. ``written``: bytes written since the interval was set."""
 
     def __init__(
         self, writer: ProfileWriter, say: Callable[[str], None], opens: Callable[[], Look] = open_counters
@@ -98,7 +100,7 @@ class HostSampler:
         self._writer.close()
 
     def last(self) -> None:
-        """Sample the time since the last sample, if sampling is on."""
+        """Take one more sample, for the time since the previous one, if sampling is on."""
         if self._before is not None:
             self.sample()
 
@@ -129,7 +131,7 @@ def keep_sampling(
     parent: int,
     say: Callable[[str], None] = say_on_stderr,
 ) -> None:
-    """Sample until the process ``parent`` is gone, or until SIGTERM, after which the rest is sampled.
+    """Sample until the process ``parent`` is gone, or until SIGTERM, on which one last sample is taken.
 
     Samples are taken at multiples of the interval, and so at the same moments on all hosts.
     """
@@ -145,7 +147,7 @@ def keep_sampling(
                 sampler.rest()
                 tell(order)
             if order.on:
-                # Whole slots of the clock: none is sampled twice.
+                # A slot is one interval of the wall clock. Each slot gets at most one sample.
                 time.sleep(min(TICK_S, max(0.0, (slot + 1) * order.ms / 1000 - time.time())))
                 before, slot = slot, int(time.time() * 1000) // order.ms
                 if slot != before:
@@ -162,7 +164,7 @@ def keep_sampling(
 
 
 class _Ended(Exception):
-    """SIGTERM, raised to end any sleep."""
+    """Raised by the SIGTERM handler, so that it interrupts a sleep."""
 
 
 def _end(number: int, frame: Any) -> None:

@@ -1,6 +1,6 @@
-"""Traces of a few steps and Python stacks of a run that trains: requests to all ranks, and the wait for their files.
+"""Traces of a few steps, and Python stacks, of a running training: requests to all ranks, and waits for their files.
 
-A request is RUN/traces/control.json or RUN/stacks/control.json; ``docs/spans.md`` describes the files that answer it.
+A request is the file RUN/traces/control.json or RUN/stacks/control.json. ``docs/spans.md`` describes the answers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from segtrain.observe.journal import FILE, parse_lines
 from segtrain.observe.spans import Records, read_spans
 
 FOLDER, CONTROL = "traces", "control.json"
-MOST_SINCE_S = 30.0  # Spans are written about every second. A longer time means that a clock was set.
+# Largest plausible age of the newest window of spans. Windows are written about once per second, so a larger age means
+# that a clock was set.
+MOST_SINCE_S = 30.0
 MOST_STEPS = 100
-AHEAD_S = 3.0  # All ranks read a request before they reach its first step.
-MARK = "segtrain"  # name of the spans that both parts of a trace have, to align their clocks
-HZ = 100.0  # default rate of stacks
-LATE_S = 20.0  # Ranks look for a request only after a step.
-OURS = 10**8  # process id in the trace, above those of all systems
+AHEAD_S = 3.0  # time from a request to its first step, in which all ranks read the request
+MARK = "segtrain"  # name of the spans in the trace of torch.profiler that align its clock with ours
+HZ = 100.0  # default number of stack samples per second
+LATE_S = 20.0  # extra time to wait for stacks, because ranks look for a request only after a step
+OURS = 10**8  # first of our process ids in a trace, larger than any real process id
 
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """``steps`` steps from ``first`` (1-based). ``asked`` identifies the request."""
+    """A request to trace ``steps`` steps, beginning with step ``first`` (1-based). ``asked`` identifies the request."""
 
     asked: float
     first: int
@@ -58,9 +60,10 @@ def events(
     samples: Iterable[tuple[int, float, dict[str, float]]],
     offset_us: float,
 ) -> list[dict[str, Any]]:
-    """Chrome's events. ``spans`` of the loop: name, begin, end. ``samples``: worker, begin, seconds by stage.
+    """Trace events in Chrome's format. ``spans`` of the loop: (name, begin, end). ``samples``: (worker, begin, seconds
+    by stage).
 
-    All times are seconds of one clock; ``offset_us`` is added to them for the time of the trace.
+    All times are seconds of one clock; adding ``offset_us`` gives the time of the trace.
     """
 
     def slice_of(name: str, tid: int, begin: float, seconds: float, **args: Any) -> dict[str, Any]:
@@ -84,8 +87,9 @@ def events(
 
 
 def offset_us(trace: dict[str, Any], before: Sequence[float]) -> float:
-    """Microseconds of a trace minus those of a clock that read ``before`` (seconds) just before each mark.
+    """Offset, in microseconds, from our clock to the clock of ``trace``.
 
+    A mark is a short span named MARK in the trace. ``before``: times of our clock (seconds) just before each mark.
     A mark may come late, because its thread waited, but never early, so the least difference is the best estimate.
     Raises SegtrainError if marks are missing.
     """
@@ -98,9 +102,9 @@ def offset_us(trace: dict[str, Any], before: Sequence[float]) -> float:
 
 
 def trace(run: Path, steps: int) -> tuple[str, bool]:
-    """Ask all ranks for a trace and wait for it: lines to print, and whether every rank has written one.
+    """Ask all ranks for a trace and wait for it. Returns lines to print, and whether every rank has written its trace.
 
-    Raises SegtrainError for a run that does not train.
+    Raises SegtrainError for a run that is not training.
     """
     _refuse_out_of_range("--steps", steps, MOST_STEPS)
     ranks = training_ranks(run)
@@ -126,16 +130,16 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
 
 
 def stacks(run: Path, seconds: float, hz: float = HZ) -> tuple[str, bool]:
-    """Ask all ranks for their stacks and wait for them: lines to print, and whether every rank has written them.
+    """Ask all ranks for their stacks and wait for them. Returns lines to print, and whether every rank has answered.
 
-    Raises SegtrainError for a run that does not train.
+    Raises SegtrainError for a run that is not training.
     """
     _refuse_out_of_range("--seconds", seconds, sampler.MOST_S)
     _refuse_out_of_range("--hz", hz, sampler.MOST_HZ)
     ranks = training_ranks(run)
     world, (step_s, _) = ranks[0].begins[-1]["world_size"], pace(ranks)
     folder, asked = run / sampler.FOLDER, time.time()
-    # An earlier request may have been answered by more workers.
+    # Old answers are removed: more workers may have answered an earlier request, and their files would remain.
     request(folder, {"asked": asked, "seconds": seconds, "hz": hz}, stale=list(folder.glob("rank-*.*")))
 
     def answers() -> dict[Path, dict[str, Any]]:
@@ -143,7 +147,7 @@ def stacks(run: Path, seconds: float, hz: float = HZ) -> tuple[str, bool]:
         return {path: facts for path, facts in found.items() if facts.get("asked") == asked}
 
     def absent() -> tuple[int, int]:
-        """Ranks and workers that have not answered."""
+        """The number of ranks, and of workers of the other ranks, that have not answered."""
         workers = [facts["workers"] for facts in answers().values() if "workers" in facts]
         return world - len(workers), max(0, sum(workers) + len(workers) - len(answers()))
 
@@ -157,18 +161,18 @@ def stacks(run: Path, seconds: float, hz: float = HZ) -> tuple[str, bool]:
         lines.append(
             f"{missing} processes have not answered: idle workers, a slow step, or ranks that do not see this folder"
         )
-    lines.append(f"look: segtrain report {quote(str(run))}; or one file in https://speedscope.app")
+    lines.append(f"to see them: segtrain report {quote(str(run))}, or open one file in https://speedscope.app")
     return "\n".join(lines), not ranks_absent
 
 
 def _refuse_out_of_range(key: str, value: float, most: float) -> None:
     if not 0 < value <= most:
-        problem = f"{key} {value:g} is not from 1 to {most:g}: choose another value, or leave {key} out"
+        problem = f"{key} {value:g} is not above 0 and at most {most:g}: choose another value, or leave {key} out"
         raise SegtrainError(problem, code="request-out-of-range", key=key, value=value)
 
 
 def wait_until(true: Callable[[], bool], seconds: float) -> None:
-    """Wait until ``true()``, for at most about ``seconds``. The wall clock may be set meanwhile."""
+    """Wait until ``true()``, for at most about ``seconds``. The monotonic clock is used: the wall clock may be set."""
     end = time.monotonic() + seconds
     while not true() and time.monotonic() < end:
         time.sleep(0.1)

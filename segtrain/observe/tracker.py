@@ -18,9 +18,9 @@ from segtrain.errors import ConfigError
 if TYPE_CHECKING:
     import numpy as np
 
-PARAMS = 100  # maximum of parameters in one call of an MLflow server
-PARAM_LENGTH = 500  # maximum of characters in a value, for MLflow servers of all versions
-FINISH_S = 60  # Default of WANDB_FINISH_TIMEOUT: seconds that the end of a run waits for W&B to send the rest.
+PARAMS = 100  # most parameters in one request to an MLflow server
+PARAM_LENGTH = 500  # most characters in a parameter value that MLflow servers of all versions accept
+FINISH_S = 60  # seconds that the end of a run waits until all is sent; WANDB_FINISH_TIMEOUT replaces it for W&B
 
 
 class Tracker(Protocol):
@@ -38,7 +38,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """Facts about a run for its trackers. ``config``: all settings, as nested values.
+    """Facts about a run for its trackers. ``config``: all settings, as nested mappings.
 
     ``resume_step``: the step that a resumed run continues from; None for a new run.
     """
@@ -51,7 +51,7 @@ class TrackedRun:
 
 
 class TensorBoard:
-    """Event files in RUN/tensorboard; those of a resumed run hide the steps that it repeats."""
+    """Event files in RUN/tensorboard. TensorBoard hides the steps that a resumed run repeats."""
 
     name = "TensorBoard"
 
@@ -83,21 +83,28 @@ class TensorBoard:
             self._writer.close()
 
 
-def _not_started(key: str, value: str, error: Exception, fix: str) -> ConfigError:
+def not_started(key: str, value: str, error: Exception, fix: str) -> ConfigError:
     problem = f"{key}={value}: cannot start a run: {' '.join(str(error).split())}: {fix}"
     return ConfigError(problem, code="tracker-not-reached", key=key, value=value)
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": "0.1"}``, with texts that are short enough for MLflow."""
-    found: dict[str, str] = {}
+def leaves(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": 0.1}``."""
+    found: dict[str, Any] = {}
     for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, default=str)
-            found[f"{prefix}{key}"] = text if len(text) <= PARAM_LENGTH else f"{text[: PARAM_LENGTH - 3]}..."
+        found |= leaves(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
     return found
+
+
+def short_text(value: Any, most: int = PARAM_LENGTH) -> str:
+    """``value`` as text (JSON if it is not a string), cut to at most ``most`` characters."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def flat(settings: Mapping[str, Any]) -> dict[str, str]:
+    """``{"optim": {"lr": 0.1}}`` as ``{"optim.lr": "0.1"}``, with texts that are short enough for MLflow."""
+    return {key: short_text(value) for key, value in leaves(settings).items()}
 
 
 class MLflow:
@@ -116,8 +123,8 @@ class MLflow:
             settings = list(flat(run.config).items())
             for at in range(0, len(settings), PARAMS):
                 mlflow.log_params(dict(settings[at : at + PARAMS]))
-        except Exception as error:  # Its client raises errors of many types.
-            raise _not_started("log.mlflow", uri, error, "check the address") from error
+        except Exception as error:  # The client of MLflow raises errors of many types.
+            raise not_started("log.mlflow", uri, error, "check the address") from error
         self._mlflow = mlflow
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -134,10 +141,11 @@ class MLflow:
 
 
 class WandB:
-    """One run of a W&B project; a resumed run continues the one whose id is in RUN/wandb/run-id. Raises ConfigError.
+    """One run of a W&B project; a resumed run continues the W&B run named in RUN/wandb/run-id. Raises ConfigError.
 
-    W&B's own variables say where it goes: WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY, WANDB_API_KEY. A separate process
-    sends the data and waits for the network. Its files stay in RUN/wandb, for ``wandb sync``.
+    Environment variables of W&B choose the server and the account: WANDB_MODE, WANDB_BASE_URL, WANDB_ENTITY,
+    WANDB_API_KEY. A separate process sends the data and waits for the network. W&B's files stay in RUN/wandb, for
+    ``wandb sync``.
     """
 
     name = "W&B"
@@ -151,17 +159,17 @@ class WandB:
                     project=project, name=run.name, dir=str(run.folder), id=_wandb_id(run.folder / "wandb/run-id"),
                     resume="allow", config=dict(run.config), tags=[run.hash] if run.hash else [], job_type="train",
                     settings=wandb.Settings(
-                        console="off",  # The journal has the lines of the run.
+                        console="off",  # The journal already keeps the log of the run.
                         finish_timeout=float(os.environ.get("WANDB_FINISH_TIMEOUT", FINISH_S)),
                         finish_timeout_raises=True,
                     ),
                 )  # fmt: skip
-        except Exception as error:  # Its client raises errors of many types.
+        except Exception as error:  # The client of W&B raises errors of many types.
             fix = (
                 "set WANDB_API_KEY or `wandb login`, check that the server can be reached, or set WANDB_MODE=offline "
                 "and `wandb sync` later"
             )
-            raise _not_started("log.wandb", project, error, fix) from error
+            raise not_started("log.wandb", project, error, fix) from error
         self._wandb = wandb
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -172,7 +180,7 @@ class WandB:
         self._run.log({tag: self._wandb.Image(image)}, step=step)
 
     def text(self, tag: str, text: str) -> None:
-        # It is sent with the scalars of the step.
+        # The text is sent with the next scalars.
         self._run.log({tag: self._wandb.Html(f"<pre>{html.escape(text)}</pre>")}, commit=False)
 
     def close(self, status: str) -> None:
@@ -180,7 +188,7 @@ class WandB:
 
 
 def _wandb_id(file: Path) -> str:
-    """The id of the W&B run, stored in ``file``: WANDB_RUN_ID, the stored one, or a new one. Raises OSError."""
+    """The id of the W&B run: WANDB_RUN_ID, else the id in ``file``, else a new one. Writes ``file``. Raises OSError."""
     known = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
     id = os.environ.get("WANDB_RUN_ID") or known or uuid.uuid4().hex[:8]
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +198,7 @@ def _wandb_id(file: Path) -> str:
 
 @contextmanager
 def _no_terminal() -> Iterator[None]:
-    """Close the terminal for the client, which would otherwise ask there for a missing key and wait."""
+    """Hide the terminal from the client of W&B, which would otherwise ask for a missing key there and wait."""
     real = sys.stdin
     with open(os.devnull, encoding="utf-8") as sys.stdin:
         try:

@@ -1,6 +1,6 @@
-"""Table of the experiment trackers, and all trackers of a run as one.
+"""Table of the experiment trackers, and an object that sends to all trackers of a run.
 
-A requested tracker that is not installed, or cannot be reached, is an error at the start.
+A requested tracker that cannot be reached, or whose extra is not installed, is an error at the start.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from segtrain.errors import MissingExtra
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.tracker import MLflow, TensorBoard, TrackedRun, Tracker, WandB
+from segtrain.observe.vertex import VertexExperiments
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,27 +24,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrackerKind:
-    """``make(value, run)`` starts the tracker if ``log.SETTING`` has a value other than false or "".
+    """A kind of tracker: ``make(value, run)`` starts it if ``log.SETTING`` has a value other than false or "".
 
-    ``extra``: the extra of pyproject.toml that installs ``package``; without it, a run with the tracker is refused.
-    Empty for a package that segtrain requires: without it, the run prints a line and continues without the tracker.
+    ``extra``: the extra of pyproject.toml that installs ``package``. A run is refused if such a package is missing.
+    ``extra`` is empty for a package that segtrain itself requires. If such a package is missing, the run prints a line
+    and continues without the tracker. ``module``: the import name of the package, if it is not ``package``.
     """
 
     setting: str
     package: str
     extra: str
     make: Callable[[Any, TrackedRun], Tracker]
+    module: str = ""
+
+    @property
+    def is_installed(self) -> bool:
+        try:
+            return importlib.util.find_spec(self.module or self.package) is not None
+        except ModuleNotFoundError:  # The parent package of the module is missing too.
+            return False
 
 
 TRACKERS = [
     TrackerKind("tensorboard", package="tensorboard", extra="", make=TensorBoard),
     TrackerKind("mlflow", package="mlflow", extra="mlflow", make=MLflow),
     TrackerKind("wandb", package="wandb", extra="wandb", make=WandB),
+    TrackerKind("vertex", package="google-auth", extra="vertex", make=VertexExperiments, module="google.auth"),
 ]
 
 
 class Trackers:
-    """All trackers of a run as one. A tracker that raises is dropped with one line; the run continues."""
+    """Sends to all trackers of a run. A tracker that raises is dropped with one printed line; the run continues."""
 
     def __init__(self, trackers: list[Tracker], say: Callable[[str], None] = say_on_stderr) -> None:
         self._trackers = trackers
@@ -60,7 +71,7 @@ class Trackers:
                 self._say(f"{name} is off from now on: {method} raised {reason}")
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """Send ``values`` (tag -> number) without those that are not finite."""
+        """Send ``values`` (tag -> number), leaving out None, NaN, and infinities."""
         finite = {tag: float(value) for tag, value in values.items() if value is not None and math.isfinite(value)}
         if finite:
             self._each("scalars", finite, step)
@@ -80,7 +91,7 @@ def refuse_trackers(log: Log) -> None:
     """Raise MissingExtra for a requested tracker that is not installed."""
     for kind in TRACKERS:
         asked = getattr(log, kind.setting)
-        if asked and kind.extra and importlib.util.find_spec(kind.package) is None:
+        if asked and kind.extra and not kind.is_installed:
             raise MissingExtra(kind.package, kind.extra, f"log.{kind.setting}={asked}")
 
 
@@ -102,7 +113,7 @@ def open_trackers(
     trackers = []
     for kind in TRACKERS:
         value = getattr(log, kind.setting)
-        if value and importlib.util.find_spec(kind.package) is None:
+        if value and not kind.is_installed:
             fix = f"pip install {kind.package}, or set log.{kind.setting}=false"
             say(f"{kind.package} is not installed: continuing without it ({fix})")
         elif value:

@@ -1,7 +1,7 @@
-"""A board on which ranks post where they stand while a collective hangs, in the store in which they met.
+"""Uses of the rendezvous store: a board for the ranks' positions when a collective hangs, and a wait for rank 0.
 
-A process group's own client of the store may be held by the very call that hangs; this one serves the watchdog's thread
-alone. Nothing here is asked more often than the watchdog looks.
+The process group's own client of the store may be blocked by the call that hangs, so the board has its own client, used
+only by the watchdog's thread, and only as often as the watchdog looks.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import torch.distributed as dist
 from segtrain.parallel.cluster import Cluster
 
 ANSWER_S = 10.0
-BEAT_S = 5.0  # between two signs of life of a rank 0 that works alone
-SILENT_S = 60.0  # without one it is not given up, however short parallel.timeout_s is
+BEAT_S = 5.0  # between two signs of life of rank 0 while it works alone
+SILENT_S = 60.0  # least silence after which rank 0 counts as lost, even if parallel.timeout_s is shorter
 
 
 class Board:
-    """Notices of one job, by the ``number`` of its alarm. Raises RuntimeError without the store."""
+    """Notices of the ranks of a job, by ``number`` of the alarm. Methods raise RuntimeError if the store is gone."""
 
     def __init__(self, store: Any, world_size: int) -> None:
-        # A launcher that starts ranks again keeps its store: what an attempt left there is not for the next one.
+        # A launcher that restarts ranks keeps its store. The prefix separates the notices of different attempts.
         self._prefix = f"segtrain/hang/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         self._store, self._world = store, world_size
 
@@ -42,46 +42,69 @@ class Board:
         self._store.add(f"{self._prefix}/{number}/{rank}", 1)
 
     def posted(self, number: int) -> dict[int, str]:
-        """Notices so far, by rank. Asking for one that is not there would wait for it."""
+        """The notices so far, by rank. Only existing notices are read, because ``get`` waits for a missing key."""
         there = [rank for rank in range(self._world) if self._store.add(f"{self._prefix}/{number}/{rank}", 0)]
         return {rank: self._store.get(f"{self._prefix}/{number}/{rank}/text").decode() for rank in there}
 
 
 def await_rank_0(store: Any, key: str, rank: int, silent_s: float) -> None:
-    """Wait until rank 0 adds ``key`` (another one each time) to the store, however long it is ``at_work`` before.
+    """Wait until rank 0 adds ``key`` to the store, however long rank 0 is ``at_work`` before. Each wait has a new key.
 
-    Unlike a collective this ends with no timeout, keeps no GPU busy, and hears signals. Raises RuntimeError when the
-    store is gone, and rank 0 with it, or where another process keeps the store when rank 0 gave no sign of life for
-    ``silent_s`` seconds (at least SILENT_S).
+    Unlike a collective, this wait has no timeout while rank 0 gives signs of life, keeps no GPU busy, and lets signal
+    handlers run. Raises RuntimeError if the store is gone, and rank 0 with it. If another process keeps the store, or
+    its host has vanished, raises RuntimeError after ``silent_s`` seconds (at least SILENT_S) without a sign of life.
     """
     if rank == 0:
         store.add(key, 1)
         return
     pause, signs, since, silent_s = 0.005, 0, time.monotonic(), max(silent_s, SILENT_S)
     try:
-        while not store.add(key, 0):
+        while not _asked(store, key, silent_s):
             time.sleep(pause)
             pause = min(0.5, 1.5 * pause)
-            now = store.add(f"{key}/alive", 0)
+            now = _asked(store, f"{key}/alive", silent_s)
             if now != signs:
                 signs, since = now, time.monotonic()
             elif time.monotonic() - since > silent_s:
-                break
-        else:
-            return
+                raise TimeoutError
+    except TimeoutError:
+        raise RuntimeError(f"rank 0 did not respond for {silent_s:g} s: connection timed out") from None
     except RuntimeError as error:
         raise RuntimeError(f"connection closed by rank 0, which keeps the store: {error}") from error
-    raise RuntimeError(f"rank 0 did not respond for {silent_s:g} s: connection timed out")
+
+
+def _asked(store: Any, key: str, limit_s: float) -> int:
+    """The number at ``key``. Raises TimeoutError if the store does not answer within ``limit_s`` seconds.
+
+    If the host of the store has vanished, torch waits until the kernel gives up the connection: 15 minutes or more.
+    """
+    found: list[int | RuntimeError] = []
+
+    def ask() -> None:
+        try:
+            found.append(store.add(key, 0))
+        except RuntimeError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=ask, name="ask-store", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if not found:
+        raise TimeoutError
+    if isinstance(found[0], RuntimeError):
+        raise found[0]
+    return found[0]
 
 
 @contextlib.contextmanager
 def at_work(store: Any, key: str) -> Iterator[None]:
-    """Rank 0 gives signs of life to those that wait for ``key``, for as long as the context lasts."""
+    """Context in which rank 0 gives signs of life to the ranks that wait for ``key``."""
     done = threading.Event()
 
     def beat() -> None:
-        with contextlib.suppress(RuntimeError):  # the store is gone: so are those that wait
-            while not done.wait(BEAT_S):
+        while not done.wait(BEAT_S):
+            # If the store is gone, the waiting ranks are gone too. If it was only slow, the next sign comes in time.
+            with contextlib.suppress(RuntimeError):
                 store.add(f"{key}/alive", 1)
 
     thread = threading.Thread(target=beat, name="rank-0-at-work", daemon=True)
@@ -94,7 +117,7 @@ def at_work(store: Any, key: str) -> Iterator[None]:
 
 
 def open_board(cluster: Cluster) -> Board | None:
-    """None for a rank that is alone, and where the ranks met in no store that answers."""
+    """The board in the store of the rendezvous; None for a job of one rank, or if no store answers."""
     if cluster.world_size == 1:
         return None
     try:

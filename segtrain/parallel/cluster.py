@@ -1,18 +1,19 @@
-"""Rank, world size, and rendezvous of this process, from torchrun, MPI, Slurm, or SageMaker. Imports no torch."""
+"""Rank, world size, and rendezvous, as set by torchrun, Ray, MPI, Slurm, SageMaker, or Vertex AI. Imports no torch."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
-import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from segtrain.cores import tasks_per_node
 from segtrain.errors import ConfigError
-from segtrain.parallel import sagemaker_hosts
+from segtrain.parallel import ray_hosts, sagemaker_hosts, slurm_hosts
+from segtrain.parallel.vertex_hosts import Replicas, read_replicas
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Cluster:
     local_world_size: int = 1
     master_addr: str = "127.0.0.1"
     master_port: int = 29500
-    source: str = "none"  # of these numbers: torchrun, mpi, slurm, sagemaker, segtrain, none
+    source: str = "none"  # where these values come from: torchrun, ray, mpi, slurm, sagemaker, vertex, segtrain, none
 
     @property
     def hosts(self) -> int:
@@ -44,10 +45,13 @@ class Cluster:
 
 
 def discover(environ: Mapping[str, str] = os.environ, resource_config: Path | None = None) -> Cluster:
-    """Read, in this order, torchrun's variables, those of an MPI launcher, those of Slurm's ``srun``, SageMaker's file.
+    """This process's place in the job, from the first source that is set.
 
-    On SageMaker, with every launcher, the ranks must use the network interface that its file names: NCCL and gloo may
-    choose another one. Raises ConfigError when a launcher's variables are incomplete or contradict each other.
+    The sources, in this order, are the variables of torchrun (which a worker of Ray Train sets too, see
+    segtrain/platforms/ray_worker.py), of MPI, and of Slurm's ``srun``, then SageMaker's file
+    resourceconfig.json, then Vertex AI's CLUSTER_SPEC or TF_CONFIG. If a SageMaker job has several hosts, NCCL and gloo
+    are also told to use the network interface that its file names, whatever the launcher, because they might choose
+    another interface. Raises ConfigError when a launcher's variables are incomplete or contradict each other.
     """
     resource_config = resource_config or sagemaker_hosts.resource_config(environ)
     if resource_config.is_file():
@@ -65,7 +69,8 @@ def discover(environ: Mapping[str, str] = os.environ, resource_config: Path | No
         return _checked(_from_slurm(environ))
     if resource_config.is_file():
         return _checked(_from_sagemaker(environ, resource_config))
-    return Cluster()
+    replicas = read_replicas(environ)
+    return _from_vertex(environ, replicas) if replicas else Cluster()
 
 
 def _checked(cluster: Cluster) -> Cluster:
@@ -99,7 +104,7 @@ def _from_torchrun(environ: Mapping[str, str]) -> Cluster:
         local_world_size=_integer(environ, "LOCAL_WORLD_SIZE", str(world_size)),
         master_addr=environ.get("MASTER_ADDR", "127.0.0.1"),
         master_port=_integer(environ, "MASTER_PORT", "29500"),
-        source="torchrun",
+        source="ray" if ray_hosts.WORKER in environ else "torchrun",
     )
 
 
@@ -122,40 +127,20 @@ def _from_mpi(environ: Mapping[str, str], resource_config: Path) -> Cluster:
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Cluster:
-    hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", "127.0.0.1")))
-    # "2(x3),1" means 2 tasks on each of three hosts, then 1 on the next.
-    tasks = [
-        int(count)
-        for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-        for _ in range(int(times or 1))
-    ]
+    hosts = slurm_hosts.expand_hosts(environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", "127.0.0.1")))
     node = _integer(environ, "SLURM_NODEID", "0")
     world_size = _integer(environ, "SLURM_STEP_NUM_TASKS")
+    tasks = tasks_per_node(environ)
+    master = environ.get("MASTER_ADDR") or ("127.0.0.1" if len(hosts) == 1 else slurm_hosts.address(hosts[0]))
     return Cluster(
         rank=_integer(environ, "SLURM_PROCID"),
         world_size=world_size,
         local_rank=_integer(environ, "SLURM_LOCALID", "0"),
         local_world_size=tasks[node] if node < len(tasks) else -(-world_size // len(hosts)),
-        master_addr=environ.get("MASTER_ADDR", hosts[0]),
-        # Two jobs on one host must not meet at one port.
-        master_port=_integer(environ, "MASTER_PORT", str(20000 + _integer(environ, "SLURM_JOB_ID", "0") % 20000)),
+        master_addr=master,
+        master_port=_integer(environ, "MASTER_PORT", str(slurm_hosts.port(environ))),
         source="slurm",
     )
-
-
-def expand_hosts(text: str) -> list[str]:
-    """Slurm's ``n[01-03,7],m2`` as ``["n01", "n02", "n03", "n7", "m2"]``."""
-    hosts: list[str] = []
-    for item in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)?", text):
-        match = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", item)
-        if match is None:
-            hosts.append(item)
-            continue
-        prefix, ranges, suffix = match.groups()
-        for part in ranges.split(","):
-            first, _, last = part.partition("-")
-            hosts += [f"{prefix}{n:0{len(first)}d}{suffix}" for n in range(int(first), int(last or first) + 1)]
-    return hosts
 
 
 def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluster:
@@ -172,12 +157,22 @@ def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluste
     return Cluster(rank, len(hosts), 0, 1, hosts[0], _integer(environ, "MASTER_PORT", "29500"), source="sagemaker")
 
 
+def _from_vertex(environ: Mapping[str, str], replicas: Replicas) -> Cluster:
+    """One process per host, when neither segtrain.platforms.vertex nor a launcher started this process."""
+    replicas.refuse_idle()
+    if len(replicas.training) == 1:
+        return Cluster()  # With one host, ``segtrain train`` starts one process per GPU by itself.
+    host, port = replicas.address
+    port = _integer(environ, "MASTER_PORT", str(port))
+    return Cluster(replicas.number, len(replicas.training), 0, 1, host, port, source="vertex")
+
+
 def free_port(limits: Path = Path("/proc/sys/net/ipv4/ip_local_port_range")) -> int:
-    """A free port below those that the kernel gives away (``limits``): a rank takes it seconds later."""
+    """A free port below the range that the kernel assigns from (``limits``), because a rank binds it seconds later."""
     try:
         first = int(limits.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
-        first = 32_768  # as Linux has it
+        first = 32_768  # the default of Linux
     below = range(10_000, min(first, 30_000))
     for port in [*random.SystemRandom().sample(below, min(len(below), 100)), 0]:
         with socket.socket() as probe, contextlib.suppress(OSError):

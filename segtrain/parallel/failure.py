@@ -1,4 +1,4 @@
-"""Ranks that do not meet or lose one: one error per job, from the rank that knows the cause. Imports no torch."""
+"""Errors for ranks that do not meet or lose each other, and the choice of the reporting rank. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
-from segtrain.errors import SegtrainError
+from segtrain.errors import EXIT_CODES, RankLost, SegtrainError
 from segtrain.parallel.cluster import Cluster
 
 GUARD_S = 10.0
-RESOLVE_S = 60.0  # for a cluster whose names come up while its hosts start
+RESOLVE_SLURM_S = 3.0  # short, because all nodes of a Slurm step have already started
+RESOLVE_S = 60.0  # for clusters whose host names resolve only once their hosts have started
 PAUSE_S = 0.2
 
 
 def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
-    """Return when MASTER_ADDR resolves and, on the other ranks, its port takes connections.
+    """Wait until MASTER_ADDR resolves and, on all ranks but 0, until its port accepts connections.
 
-    Raises SegtrainError after ``timeout_s`` seconds (RESOLVE_S for the name).
+    Raises SegtrainError after ``timeout_s`` seconds. For the name, it waits at most RESOLVE_S seconds, or
+    RESOLVE_SLURM_S under Slurm.
     """
     begin = time.monotonic()
     while True:
@@ -32,8 +35,9 @@ def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
             socket.getaddrinfo(cluster.master_addr, cluster.master_port)
             break
         except (OSError, UnicodeError) as error:
-            if time.monotonic() - begin >= min(timeout_s, RESOLVE_S):
+            if time.monotonic() - begin >= min(timeout_s, RESOLVE_SLURM_S if cluster.source == "slurm" else RESOLVE_S):
                 raise _by_each_rank(
+                    SegtrainError,
                     f"rank {cluster.rank} cannot resolve MASTER_ADDR={cluster.master_addr} ({error}): set it to a name "
                     "or an address of rank 0's host that every host can resolve", "rank-0-not-resolved",
                 ) from None  # fmt: skip
@@ -49,42 +53,43 @@ def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
 
 
 def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainError:
-    """The error for ranks that did not all come. ``error``: that of torch or of the system; one line of it is kept."""
+    """The error for ranks that did not all arrive. It quotes one line of ``error``, from torch or the system."""
     cause = str(error).partition(" Exception raised from")[0]
     cause = next((line.strip() for line in cause.splitlines() if line.strip()), type(error).__name__)
     return _by_each_rank(
+        RankLost,
         f"rank {cluster.rank} of {cluster.world_size} did not meet the other ranks at "
         f"{cluster.master_addr}:{cluster.master_port} within parallel.timeout_s={timeout_s:g} ({cause[:200]}): start "
-        f"{cluster.world_size} processes with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that reach it",
+        f"{cluster.world_size} processes with one WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that can reach it",
         "ranks-not-met",
     )  # fmt: skip
 
 
-def _by_each_rank(text: str, code: str) -> SegtrainError:
-    """An error that every rank reports: no rank knows which others have met it."""
-    error = SegtrainError(text, code=code)
+def _by_each_rank(kind: type[SegtrainError], text: str, code: str) -> SegtrainError:
+    """An error that every rank reports for itself, because a rank cannot know whether others have the same error."""
+    error = kind(text, code=code)
     error.silent = False
     return error
 
 
 def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluster: Cluster) -> Exception:
-    """What this rank raises, so that one rank says what went wrong, and the others end without an error.
+    """The error that this rank raises, so that one rank reports what went wrong, and the others end silently.
 
-    The first rank that comes here speaks. The others meet the same error, or miss the one that is gone, which is a
-    RuntimeError of torch's: they come here in their turn. Any other RuntimeError is returned as it is.
+    The first rank that calls this function reports its error. The other ranks call it later, with the same error, or
+    with the RuntimeError of torch for a lost connection. Any other RuntimeError is returned unchanged.
     """
     if not isinstance(error, SegtrainError):
         reason = " ".join(str(error).split())
         if not any(word in reason for word in ("gloo", "onnection", "NCCL", "SMDDP", "Socket", "socket")):
             return error
         found = re.search(r"connection [a-z ]+|timed? ?out[a-z ]*", reason, re.IGNORECASE)
-        lost = SegtrainError(
+        lost = RankLost(
             f"rank {cluster.rank} has lost another rank ({found[0].strip() if found else reason[:160]}): see the "
             "output of that rank, and whether it was killed; the same command continues from the newest checkpoint",
             code="rank-lost", rank=cluster.rank,
         )  # fmt: skip
-        time.sleep(0.5)  # a process that ends closes its connections one after the other
-        if not _is_there(cluster):  # rank 0 keeps the store: it has failed, and reported its error unless it was killed
+        time.sleep(0.5)  # A process that ends closes its connections one by one: wait before asking for its store.
+        if not _is_there(cluster):  # Rank 0 had the store, so it has failed, and reported why unless it was killed.
             print(lost, file=sys.stderr, flush=True)
             lost.silent = True
             return lost
@@ -95,20 +100,41 @@ def elect_error_reporter(error: SegtrainError | RuntimeError, store: Any, cluste
         store.add("failed", 1)
         end = time.monotonic() + 1
         while cluster.rank == 0 and time.monotonic() < end and store.add("failed", 0) < cluster.world_size:
-            time.sleep(0.02)  # those that meet the same error come now, and ask the store, which may end with this rank
+            time.sleep(0.02)  # Ranks with the same error now ask the store, which may end with this rank.
     except RuntimeError:
         error.silent = True  # rank 0 has reported its error
     return error
 
 
-def end_now(error: BaseException, cluster: Cluster, abort: Callable[[], None]) -> NoReturn:
-    """End this process for ``error`` without the other ranks: say it, let go of the GPUs with ``abort``, exit.
+def report_exit(code: int, environ: Mapping[str, str] = os.environ) -> None:
+    """Leave an empty file CODE-HOST-PID in the folder that the variable EXIT_CODES names, if a job script has set it.
 
-    What blocks on the way (a collective that never ends, a driver that does not answer) holds it up for GUARD_S at
-    most. Only a checkpoint that is being written may take longer.
+    The job script needs the file, because srun and torchrun return only one exit code for all ranks. The code is in the
+    name of the file, because a full disk often still has room for a name.
+    """
+    folder = environ.get(EXIT_CODES)
+    if folder:
+        with contextlib.suppress(OSError):  # The job script then knows only the exit code of srun.
+            Path(folder, f"{code}-{socket.gethostname()}-{os.getpid()}").touch()
+
+
+def end_now(
+    error: BaseException,
+    cluster: Cluster,
+    abort: Callable[[], None],
+    report: Callable[[Exception], int] | None = None,
+) -> NoReturn:
+    """End this process because of ``error``, without the other ranks: print it, free the GPUs with ``abort``, and exit.
+
+    ``report``: prints an error and returns the exit code, in place of this function.
+
+    An ``abort`` that blocks (a collective that never ends, a driver that does not answer) delays the end by at most
+    GUARD_S seconds. Only the wait for a checkpoint that is being written may take longer.
     """
     code = 1
-    if isinstance(error, SegtrainError):
+    if report is not None and isinstance(error, Exception):
+        code = report(error)
+    elif isinstance(error, SegtrainError):
         code = error.exit_code
         if not error.silent and (error.silent is False or cluster.local_rank == 0):
             print(f"error: {error}", file=sys.stderr)
@@ -122,6 +148,7 @@ def end_now(error: BaseException, cluster: Cluster, abort: Callable[[], None]) -
     with contextlib.suppress(OSError, ValueError):  # an output that is closed or full
         sys.stderr.flush()
         sys.stdout.flush()
+    report_exit(code)
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and thread.name == "checkpoint":
             thread.join()
@@ -132,7 +159,7 @@ def end_now(error: BaseException, cluster: Cluster, abort: Callable[[], None]) -
 
 
 def _is_there(cluster: Cluster) -> bool:
-    """Whether the store still answers. torch's own client would print a stack when it does not."""
+    """Whether the store still answers. Asked by a plain socket, because torch's client would print a stack trace."""
     try:
         with socket.create_connection((cluster.master_addr, cluster.master_port), timeout=5):
             return True

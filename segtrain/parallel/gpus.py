@@ -1,9 +1,12 @@
-"""The GPU of a rank, chosen from those it sees, and checked against the other ranks before NCCL starts."""
+"""Choice of a rank's GPU, and a check, before NCCL starts, that no two ranks have the same GPU."""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
+import warnings
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,29 +14,34 @@ import torch
 
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.slurm_hosts import gpus_unsaid
 
 READ_S = 5.0
 
 
-def own_device(wanted: str, cluster: Cluster) -> torch.device:
-    """The CPU, or the GPU of this rank's local number.
+def own_device(wanted: str, cluster: Cluster, environ: Mapping[str, str] = os.environ) -> torch.device:
+    """The CPU, or the GPU whose index is this rank's local rank.
 
-    A rank that sees a single GPU takes it, whatever its local number: Slurm (``--gpus-per-task 1``), Kubernetes and MPI
-    wrappers give each rank a CUDA_VISIBLE_DEVICES of its own. ``refuse_shared_gpus`` checks that no other rank has it.
+    A rank that sees a single GPU takes it, whatever its local rank: Slurm (``--gpus-per-task 1``), Kubernetes, and MPI
+    wrappers set CUDA_VISIBLE_DEVICES per rank. ``refuse_shared_gpus`` checks that no other rank has this GPU.
     """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
+    unsaid = gpus_unsaid(environ)
     if not torch.cuda.is_available():
-        text = "train.device=cuda, but torch sees no GPU: check the driver (nvidia-smi), or set train.device=cpu"
-        raise ConfigError(text, code="no-gpu")
+        fix = unsaid or "check the driver (nvidia-smi), or set train.device=cpu"
+        raise ConfigError(f"train.device=cuda, but torch sees no GPU: {fix}", code="no-gpu")
+    if unsaid and cluster.local_rank == 0:
+        warnings.warn(f"{unsaid}; the GPUs that this job takes may be another job's", stacklevel=2)
     count = torch.cuda.device_count()
     if cluster.local_rank >= count > 1:
         error = ConfigError(
             f"local rank {cluster.local_rank} has no GPU of its own: this process sees {count} GPUs; start at most "
-            "that many processes on this host, or give each process its own GPU (CUDA_VISIBLE_DEVICES)",
+            "that many processes on this host (srun --ntasks-per-node, --gres=gpu:N), or give each process its own GPU "
+            "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1)",
             code="too-few-gpus", local_rank=cluster.local_rank, found=count,
         )  # fmt: skip
-        error.silent = False  # the first rank of the host has one, and would say nothing
+        error.silent = False  # The first rank of the host has a GPU, so it would not report this error.
         raise error
     index = cluster.local_rank if cluster.local_rank < count else 0
     torch.cuda.set_device(index)
@@ -41,10 +49,10 @@ def own_device(wanted: str, cluster: Cluster) -> torch.device:
 
 
 def refuse_shared_gpus(store: Any, cluster: Cluster, device: torch.device, timeout_s: float) -> None:
-    """Raise ConfigError on every rank where two ranks of one host hold the same GPU, which NCCL refuses.
+    """Raise ConfigError on every rank if two ranks of a host have the same GPU, which NCCL refuses.
 
-    ``store``: the one in which the ranks meet. Every rank calls it. A torch that does not know a GPU's UUID leaves the
-    check to NCCL itself ("Duplicate GPU detected").
+    ``store``: the store of the rendezvous. Every rank must call this function. If this version of torch does not know
+    the UUID of a GPU, the check is left to NCCL itself ("Duplicate GPU detected").
     """
     uuid, host = str(getattr(torch.cuda.get_device_properties(device), "uuid", "")), socket.gethostname()
     if uuid:
@@ -69,5 +77,5 @@ def refuse_shared_gpus(store: Any, cluster: Cluster, device: torch.device, timeo
     store.add("read", 1)
     end = time.monotonic() + READ_S
     while cluster.rank == 0 and store.add("read", 0) < cluster.world_size and time.monotonic() < end:
-        time.sleep(0.02)  # the store may end with this rank
+        time.sleep(0.02)  # Let the others read the error first, because the store may end with this rank.
     raise error

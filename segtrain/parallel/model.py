@@ -1,4 +1,4 @@
-"""The network as the ranks share it: wrapped, and its whole state, gathered from the ranks and cut again."""
+"""Wrapping of a network for a strategy, and its full state, which is gathered from the ranks and sharded again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from segtrain.config import Parallel
 from segtrain.errors import ConfigError
 from segtrain.parallel import syncbn
 
-# torch 2.11 gave DistributedDataParallel's broadcast_buffers another name, and warns of the old one.
+# torch 2.11 renamed DistributedDataParallel's broadcast_buffers, and warns about the old name.
 _KNOWN = inspect.signature(nn.parallel.DistributedDataParallel).parameters
 _BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
 
@@ -43,7 +43,7 @@ def wrap(model: nn.Module, name: str, settings: Parallel, device: torch.device, 
 
 
 def _refuse_subclasses(model: nn.Module) -> None:
-    """Refuse a subclass of BatchNorm, which may do more than normalize (timm's activates too)."""
+    """Refuse a subclass of BatchNorm, which may do more than normalize (timm's also applies an activation)."""
     plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     found = sorted({type(m).__name__ for m in model.modules() if isinstance(m, BatchNorm) and type(m) not in plain})
     if found:
@@ -66,7 +66,10 @@ def _compress(model: nn.parallel.DistributedDataParallel, kind: str) -> None:
 
 
 def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.Module:
-    """FSDP2 on the encoder and on the rest: the two parts whose forward is called as a module."""
+    """Shard the encoder and the rest of the model as two units of FSDP2.
+
+    FSDP2 gathers the parameters of a unit when its module is called, and these two modules are called in each step.
+    """
     try:
         from torch.distributed.fsdp import fully_shard  # torch 2.6
     except ImportError:
@@ -97,9 +100,9 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Model and optimizer state under the plain model's names, whole and on the CPU, whatever the strategy.
+    """Unsharded model and optimizer state on the CPU, under the names of the unwrapped model, for every strategy.
 
-    A collective under fsdp: every rank calls it. The optimizer's state is keyed by parameter name, so that it fits
+    A collective under fsdp: every rank must call it. The optimizer's state is keyed by parameter name, so that it fits
     any world size.
     """
     plain = unwrapped(model)
@@ -117,7 +120,7 @@ def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict
 def load_full_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Tensor], moments: dict[str, Any]
 ) -> None:
-    """The inverse of ``full_state``: each rank takes its own share."""
+    """Load what ``full_state`` returned; each rank takes its own shard."""
     plain = unwrapped(model)
     with torch.no_grad():
         for name, value in plain.state_dict(keep_vars=True).items():
@@ -133,9 +136,9 @@ def load_full_state(
 
 
 def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
-    """One entry of a parameter's optimizer state, as the optimizer would have made it beside ``parameter``.
+    """One entry of a parameter's optimizer state, placed as the optimizer itself would have created it.
 
-    A moment gets the device, the type and the memory layout of its parameter, since fused kernels walk both as flat
+    A moment gets the device, dtype, and memory layout of its parameter, because fused kernels treat both as flat
     memory. ``step`` goes to the parameter's device only for a fused or capturable optimizer (``on_device``), as in
     torch.
     """
@@ -149,13 +152,13 @@ def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
 
 
 def whole_cpu(value: Any) -> Any:
-    """A copy of a tensor on the CPU (a collective for a sharded one, which is gathered); other values unchanged."""
+    """A copy of a tensor on the CPU (a sharded tensor is gathered, by a collective); other values unchanged."""
     whole = value.full_tensor() if hasattr(value, "full_tensor") else value
     return whole.detach().cpu().clone() if isinstance(whole, Tensor) else whole
 
 
 def share(value: Tensor, like: Tensor) -> Tensor:
-    """``value`` on ``like``'s device, cut as ``like`` is when that is a DTensor."""
+    """``value`` on the device of ``like``, and sharded in the same way if ``like`` is a DTensor."""
     value = value.to(like.device)
     if hasattr(like, "full_tensor"):
         from torch.distributed.tensor import distribute_tensor

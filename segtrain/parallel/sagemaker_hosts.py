@@ -1,4 +1,4 @@
-"""The hosts that train in a SageMaker job, the first of them, and the network interface they use."""
+"""The hosts that train in a SageMaker job, which of them is first, and the network interface that they use."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ from typing import Any
 from segtrain.errors import ConfigError
 
 GROUPS_KEY = "sagemaker_distribution_instance_groups"
+HELPERS_KEY = "helpers.groups"  # hyperparameter with the groups that make samples for the groups that train
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """``training``: in the order of AWS's toolkit, where the first host has rank 0. Empty names are unknown."""
+    """Hosts of a job. ``training``: those that train, in the order of AWS's toolkit, which gives the first one rank 0.
+
+    ``current``: this host. An empty string means unknown. ``helping``: hosts that make samples for those that train.
+    """
 
     current: str
     training: tuple[str, ...]
     type: str = ""
     group: str = ""
     interface: str = ""
+    helping: tuple[str, ...] = ()
 
     @property
     def trains(self) -> bool:
@@ -31,7 +36,7 @@ class Hosts:
 
 
 def base_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where SageMaker puts a container's files: the name of AWS's toolkit for another place than /opt/ml."""
+    """The folder of SageMaker's files in a container: /opt/ml, or SAGEMAKER_BASE_DIR, a variable of AWS's toolkit."""
     return Path(environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")
 
 
@@ -39,8 +44,14 @@ def resource_config(environ: Mapping[str, str] = os.environ) -> Path:
     return base_folder(environ) / "input/config/resourceconfig.json"
 
 
+def machine_type(environ: Mapping[str, str] = os.environ) -> str:
+    """This host's type, such as "ml.g5.xlarge"; "" outside SageMaker, or if the file does not say it."""
+    path = resource_config(environ)
+    return read_hosts(path).type if path.is_file() else ""
+
+
 def decoded(value: Any) -> Any:
-    """A hyperparameter as it was meant: SDK 2 writes each value as JSON, SDK 3 writes bare texts."""
+    """The value of a hyperparameter: version 2 of the SageMaker SDK writes it as JSON, and version 3 as plain text."""
     try:
         return json.loads(value)
     except (TypeError, ValueError):
@@ -48,9 +59,9 @@ def decoded(value: Any) -> Any:
 
 
 def read_hosts(path: Path) -> Hosts:
-    """Read resourceconfig.json, and hyperparameters.json beside it. Raises ConfigError where they name no host.
+    """Read resourceconfig.json, and hyperparameters.json beside it. Raises ConfigError if a host or group is unknown.
 
-    Hosts of a group come in any order, and algo-1 may be in a group that does not train.
+    A group lists its hosts in any order, and algo-1 may be in a group that does not train.
     """
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
@@ -62,7 +73,8 @@ def read_hosts(path: Path) -> Hosts:
         text = f"cannot read current_host and hosts from {path} ({error!r}): if this is not SageMaker, delete the file"
         raise ConfigError(text, code="bad-resource-config", file=str(path)) from None
     own = str(described.get("current_group_name", ""))
-    chosen = _chosen(path.with_name("hyperparameters.json")) or ([own] if own in groups else list(groups))
+    parameters = path.with_name("hyperparameters.json")
+    chosen = _listed(parameters, GROUPS_KEY) or ([own] if own in groups else list(groups))
     unknown = [name for name in chosen if name not in groups]
     if groups and unknown:
         raise ConfigError(
@@ -77,12 +89,14 @@ def read_hosts(path: Path) -> Hosts:
         type=str(described.get("current_instance_type", "")),
         group=own,
         interface=str(described.get("network_interface_name", "")),
+        helping=tuple(host for name in _listed(parameters, HELPERS_KEY) for host in groups.get(name, ())),
     )
 
 
-def _chosen(path: Path) -> list[str]:
+def _listed(path: Path, key: str) -> list[str]:
+    """The list in a hyperparameter; empty if there is none."""
     try:
-        names = decoded(json.loads(path.read_text(encoding="utf-8")).get(GROUPS_KEY))
+        names = decoded(json.loads(path.read_text(encoding="utf-8")).get(key))
     except (OSError, ValueError, AttributeError):
         return []
     return [str(name) for name in names] if isinstance(names, list) else []

@@ -1,4 +1,4 @@
-"""One command as several ranks of a host, one per GPU or core: rank 0 is this process, the others are its children."""
+"""Runs one command as several ranks of a host, one per GPU or core. Rank 0 is this process; the others are children."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from segtrain import stopping
 from segtrain.config import Config
 from segtrain.cores import cores
 from segtrain.errors import EXIT_RESUMABLE, ConfigError
 from segtrain.parallel.cluster import Cluster, free_port
 
 GRACE_S = 20.0
+SAVE_S = 600.0  # at most, if this process uploads the end of its run
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
-    """The number of NVIDIA GPUs that CUDA will show a process, without the seconds that importing torch takes.
+    """The number of NVIDIA GPUs that CUDA will show a process. Does not import torch, which takes seconds.
 
-    CUDA reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU. Of GPUs that are cut into slices (MIG) it
-    shows one slice to a process.
+    CUDA reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU. If a GPU is split into slices (MIG), CUDA
+    shows only one slice to a process.
     """
     there = len(list((root / "dev").glob("nvidia[0-9]*")))
     listed = environ.get("CUDA_VISIBLE_DEVICES")
@@ -41,17 +43,17 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")
 
 
 def ranks_here(config: Config, say: Callable[[str], None]) -> int:
-    """Ranks that `segtrain train` starts by itself. ``procs: auto`` is one per GPU, or on a CPU host one per core.
+    """Number of ranks that `segtrain train` starts itself: for ``procs: auto``, one per GPU, or per core without GPUs.
 
-    On a CPU, ranks of one thread beat one process with all threads: no barrier after each operator. ``say`` gets a
-    line about idle GPUs. Raises ConfigError for more processes than GPUs.
+    On a CPU, ranks with one thread each are faster than one process with all threads, which waits at a barrier after
+    each operator. ``say`` gets a line about idle GPUs. Raises ConfigError for more processes than GPUs.
     """
     strategy, procs, device = config.parallel.strategy, config.parallel.procs, config.train.device
     if strategy in ("single", "dp", "smddp"):
         return 1
     gpus = visible_gpus() if device != "cpu" else 0
     if device == "cuda" and not gpus:
-        return 1  # which then says what is missing
+        return 1  # The single process then reports what is missing.
     if procs != "auto":
         if procs > gpus > 0 and config.parallel.backend != "gloo":
             raise ConfigError(
@@ -63,46 +65,54 @@ def ranks_here(config: Config, say: Callable[[str], None]) -> int:
     images = config.train.batch_size // config.train.accumulate
     if not gpus:
         return _most(cores(), images, 1)
-    # Batch norm takes its statistics from the images of a rank: a single one would be a poor, and sometimes an illegal,
-    # sample.
-    used = _most(gpus, images, 1 if config.parallel.sync_bn else 2)
+    # Batch norm takes its statistics from the images of a rank. A single image gives poor statistics, and torch refuses
+    # it where the feature map has only one value per channel.
+    least = 1 if config.parallel.sync_bn else 2
+    used = _most(gpus, images, least)
     if used < gpus:
         say(
-            f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of a micro-batch do not "
-            "spread evenly, 2 or more on each, over more of them; a train.batch_size that is a multiple of "
-            f"{2 * gpus * config.train.accumulate} uses all, and parallel.procs=N starts N processes"
+            f"{used} of {gpus} GPUs {'is' if used == 1 else 'are'} used: the {images} images of a micro-batch cannot "
+            f"be divided evenly among more GPUs with {least} or more on each; a train.batch_size that is a multiple of "
+            f"{least * gpus * config.train.accumulate} uses all, and parallel.procs=N starts N processes"
         )
     return used
 
 
 def _most(places: int, images: int, least: int) -> int:
-    """The largest number of ranks, up to ``places``, over which ``images`` spread evenly, ``least`` or more on each."""
+    """The largest number of ranks, up to ``places``, that divides ``images`` evenly, at least ``least`` per rank."""
     return max(n for n in range(1, places + 1) if n == 1 or (images % n == 0 and images // n >= least))
+
+
+def dying_with_parent(number: signal.Signals = signal.SIGKILL) -> Callable[[], None] | None:
+    """A ``preexec_fn`` that makes Linux send the child a signal when this process ends (PR_SET_PDEATHSIG); None
+    elsewhere.
+    """
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        ctypes.CDLL(None).prctl(1, number)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return die_with_parent if sys.platform == "linux" else None
 
 
 @contextlib.contextmanager
 def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
     """Start ranks 1..count-1 with the arguments of this command; yield the cluster of rank 0.
 
-    A child dies with its parent (PR_SET_PDEATHSIG). On leaving, children are waited for; if the body raised, they are
+    A child dies with its parent. At the end of the context, the children are waited for; if the body raised, they are
     terminated first.
     """
     rank_0 = Cluster(0, count, 0, count, "127.0.0.1", free_port(), source="segtrain")
     started: list[subprocess.Popen[bytes]] = []
     said = threading.Event()
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
+    before = dying_with_parent()
     try:
         for rank in range(1, count):
             member = replace(rank_0, rank=rank, local_rank=rank)
             command = [sys.executable, "-m", "segtrain", *arguments]
             environment = {**os.environ, **member.environment(), "SEGTRAIN_SPAWNED": "1"}
-            before = die_with_parent if sys.platform == "linux" else None
             started.append(subprocess.Popen(command, env=environment, preexec_fn=before))
         threading.Thread(target=_watch, args=(started, said), name="watch-ranks", daemon=True).start()
         yield rank_0
@@ -112,7 +122,7 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
             child.terminate()
         raise
     finally:
-        said.set()  # What this process kills from now on is not a lost rank.
+        said.set()  # From now on, report no killed rank: this process may kill children itself.
         for child in started:
             try:
                 child.wait(timeout=30)
@@ -122,7 +132,7 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
 
 
 def _say_killed(started: list[subprocess.Popen[bytes]], said: threading.Event) -> None:
-    """Name the ranks that a signal killed, once: they have said nothing themselves."""
+    """Print the first rank that a signal killed, and only once: it could not report the error itself."""
     for rank, child in enumerate(started, 1):
         number = -(child.poll() or 0)
         if number > 0 and number not in (signal.SIGINT, signal.SIGTERM) and not said.is_set():
@@ -133,21 +143,29 @@ def _say_killed(started: list[subprocess.Popen[bytes]], said: threading.Event) -
 
 
 def _watch(started: list[subprocess.Popen[bytes]], said: threading.Event) -> None:
-    """A rank that dies before all have met leaves the others waiting for the rendezvous's long timeout: end them.
+    """End all ranks GRACE_S seconds after one has failed, with its exit code, or later if rank 0 uploads the end.
 
-    Once they have met, a lost rank shows as a broken connection, and this process ends by itself well within the grace.
+    If it failed before the rendezvous, the other ranks would wait until the rendezvous times out, which takes long. If
+    it failed later, they see a broken connection, and this process ends by itself well within GRACE_S.
     """
     while True:
-        dead = [(rank, child.returncode) for rank, child in enumerate(started, 1) if child.poll()]
-        if dead and dead[0][1] != EXIT_RESUMABLE:
+        codes = [(rank, child.poll()) for rank, child in enumerate(started, 1)]
+        failed = [(rank, code) for rank, code in codes if code and code != EXIT_RESUMABLE]
+        if failed:
             _say_killed(started, said)
-            time.sleep(GRACE_S)
+            now = time.monotonic()
+            end, latest = now + GRACE_S, now + SAVE_S
+            while now < end:
+                time.sleep(min(0.5, GRACE_S))
+                now = time.monotonic()
+                if stopping.uploading.is_set():
+                    end = min(now + GRACE_S, latest)
+            rank, code = failed[0]
             if not said.is_set():
-                rank, code = dead[0]
                 print(f"error: rank {rank} ended with exit code {code}: see its output above", file=sys.stderr)
             for child in started:
                 child.kill()
-            os._exit(1)
+            os._exit(max(1, code))  # a negative code: a signal has killed that rank
         if all(child.returncode is not None for child in started):
             return
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Strategies by which ranks share one model, chosen by one setting: single, dp, ddp, fsdp, or smddp."""
+"""Strategies for training one model on several ranks, chosen by parallel.strategy: single, dp, ddp, fsdp, or smddp."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -32,23 +32,24 @@ SMDDP_IMAGES = (
     "carry it; 2.6 and later do not, and it is not on the package index"
 )
 
-_STARTS = itertools.count()  # of this process, the same on all ranks: a launcher's store outlives a group
+# Makes keys in the store unique, because a launcher's store may outlive a process group. Equal on all ranks.
+_STARTS = itertools.count()
 
 
 @dataclass
 class Strategy:
-    """The way this job is distributed. ``world_size`` ranks, each with ``device``."""
+    """How this job is distributed over ``world_size`` ranks. ``device``: the device of this rank."""
 
     name: str
     cluster: Cluster
     device: torch.device
     settings: Parallel
     backend: str = ""
-    store: Any = field(default=None, repr=False, compare=False)  # in which the ranks met; None: alone, or none is known
-    begun: int = field(default=0, compare=False)  # calls of ``reduce``, the same on all ranks at the same place
+    store: Any = field(default=None, repr=False, compare=False)  # store of the rendezvous; None for a single rank
+    begun: int = field(default=0, compare=False)  # calls of ``reduce`` so far, equal on all ranks at the same point
     ended: int = field(default=0, compare=False)
     objects: int = field(default=0, compare=False)  # broadcasts of ``broadcast_object`` so far
-    # The device's event behind the last one: NCCL's calls return at once.
+    # CUDA event recorded after the last ``reduce``, because NCCL's calls return before the sum is done.
     _passed: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -61,11 +62,11 @@ class Strategy:
 
     @property
     def gradient_scale(self) -> int:
-        """ddp, smddp and fsdp average gradients over ranks; our loss shares are to be summed: scale by this."""
+        """Factor of the loss: ddp, smddp, and fsdp average gradients over ranks, but our loss shares must be summed."""
         return self.world_size
 
     def reduce(self, value: Tensor) -> Tensor:
-        """Sum over ranks, in place; returns ``value``. SUM alone: SMDDP refuses every other operation."""
+        """Sum over ranks, in place; returns ``value``. Only sums, because SMDDP refuses all other operations."""
         if self.world_size > 1:
             self.begun += 1
             all_reduce(value)
@@ -77,20 +78,20 @@ class Strategy:
 
     @property
     def summing(self) -> bool:
-        """Whether the last ``reduce`` has begun and not ended, on the device too. Other threads may ask."""
+        """Whether the last ``reduce`` is still running, on the host or on the device. Any thread may read it."""
         if self.begun != self.ended or self._passed is None:
             return self.begun != self.ended
-        # A thread that has chosen no device would open a context on GPU 0, which takes memory there.
+        # The calling thread may have set no device. It would then create a CUDA context on GPU 0, which takes memory.
         with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
             return not self._passed.query()
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model ready to train: on its device, batch norm converted where asked, gradients shared."""
+        """The model ready to train: on its device, wrapped for the strategy, with synchronized batch norm if set."""
         return wrap(model, self.name, self.settings, self.device, self.world_size)
 
     @contextlib.contextmanager
     def sharing(self, model: nn.Module, last: bool) -> Iterator[None]:
-        """Gradients cross the network in the last micro-batch alone."""
+        """Context for a micro-batch. Ranks exchange gradients only in the last micro-batch of a step."""
         if self.name in ("ddp", "smddp") and not last:
             with model.no_sync():  # type: ignore[operator]
                 yield
@@ -112,9 +113,9 @@ class Strategy:
     def broadcast_object(self, value: Any) -> Any:
         """Rank 0's JSON value on every rank.
 
-        The others wait in the store for rank 0, which may have long work to do before (``at_work``), and then in the
-        collective: that ends the job after parallel.timeout_s. SMDDP's ranks, which have no store, wait in the
-        collective alone.
+        The other ranks first wait in the store for rank 0, which may work for long before (``at_work``). Then all ranks
+        enter a collective, which ends the job if it takes longer than parallel.timeout_s. SMDDP's ranks do not wait in
+        the store, only in the collective.
         """
         if self.world_size == 1:
             return value
@@ -125,10 +126,14 @@ class Strategy:
 
 
 @contextlib.contextmanager
-def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterator[Strategy]:
+def start(
+    settings: Parallel, cluster: Cluster, device: str = "auto", report: Callable[[Exception], int] | None = None
+) -> Iterator[Strategy]:
     """Join the other ranks, choose device and threads, yield the strategy, and leave the group again.
 
-    Raises ConfigError where the setting does not fit what is there (no GPU, no library, one rank, ...).
+    ``report``: see ``end_now``.
+
+    Raises ConfigError if the settings do not fit this machine or job (no GPU, a missing library, too many ranks, ...).
     """
     name = settings.strategy
     if name == "auto":
@@ -151,8 +156,8 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
         if store is not None and isinstance(error, (SegtrainError, RuntimeError)):
             failure = elect_error_reporter(error, store, cluster)
         if backend == "nccl" and cluster.world_size > 1:
-            # To leave an NCCL group takes all ranks, and those that wait in a collective for this one will not come.
-            end_now(failure, cluster, abort_process_group)
+            # All ranks must leave an NCCL group together, but ranks that wait for this one in a collective cannot.
+            end_now(failure, cluster, abort_process_group, report)
         if failure is error:
             raise
         raise failure from error
@@ -162,7 +167,7 @@ def start(settings: Parallel, cluster: Cluster, device: str = "auto") -> Iterato
 
 
 def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device) -> tuple[str, Any]:
-    """Enter the process group. Returns its backend, and the store in which the ranks met (None: one rank)."""
+    """Join the process group. Returns its backend, and the store of the rendezvous (None if there is only one rank)."""
     if name == "smddp":
         backend = "smddp"
         try:
@@ -179,7 +184,7 @@ def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device)
         text = "parallel.backend=nccl needs GPUs, and torch sees none: set parallel.backend=gloo or auto"
         raise ConfigError(text, code="no-gpu", key="parallel.backend")
     if backend == "gloo" and settings.compress not in ("none", "fp16"):
-        # bf16 is refused by gloo, PowerSGD aborts or hangs there as soon as there are two buckets.
+        # Gloo refuses bf16, and PowerSGD aborts or hangs with gloo as soon as there are two buckets.
         text = f"parallel.compress={settings.compress} does not work with gloo: use fp16 or none, or the nccl backend"
         raise ConfigError(text, code="conflicting-settings", key="parallel.compress")
     if cluster.world_size == 1 and "MASTER_ADDR" not in os.environ:
@@ -189,19 +194,23 @@ def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device)
         reach_rank_0(cluster, settings.timeout_s)
     try:
         store = _enter(backend, cluster, device, settings.timeout_s)
-    except RuntimeError as error:  # torch's own kinds are subclasses of it
+    except RuntimeError as error:  # The errors of torch are subclasses of RuntimeError.
         raise not_met(cluster, settings.timeout_s, error) from None
     return backend, store if cluster.world_size > 1 else None
 
 
 def _enter(backend: str, cluster: Cluster, device: torch.device, timeout_s: float) -> Any:
-    """As init_process_group meets by itself, but the store serves us too, and NCCL begins after a look at the GPUs."""
+    """Like init_process_group with ``env://``, but checks the GPUs before NCCL starts.
+
+    Returns a store for messages of segtrain, with its own prefix in the store of the rendezvous.
+    """
     limit, options = timedelta(seconds=timeout_s), dict[str, Any]()
     store, _, _ = next(iter(rendezvous("env://", timeout=limit)))
     store.set_timeout(limit)
     if backend == "nccl" and cluster.world_size > 1:
         refuse_shared_gpus(dist.PrefixStore(f"gpus/{next(_STARTS)}", store), cluster, device, timeout_s)
-        # With its device (torch 2.3) NCCL connects here, where a failure has a name, and not in the first collective.
+        # With ``device_id`` (torch 2.3), NCCL connects here, where its failure is reported as such, instead of in the
+        # first collective.
         if "device_id" in inspect.signature(dist.init_process_group).parameters:
             options["device_id"] = device
     dist.init_process_group(

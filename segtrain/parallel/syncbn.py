@@ -18,7 +18,7 @@ class _AllReduceSum(torch.autograd.Function):
     def forward(ctx: Any, value: Tensor) -> Tensor:
         total = value.clone()
         all_reduce(total)
-        return total.clone()  # without the graph that autograd ties to what is returned
+        return total.clone()  # Autograd adds its graph to the clone, not to ``total``, which all_reduce keeps alive.
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -36,11 +36,12 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
     def forward(self, images: Tensor) -> Tensor:
         if not self.training or not dist.is_initialized() or dist.get_world_size() == 1:
             return super().forward(images)
-        count = torch.full((1,), images.numel() / images.shape[1], dtype=images.dtype, device=images.device)
+        wide = images if images.dtype == torch.float64 else images.float()
+        count = torch.full((1,), images.numel() / images.shape[1], dtype=wide.dtype, device=images.device)
         dims = (0, 2, 3)
-        total = _AllReduceSum.apply(torch.cat([images.sum(dims), count]))
+        total = _AllReduceSum.apply(torch.cat([wide.sum(dims), count]))
         mean = total[:-1] / total[-1]
-        centered = images - mean[:, None, None]
+        centered = wide - mean[:, None, None]
         # Two passes: E[x^2] - E[x]^2 would lose digits where the mean is large.
         variance = _AllReduceSum.apply(centered.square().sum(dims)) / total[-1]
         if self.track_running_stats and self.running_mean is not None and self.running_var is not None:
@@ -51,12 +52,14 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
                 self.running_var.lerp_((variance * n / (n - 1).clamp(min=1)).to(self.running_var.dtype), momentum)
         normal = centered * torch.rsqrt(variance + self.eps)[:, None, None]
-        return normal if self.weight is None else normal * self.weight[:, None, None] + self.bias[:, None, None]
+        if self.weight is not None:
+            normal = normal * self.weight[:, None, None] + self.bias[:, None, None]
+        return normal.to(images.dtype)
 
 
 def convert(model: nn.Module) -> nn.Module:
     """Make every nn.BatchNorm2d a SyncBatchNorm2d, in place; returns the model."""
     for module in model.modules():
         if type(module) is nn.BatchNorm2d:
-            module.__class__ = SyncBatchNorm2d  # it has the same state
+            module.__class__ = SyncBatchNorm2d  # Both classes have the same state.
     return model

@@ -1,1 +1,1 @@
-"""The contracts of the containers in which a cloud runs a training."""
+"""Code that runs in the containers of a cloud job: entry points, settings, and results, as the cloud expects them."""

@@ -1,4 +1,4 @@
-"""Settings of a training from the files that SageMaker puts into the container. Nothing is written."""
+"""Settings of a training job, read from the files that SageMaker puts into the container. Writes nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from segtrain.config import Config
 
 CHANNEL = "train"
-TUNED = "_tuning_objective_metric"  # a hyperparameter that only jobs of a tuning have
-_NO_DATA = ("code", "sm_drivers")  # channels of SDK 3, which hold programs
+TUNED = "_tuning_objective_metric"  # a hyperparameter that only the jobs of a tuning job have
+_NO_DATA = ("code", "sm_drivers")  # channels for code instead of data, which version 3 of the SageMaker SDK adds
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -38,18 +38,18 @@ def settings(base: Path) -> tuple[str | None, dict[str, str]]:
     config, found = None, {}
     for key, text in read_json(base / "input/config/hyperparameters.json").items():
         value = decoded(text)
-        if key.startswith(("sagemaker_", "_")):  # from the toolkit, or a tuning job
+        if key.startswith(("sagemaker_", "_", "helpers.")):  # for the toolkit, a tuning job, or helping hosts
             continue
         if key == "config":
             config = str(value) or None
         else:
-            # A bare text (True, 1e-3) is read as on the command line; a quoted one stays a text.
+            # A value without quotes (True, 1e-3) is read as on the command line; a quoted value stays a text.
             found[key] = str(text) if value is text else json.dumps(value)
     return config, found
 
 
 def config_path(name: str, folders: tuple[Path, ...]) -> Path:
-    """The file in the first folder that has it. Raises ConfigError that names them."""
+    """The config file, in the first of ``folders`` that has it. Raises ConfigError that lists the folders."""
     for folder in folders:
         if (folder / name).is_file():
             return folder / name
@@ -58,7 +58,7 @@ def config_path(name: str, folders: tuple[Path, ...]) -> Path:
 
 
 def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder of the training data: the channel "train", else the only one; None if the job has no data."""
+    """The folder of the training data: the channel "train", else the only channel; None if the job has no data."""
     if environ.get("SM_CHANNEL_TRAIN"):
         return Path(environ["SM_CHANNEL_TRAIN"])
     data = base / "input/data"
@@ -73,9 +73,9 @@ def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def run_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where checkpoints outlive the container: the folder that SageMaker copies to S3, if the job has one.
+    """The run folder: the checkpoint folder that SageMaker copies to S3, if the job has one, or a local folder.
 
-    The jobs of a tuning job share it, so each has a folder of its name in it.
+    All jobs of a tuning job share the checkpoint folder, so each uses a subfolder with its own name.
     """
     copied = read_json(base / "input/config/checkpointconfig.json")
     if not copied and not (base / "checkpoints").is_dir():
@@ -89,12 +89,13 @@ def run_folder(base: Path, environ: Mapping[str, str] = os.environ) -> Path:
 def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] = ()) -> tuple[Config, list[str]]:
     """The settings of this job, and remarks about them. ``folders``: where its config file may be.
 
-    ``data.root`` is the folder of the channel, or a folder in it if the job sets a relative one.
+    ``data.root`` is the folder of the channel, or a folder in it if the job sets a relative path. An absolute path or
+    a bucket stays unchanged.
     """
     import yaml
 
+    from segtrain.bucket import is_bucket
     from segtrain.config import load_config, load_yaml
-    from segtrain.data.bucket import is_bucket
 
     base = base_folder(environ)
     name, found = settings(base)

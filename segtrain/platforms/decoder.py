@@ -1,4 +1,4 @@
-"""Finder of the native decoder in a container: from the image, from the bundle, compiled there, or none."""
+"""Search for the native decoder in a container's image, then in the code bundle. If both lack it, it is compiled."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ FIX = (
 
 
 def prepare(folder: Path) -> str:
-    """Make the native decoder available to this process and its children, if possible; one line about the decoder.
+    """Make the native decoder available to this process and its children, if possible. Returns a line about it.
 
-    Each rank of a host calls it. The first one compiles in ``folder`` if needed, and the others wait for it.
+    Each rank of a host calls this function. The first rank compiles the decoder in ``folder`` if needed, and the other
+    ranks wait until it is compiled.
     """
     if native.available() or os.environ.get("SEGTRAIN_NATIVE") == "0":
         return f"decoder: {native.describe()}"
     brought = Path(native.__file__).with_name(NAME)
     why = native.describe().removeprefix("packages: ") if native.LIBRARY.exists() else "no library came with the code"
     if brought != native.LIBRARY and brought.exists():
-        # The image has another version; that of the bundle fits the code.
+        # The image has another version of the library; the version in the bundle fits the code.
         native.use(brought)
         if native.available():
             return f"decoder: {native.describe()}, brought by the bundle, because {why}"
-    problem = _compiled(folder)
+    try:
+        problem = _compiled(folder)
+    except OSError as error:  # a full or read-only disk
+        problem = str(error)
     if not problem:
         native.use(folder / NAME)
         if native.available():
@@ -41,7 +45,7 @@ def prepare(folder: Path) -> str:
 
 
 def _compiled(folder: Path) -> str:
-    """Compile once per host. Returns "", or the problem, which the next rank reads instead of compiling again."""
+    """Compile once per host. Returns "" or the problem. Later ranks read the problem and do not compile again."""
     folder.mkdir(parents=True, exist_ok=True)
     library, problem = folder / NAME, folder / "problem.txt"
     with (folder / "lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""What a process of a SageMaker job leaves behind: the failure text, or the model, the scores, and the journal."""
+"""Results of a process of a cloud job: the failure text, or the model, the scores, and the journal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from segtrain.errors import SegtrainError
 
 LONGEST = 1024  # characters of the failure text that DescribeTrainingJob shows as FailureReason
-LOST = "has lost another rank"  # of segtrain.parallel.failure: a consequence, not a cause
+LOST = "has lost another rank"  # in an error of segtrain.parallel.failure: a consequence, not the cause
 _PACKAGE = Path(__file__).parents[1]
 
 
 def cause(error: BaseException) -> str:
-    """One line about an error: the text of a SegtrainError, or type, text, and place of any other."""
+    """One line about an error: the text of a SegtrainError, or the type, text, and place of any other error."""
     text = " ".join(str(error).split())
     if isinstance(error, SegtrainError):
         return text
@@ -37,7 +37,13 @@ def shortened(text: str, most: int = LONGEST) -> str:
 
 
 def write_failure(text: str, files: list[Path], reserve: Path | None = None) -> None:
-    """Write the cause to each file unless another process did; ``reserve`` is room on a full disk. Raises nothing."""
+    """Write the cause of a failure to each file.
+
+    A cause that another process wrote before stays there, unless it only says that a rank was lost and ``text`` says
+    more.
+
+    ``reserve``: a file to delete if the disk is full, which makes room for the text. Raises nothing.
+    """
     content = shortened(" ".join(text.split())).encode()
     for file in files:
         with contextlib.suppress(OSError):
@@ -82,9 +88,10 @@ def _unwritable(folder: Path, error: OSError) -> SegtrainError:
 
 
 def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], None]) -> None:
-    """Write the best weights to ``model``, as ONNX too if possible, and files that describe them to its folder ``run``.
+    """Write the best weights to the folder ``model``, and files about their run to its subfolder ``run``.
 
-    With config.yaml beside the weights, the folder would look like a run without checkpoints. Raises SegtrainError.
+    With ``onnx``, the weights are also written as ONNX if possible. The other files are in a subfolder because a folder
+    with config.yaml and weights would look like a run without checkpoints. Raises SegtrainError.
     """
     from segtrain.infer.export import export
     from segtrain.observe.journal import curve, read_journal

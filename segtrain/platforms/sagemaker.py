@@ -1,7 +1,8 @@
 """Entry point of a process of a SageMaker job: reads the files of the container, trains as one rank, keeps the result.
 
-It is the same under the toolkit of AWS (torchrun, mpirun with smddprun, or alone) and in a bare container, and takes no
-arguments. It imports late, so that the failure text names what is missing in the image.
+It works the same under the toolkit of AWS (torchrun, mpirun with smddprun, or a single process) and in a container
+without the toolkit. It takes no arguments. It imports most modules late, so that the failure text can name a package
+that is missing in the image.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from typing import TYPE_CHECKING
 
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.parallel.sagemaker_hosts import Hosts, base_folder, read_hosts, resource_config
-from segtrain.platforms import container, outcome
+from segtrain.platforms import container, outcome, sagemaker_helping
 
 if TYPE_CHECKING:
     from segtrain.config import Config
     from segtrain.parallel.cluster import Cluster
 
-PORT = "7777"  # AWS's toolkit sets it for torchrun, and under mpirun for the ranks of the first host alone
+PORT = "7777"  # MASTER_PORT of AWS's toolkit, which under mpirun sets it only for the ranks of the first host
 LITTLE_SHM = 512 * 2**20
-# A host that only lost a rank ends later, because the job has the failure reason of the first host.
+# Seconds that a host waits before it fails, if its only error is that it lost another rank. SageMaker shows the failure
+# reason of the host that fails first, and this should be the host with the cause.
 LOST_S = 10
 
 
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # CloudWatch gets lines when they are said
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # CloudWatch gets each line at once
     hosts: Hosts | None = None
     with reachable(ranks_folder(base)) as received:
         try:
@@ -55,15 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def ranks_folder(base: Path) -> Path:
-    """The folder of the processes that entrypoint.sh signals. It has a default, as mpirun passes no variables on."""
+    """Folder with the PIDs that entrypoint.sh signals. It has a default, because mpirun does not pass variables on."""
     return Path(os.environ.get("SEGTRAIN_RANKS") or base / "segtrain-ranks")
 
 
 @contextlib.contextmanager
 def reachable(ranks: Path) -> Iterator[list[int]]:
-    """Register this process for a stop, which arrives as SIGTERM in the yielded list, or as an earlier flag.
+    """Register this process with entrypoint.sh for a stop, and yield a list to which each SIGTERM is appended.
 
-    Without entrypoint.sh there is no folder, and SIGTERM must arrive by other means.
+    If the stop came before the registration, the file ``stop`` in the folder shows it, and a SIGTERM is appended too.
+    Without entrypoint.sh there is no such folder, and SIGTERM must reach this process by other means.
     """
     received: list[int] = []
 
@@ -84,6 +87,9 @@ def reachable(ranks: Path) -> Iterator[list[int]]:
 
 
 def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
+    plan = sagemaker_helping.plan(base, hosts)
+    if plan is not None and hosts.current in hosts.helping:
+        return sagemaker_helping.help_here(plan, base, received)
     if not hosts.trains:
         print(f"host {hosts.current} of the group {hosts.group!r} has nothing to do: {', '.join(hosts.training)} train")
         return 0
@@ -95,11 +101,13 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
         os.environ.setdefault("MASTER_ADDR", hosts.training[0])
         os.environ.setdefault("MASTER_PORT", PORT)
     cluster = discover()
+    spared = _spare_shm(cluster.local_world_size)
     decoder = prepare(base / "segtrain-native")
     config, remarks = container.resolve(folders=(Path.cwd(), Path(__file__).parents[2]))
     if cluster.local_rank == 0:
-        _introduce(config, cluster, hosts, [decoder, *remarks])
-    code = train(config, cluster, received)
+        _introduce(config, cluster, hosts, [decoder, *remarks, *_shm_remarks(config, spared)])
+    with sagemaker_helping.around(plan, cluster.local_rank, received):
+        code = train(config, cluster, received, report=lambda error: _failed(error, base, hosts))
     if code not in (0, EXIT_RESUMABLE):
         return code
     if cluster.rank == 0:
@@ -118,32 +126,45 @@ def _introduce(config: Config, cluster: Cluster, hosts: Hosts, remarks: list[str
     existing = next(path for path in (config.run_dir, *config.run_dir.parents) if path.exists())
     room = f"{shutil.disk_usage(existing).free / 2**30:.1f} GiB free"
     print(f"  data {config.data.root or '(generated)'}, run folder {config.run_dir}, {room}")
-    for remark in [*remarks, *_shm_remarks(config, cluster.local_world_size)]:
+    for remark in remarks:
         print(f"  {remark}")
 
 
-def _shm_remarks(config: Config, local_ranks: int) -> list[str]:
+def _spare_shm(local_ranks: int) -> bool:
+    """Keep NCCL off a /dev/shm that is too small. Every rank of a host sees the same size and so decides alike."""
+    if not os.path.isdir("/dev/shm") or local_ranks == 1 or "NCCL_SHM_DISABLE" in os.environ:
+        return False
+    if shutil.disk_usage("/dev/shm").total >= LITTLE_SHM:
+        return False
+    os.environ["NCCL_SHM_DISABLE"] = "1"
+    return True
+
+
+def _shm_remarks(config: Config, spared: bool) -> list[str]:
     """Lines about the shared memory of the container, for which SageMaker has no setting.
 
-    Batches of worker processes need none with memfd_create. NCCL needs it between GPUs without a direct link.
+    With memfd_create, batches of worker processes need no /dev/shm. NCCL needs it between GPUs without a direct link.
     """
     if not os.path.isdir("/dev/shm"):
         return ["no /dev/shm"]
     usage = shutil.disk_usage("/dev/shm")
     images = config.train.batch_size // config.train.accumulate
     height, width = config.data.crop
-    need = images * height * width * 4 * config.data.prefetch  # uint8: three colors and a mask, of all ranks
+    need = images * height * width * 4 * config.data.prefetch  # 4 bytes per pixel: RGB and mask; images of all ranks
     free, total, batches = (f"{size / 2**20:.0f}" for size in (usage.free, usage.total, need))
     elsewhere = " outside it (memfd)" if hasattr(os, "memfd_create") else ""
     remarks = [f"/dev/shm: {free} of {total} MiB free; prefetched batches take {batches} MiB{elsewhere}"]
-    if local_ranks > 1 and usage.free < LITTLE_SHM and "NCCL_SHM_DISABLE" not in os.environ:
-        os.environ["NCCL_SHM_DISABLE"] = "1"
+    if spared:
         remarks.append("NCCL may fail with so little /dev/shm: NCCL_SHM_DISABLE=1 is set (set it to 0 to prevent this)")
     return remarks
 
 
 def _keep(config: Config, base: Path, stopped: bool) -> None:
-    """Keep the results, on rank 0. A stopped job has two minutes and its checkpoints, so a failure is only printed."""
+    """Save the results, on rank 0.
+
+    A stopped job has only two minutes left, so it writes no ONNX model. It only prints an error that occurs here,
+    because its checkpoints are already saved.
+    """
     from segtrain import checkpoint
 
     try:
@@ -160,10 +181,15 @@ def _keep(config: Config, base: Path, stopped: bool) -> None:
 
 
 def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
-    """Write the cause for SageMaker and for entrypoint.sh, because old toolkits overwrite the former."""
+    """Report the error, and return the exit code.
+
+    Its cause is written to two files, one for SageMaker and one for entrypoint.sh, because old versions of the toolkit
+    overwrite the first one.
+    """
     rank, local = (os.environ.get(k, os.environ.get(f"OMPI_COMM_WORLD_{k}", "0")) for k in ("RANK", "LOCAL_RANK"))
     host = f"{hosts.current} ({hosts.type})" if hosts else socket.gethostname()
-    text = f"rank {rank} on {host}: {outcome.cause(error)}"
+    helps = hosts is not None and hosts.current in hosts.helping
+    text = f"{'helping host' if helps else f'rank {rank} on'} {host}: {outcome.cause(error)}"
     ranks = ranks_folder(base)
     files = [base / "output/failure", *([ranks / "failure"] if ranks.is_dir() else [])]
     outcome.write_failure(text, files, ranks / "reserve")
@@ -173,6 +199,6 @@ def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
         return 1
     if not error.silent and (error.silent is False or local == "0"):
         print(f"error: {text}", file=sys.stderr)
-    if outcome.LOST in text and hosts and len(hosts.training) > 1:
+    if (outcome.LOST in text and hosts and len(hosts.training) > 1) or error.code == "head-lost":
         time.sleep(LOST_S)
     return error.exit_code

@@ -52,7 +52,7 @@ def prove(
 
 
 def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], None]) -> Iterator[ProofRow]:
-    """The data come first: on data with faults, nothing else can be verified."""
+    """The rows of all proofs. The data set is checked first: if it has faults, nothing else can be verified."""
     seen = on_ranks(folder, 1, survey, config)[0]
     weights = [float(w) for w in class_weights(seen.pixels, config.loss.class_weight_power)]
     short, remarks = shortened(config, weights)

@@ -58,7 +58,7 @@ def score(cluster: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, f
 
 
 def prove_workers(folder: Path, config: Config, full_size: Config) -> Iterator[ProofRow]:
-    """Compare the first batches of 0, 1, and 4 workers, with crops of the user's size."""
+    """Compare the first batches that 0, 1, and 4 workers make, with crops of the user's size."""
     steps = 6
     crop = full_size.data.crop
     first, *others = [on_ranks(folder, 1, consumed, config, crop, steps, workers)[0] for workers in COUNTS]

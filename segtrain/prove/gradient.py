@@ -35,7 +35,7 @@ NAME = "1 world size"
 
 @dataclass(frozen=True)
 class Measured:
-    difference: float  # of a gradient from the reference, relative
+    difference: float  # relative difference of a gradient from the reference
     images: int
     batch_norms: int  # in the model
     unsynced: int  # batch norms that cannot be synchronized over ranks
@@ -60,7 +60,8 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
         synced = ", synchronized batch norm" if first.batch_norms else ""
         yield _row(f"gradient on {listed(wide)} ranks compared with 1{synced}", [measure(world) for world in wide])
 
-    # With accumulation, batch norm sees micro-batches instead of the batch. That is a different function, so freeze it.
+    # With accumulation, batch norm sees micro-batches instead of the batch, so the network is a different function.
+    # Freeze batch norm to make the gradients comparable.
     frozen = first.batch_norms > 0
     if frozen:
         measure(1, frozen=True, write=True)
@@ -81,9 +82,10 @@ def _row(compared: str, found: list[Measured], remark: str = "") -> ProofRow:
 def gradient(
     cluster: Cluster, config: Config, batch: int, accumulate: int, frozen: bool, reference: str, write: bool = False
 ) -> Measured:
-    """Compare the gradient of the first step with that in the file ``reference``, written if absent or with ``write``.
+    """Compare the gradient of the first step with the one in the file ``reference``.
 
-    ``frozen``: batch norm uses the statistics of the whole batch, which the file contains.
+    If the file does not exist, or with ``write``, this gradient is written to it instead. ``frozen``: batch norm uses
+    the statistics of the whole batch, which the file contains.
     """
     settings = changed(config, parallel__sync_bn=not frozen, train__batch_size=batch, train__accumulate=accumulate)
     with start(settings.parallel, cluster, "cpu") as strategy:
@@ -130,7 +132,7 @@ def gradient(
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:
-    """The larger relative difference of two: of the gradient, and of the loss (last element). NaN without gradient."""
+    """The larger of two relative differences: of the gradient, and of the loss (last element). NaN for 0 / 0."""
     if found.shape != expected.shape:
         return float("inf")
     gradient = (found[:-1] - expected[:-1]).norm() / expected[:-1].norm()
@@ -143,7 +145,7 @@ def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
     model.train()
     for module in model.modules():
         if any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth")):
-            module.eval()  # each rank would draw its own dropout
+            module.eval()  # Otherwise each rank would draw its own dropout.
     batch_norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
     for batch_norm in batch_norms:
         batch_norm.momentum = 1.0  # the running statistics become those of this batch
@@ -155,7 +157,7 @@ def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
 
 
 def _micro(batch: Batch, planted: list[tuple[int, int]], ignore_index: int) -> Micro:
-    """The batch in float64; void are the first of the ``planted`` samples (epoch, index) and half of the second."""
+    """The batch in float64. The first of the ``planted`` samples (epoch, index) becomes void, the second half void."""
     masks = batch.masks.clone()
     for k, sample in enumerate(zip(batch.epochs.tolist(), batch.indices.tolist())):
         if sample == planted[0]:

@@ -30,7 +30,7 @@ PIXELS = 7  # pixels that get the unknown value
 
 @dataclass(frozen=True)
 class Planted:
-    """The outcome of training on data with one fault."""
+    """What happened when training was started on data with one planted fault."""
 
     kind: str
     named: tuple[str, ...]  # texts that the message must contain
@@ -83,7 +83,10 @@ def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[Planted]:
 
 
 def _copy(dataset: Dataset, root: Path) -> tuple[Path, Path, bool]:
-    """Copy two samples to ``images/train`` and ``masks/train``: files of the second one, and whether masks are RGB."""
+    """Copy two samples to ``images/train`` and ``masks/train``.
+
+    Returns the image and the mask file of the second sample, and whether the masks are RGB.
+    """
     for part in ("images", "masks"):
         (root / part / "train").mkdir(parents=True)
     colored = False
@@ -103,7 +106,7 @@ def _copy(dataset: Dataset, root: Path) -> tuple[Path, Path, bool]:
 
 
 def _written(stored: Stored | None, path: Path) -> Path:
-    """Write an image or mask to a file: its bytes, or its pixels as PNG. Returns the path."""
+    """Write an image or mask to a file: stored bytes as they are, an array of pixels as PNG. Returns the path."""
     if isinstance(stored, np.ndarray):
         path = path.with_suffix(".png")
         _save(stored, path)
@@ -113,7 +116,7 @@ def _written(stored: Stored | None, path: Path) -> Path:
 
 
 def _raw(ids: np.ndarray, labels: LabelSpace) -> np.ndarray:
-    """Class ids as the values that mask files contain: the smallest of each class."""
+    """Convert class ids to the values of mask files. If several values mean the same class, the smallest is used."""
     table = np.zeros(256, np.uint8)
     for raw, train_id in sorted(labels.raw_to_train.items(), reverse=True):
         if 0 <= raw < 256:
@@ -160,7 +163,7 @@ def _unknown_id(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
         raw[0, :PIXELS] = value
         _save(raw, mask)
         return mask.name, str(value).strip("()"), f"{PIXELS} pixels"
-    raw = raw[..., 0] if raw.ndim == 3 else raw  # an id in each of three channels
+    raw = raw[..., 0] if raw.ndim == 3 else raw  # All three channels contain the same id.
     unknown = next(value for value in range(1 << 16) if value not in labels.raw_to_train)
     raw = raw.astype(np.uint8 if max(unknown, int(raw.max())) < 256 else np.uint16)
     raw[0, :PIXELS] = unknown
@@ -181,5 +184,5 @@ def _truncated(image: Path, mask: Path, labels: LabelSpace) -> tuple[str, ...]:
 
 
 def _save(pixels: np.ndarray, file: Path) -> None:
-    """Write as PNG, whatever the extension is. The decoder goes by the content."""
+    """Write as PNG, even if the extension is another one. The decoder chooses the format by the content."""
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, format="PNG")

@@ -63,7 +63,10 @@ class Ranks:
             os.kill(process.pid, number)
 
     def wait(self) -> list[int]:
-        """Exit codes, negative signal numbers for killed ranks. Kills ranks that do not finish in time."""
+        """Wait for all ranks, and return their exit codes: for a killed rank, the negative number of the signal.
+
+        Kills ranks that do not finish in time.
+        """
         end = time.monotonic() + TIMEOUT_S
         for process in self._processes:
             process.join(max(0.0, end - time.monotonic()))

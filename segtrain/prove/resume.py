@@ -59,7 +59,7 @@ def train_here(cluster: Cluster, config: Config) -> int:
 
 
 def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) -> tuple[Config, int] | None:
-    """A run that was stopped after a random step, and that step. None if it always finished first."""
+    """Config of a run stopped after a random step, and its last step. None if all tries finished before the signal."""
     for _ in range(TRIES):
         step = draw.randint(2, STEPS // 2)
         config = changed(whole, out=str(folder / f"stopped-{signal.Signals(number).name}-{step}"))
@@ -79,7 +79,7 @@ def _interrupted(folder: Path, whole: Config, number: int, draw: random.Random) 
 
 
 def _judge(folder: Path, compared: str, at: int, whole: Config, partial: Config, weights: bool) -> ProofRow:
-    """Compare samples and pixels of every step, also of repeated steps, and the final state if ``weights``."""
+    """Compare samples and pixels of every step, including repeated steps, and with ``weights`` also the final state."""
     expected, found = _digests(whole), _digests(partial)
     wrong = sorted(step for step in expected if found.get(step) != expected[step])
     measured, differing = f"{len(wrong)} of {len(expected)} steps differ", 0
@@ -102,7 +102,7 @@ def _digests(config: Config) -> dict[int, set[int]]:
 
 
 def _unequal_weights(cluster: Cluster, one: str, other: str) -> tuple[int, int]:
-    """How many tensors (weights, averages, moments) differ between the newest checkpoints, and their number."""
+    """How many tensors (weights, averages, moments) differ between the newest checkpoints, and how many there are."""
     tensors = []
     for folder in (one, other):
         state, _ = checkpoint.newest(Path(folder))

@@ -49,7 +49,7 @@ def survey(cluster: Cluster, config: Config) -> Survey:
 
 
 def changed(config: Config, **settings: Any) -> Config:
-    """``config`` with other values for ``section__key``, validated again."""
+    """``config`` with the ``settings`` (``section__key=value``) replaced, validated again."""
     content = config.model_dump(mode="json")
     for name, value in settings.items():
         section, _, key = name.partition("__")
@@ -94,7 +94,7 @@ def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list
         # No proof may write to the user's server: each tracker has the value that turns it off, false or "".
         **{f"log__{kind.setting}": type(getattr(config.log, kind.setting))() for kind in TRACKERS},
         "log__pictures": 0,
-        "log__sentinel": 0,  # the proof itself must see differences between ranks
+        "log__sentinel": 0,  # If the ranks differed, the sentinel would end the run before the proof can compare it.
     }
     if config.loss.class_weights == "auto":
         settings["loss__class_weights"] = weights

@@ -32,7 +32,7 @@ def row(
 
 
 def listed(numbers: Sequence[int]) -> str:
-    """``1, 2 and 4``."""
+    """Numbers as text: ``1, 2 and 4``."""
     *first, last = map(str, numbers)
     return f"{', '.join(first)} and {last}" if first else last
 

@@ -38,7 +38,7 @@ _SURE = {"high": 3, "medium": 2, "low": 1}
 
 
 def diagnosis_of(run: RunFolder) -> tuple[Diagnosis | None, str]:
-    """The diagnosis of a run; or None, and the reason to show ("": none was to be expected)."""
+    """The diagnosis of a run, or None and the reason to show. The reason is "" for a run without steps."""
     try:
         evidence = gather(run.top, say=lambda text: None)  # Loading the run has already warned about its files.
     except DataError as error:
@@ -49,7 +49,7 @@ def diagnosis_of(run: RunFolder) -> tuple[Diagnosis | None, str]:
 
 
 def html(found: Diagnosis | None, why: str, run: RunFolder, places: Mapping[str, str]) -> str:
-    """``places``: title of a chart -> its id on the page."""
+    """The block as HTML. ``places``: title of a chart -> its id on the page."""
     if found is None:
         return _plain(why) if why else ""
     running = run.row["status"] == "running"
@@ -136,7 +136,10 @@ def _links(shown: tuple[Chart, ...], places: Mapping[str, str]) -> str:
 
 
 def sample_cost(found: Diagnosis | None) -> str:
-    """Bars for the stages of a sample, from the spans of the workers; empty if the diagnosis does not know them."""
+    """Bars with the time that each stage of making a sample takes, from the spans of the workers.
+
+    Empty if the diagnosis has no such times.
+    """
     work = found.facts.get("workers") if found is not None else None
     if not isinstance(work, Mapping) or not work.get("sample_ms"):
         return ""
@@ -147,6 +150,7 @@ def sample_cost(found: Diagnosis | None) -> str:
     count, kind = work["count"], work["kind"]
     many = kind if count == 1 else "processes" if kind == "process" else f"{kind}s"
     workers = f"{count:g} {many}" if count else "the loop itself"
+    workers += f" ({work['by_helpers']} besides)" if work.get("by_helpers") else ""
     size = f", {work['bytes'] / 1000:,.3g} kB read per sample" if work.get("bytes") else ""
     caption = f"<b>{COST}</b> {esc(f'mean, made by {workers} of the rank that waits most{size}')}"
     return f'<div id="{COST_ID}">{bars(caption, ("stage", "time", "share"), rows)}</div>'

@@ -1,6 +1,6 @@
 """Charts of a run as HTML: each with its description and its table.
 
-The data that report.js draws is added to ``charts``, by the id of the figure.
+Each function adds the data of its chart to the dict ``charts``, under the id of the figure. report.js draws it.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from itertools import pairwise
 from typing import Any
 
 from segtrain.observe.console import duration, percent
+from segtrain.observe.run_row import number
 from segtrain.report import heat
 from segtrain.report.html import figure, figures, short_seconds, table, thinned
 from segtrain.report.speed import PHASES, histogram, quantiles, words
 from segtrain.report.timeline import Axis, Lap, Stretch, steady
 from segtrain.runs.folder import Event, RunFolder
-from segtrain.runs.table import number
 
 Chart = dict[str, Any]
 Charts = dict[str, Chart]  # by the id of the figure
 Curve = tuple[str, str, Sequence[Event], Callable[[Event], float | None]]  # label, color, events, value of an event
 LOOP, STEPS = "What the loop did", "Time of a step"  # titles
 KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
-# Names with a color of their own in report.css: by Okabe and Ito, distinct for the color-blind as well.
+# Phases that have their own color in report.css. Color-blind readers can tell these colors apart (Okabe and Ito).
 COLORS = {*PHASES, *KINDS}
 
 
 def clock(run: RunFolder, time: Axis) -> Chart:
-    """Steps by seconds of the run: charts over steps and charts over time zoom together by it."""
+    """Maps seconds of the run to steps, so that charts over steps and charts over time zoom together."""
     points = [(at, step["step"]) for step in run.steps if (at := time.at(step["ts"])) is not None]
     kept = thinned([*points[:1], *(point for before, point in pairwise(points) if point[0] > before[0])], 2000)
     return {"t": [round(at, 3) for at, _ in kept], "step": [step for _, step in kept], "end": round(time.length, 3)}
 
 
 def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: Axis) -> str:
-    """What the loop did at each moment, as shares of its time."""
+    """Chart of the share of time that each phase of the loop took, over the time of the run."""
     stops = [kind for kind in KINDS if any(piece.kind == kind for piece in parts)]
     rows = _over_time(parts, time, lambda lap: 100 / lap.seconds if lap.seconds else 0.0)
     for piece, row in zip(parts, rows):
@@ -70,7 +70,7 @@ def steps(charts: Charts, parts: Sequence[Stretch], found: Sequence[Lap], names:
             for lap in thinned(found)
         ],
     )  # fmt: skip
-    # One slow first lap would press all others flat: it is cut off at the top.
+    # A slow first lap would make all others look flat, so the axis ends just above the steady laps.
     times = [lap.seconds / lap.steps for lap in steady(found)]
     low, middle, high = map(short_seconds, quantiles(times, 0.1, 0.5, 0.9))
     alt = f"Time of a step over the run: median {middle}, one in ten below {low}, one in ten above {high}"
@@ -91,7 +91,7 @@ def _over_time(parts: Sequence[Stretch], time: Axis, scale: Callable[[Lap], floa
 def _stack(
     rows: Sequence[dict[str, Any]], series: Sequence[tuple[str, str]], unit: str, height: int, top: float
 ) -> Chart:
-    """Each stretch from ``x`` to ``ends``; a time without a stretch stays empty."""
+    """Data of a stacked chart. Each stretch goes from ``x`` to ``ends``; a time without a stretch stays empty."""
     kept = [row for row in rows if row["begin"] is not None and row["end"] is not None]
     extra = [name for name, _ in series if name not in COLORS]
     return {
@@ -128,7 +128,7 @@ def spread(charts: Charts, found: Sequence[Lap], names: Sequence[str]) -> str:
 
 
 def image_scores(charts: Charts, values: Sequence[float], note: str) -> str:
-    """How many images have which mIoU; ``values`` in [0, 1], at least one."""
+    """Histogram of the mIoU of single images: ``values`` in [0, 1], at least one."""
     shares = [100 * value for value in values]
     low, high = min(shares), max(shares)
     width = next((width for width in (1, 2) if (high - low) / width <= 30), 5)
@@ -167,7 +167,7 @@ def lines(
     labels = [item["label"] for item in drawn]
     cells = [(step, *(row.get(label, "") for label in labels)) for step, row in thinned(sorted(rows.items()))]
     said = "; ".join(f"{item['label']} from {item['y'][0]:.4g} to {item['y'][-1]:.4g}" for item in drawn)
-    # Of a loss only a scale by factors shows both its fall and its end; it knows no zero.
+    # Only a logarithmic axis shows both the first fall of a loss and its small changes later. It cannot show zero.
     log = log and all(y > 0 for item in drawn for y in item["y"])
     charts[key] = {
         "type": "lines", "axis": "step", "unit": unit, "height": height, "points": points, "log": log, "series": drawn,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from segtrain.observe.console import percent
+from segtrain.observe.run_row import number
 from segtrain.report.html import bars, esc, table
 from segtrain.runs.folder import Event, RunFolder
-from segtrain.runs.table import number
 
-_NUMBERED = 24  # classes up to which the cells of the matrix hold figures
+_NUMBERED = 24  # With more classes, the cells of the matrix show colors but no numbers.
 _WORST = 10
 
 
@@ -23,14 +23,14 @@ def ious(scored: Event) -> list[float | None]:
 
 
 def section(run: RunFolder) -> str:
-    bars, counts = by_class(run), matrix(run.best)
-    if not bars:
+    chart, counts = by_class(run), matrix(run.best)
+    if not chart:
         return ""
     if counts is None:
         missing = "The journal of this run holds no confusion matrix (it is kept for up to 64 classes)."
-        return f'<div class="side">{bars}</div><p class=quiet>{missing}</p>'
+        return f'<div class="side">{chart}</div><p class=quiet>{missing}</p>'
     names = names_of(run, len(counts))
-    return f'<div class="side">{bars}{mistakes(names, counts)}</div>{confusion(names, counts)}'
+    return f'<div class="side">{chart}{mistakes(names, counts)}</div>{confusion(names, counts)}'
 
 
 def by_class(run: RunFolder) -> str:
@@ -51,7 +51,7 @@ def by_class(run: RunFolder) -> str:
 
 
 def matrix(scored: Event) -> list[list[int]] | None:
-    """The confusion of an ``eval`` event, if it is journaled and square."""
+    """The confusion matrix of an ``eval`` event; None if the event has none, or it is not square."""
     counts = scored.get("confusion") if scored else None
     if not isinstance(counts, list) or not counts or any(not isinstance(row, list) for row in counts):
         return None
@@ -60,7 +60,7 @@ def matrix(scored: Event) -> list[list[int]] | None:
 
 
 def confusion(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    """For each true class, the share of its pixels that got each class: a table whose cells are colored."""
+    """Table with colored cells: for each true class, the share of its pixels that was predicted as each class."""
     numbered = len(names) <= _NUMBERED
     head = "".join(f'<th scope="col"><span>{esc(name)}</span></th>' for name in names)
     rows = "".join(
@@ -79,7 +79,7 @@ def _cells(name: str, row: Sequence[int], names: Sequence[str], numbered: bool) 
     cells = []
     for other, count in zip(names, row):
         share = count / total if total else 0.0
-        # A root brings out the small shares, which are the mistakes; the text turns where the color gets strong.
+        # A power below 1 makes small shares visible, which are the mistakes. On strong colors, the text is white.
         strength = round(100 * share**0.6)
         text = "" if not total or share < 0.0005 else f"{100 * share:.1f}" if share < 0.0995 else f"{100 * share:.0f}"
         kind = ("hit" if other == name else "miss") + (" strong" if strength > 55 else "")

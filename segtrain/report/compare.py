@@ -9,16 +9,16 @@ from segtrain.diagnose.verify import Verification, verify
 from segtrain.diagnose.verify_words import sentences as verified
 from segtrain.errors import DataError
 from segtrain.observe.console import duration, percent
+from segtrain.observe.run_row import number
 from segtrain.report import classes, facts
 from segtrain.report.html import short_seconds
 from segtrain.report.speed import Speed, phases, speed, words
 from segtrain.report.timeline import Lap, laps, steady
 from segtrain.runs.folder import RunFolder, few
-from segtrain.runs.table import number
 from segtrain.terminal import columns, counted
 
 NOTHING = "-"
-# Differ between any two runs, and change nothing.
+# Settings that differ between any two runs and have no effect on the results.
 _IDLE = {"out", "run folder"}
 
 
@@ -44,14 +44,15 @@ class Comparison:
     config: Sequence[DiffRow]
     environment: Sequence[DiffRow]
     data: Sequence[DiffRow]
-    verification: Verification | None  # whether one run is the other with its fix; None without spans of both
+    # Predicted and measured gain, if one run repeats the other with its proposed fix. None if a run has no spans.
+    verification: Verification | None
 
 
 def compare(a: RunFolder, b: RunFolder) -> Comparison:
     laps_a, laps_b = laps(a.events), laps(b.events)
     stages, moved = _stages(_means(laps_a), _means(laps_b))
     try:
-        # Loading the runs has already warned about files.
+        # ``verify`` stays silent, because loading the runs has already printed the warnings about their files.
         verification = verify(a.folder, b.folder, say=lambda text: None)
     except DataError:
         verification = None
@@ -65,9 +66,9 @@ def compare(a: RunFolder, b: RunFolder) -> Comparison:
 
 
 def _in_full(run: RunFolder) -> dict[str, str]:
-    """The settings of a run. One that its version did not know did what its default does."""
+    """All settings of a run. A setting that did not exist yet at that time has its default, which changes nothing."""
     known = facts.flat(run.config)
-    # An optimizer has no settings but its own.
+    # No defaults of ``optim`` are added, because each optimizer has different settings.
     usual = {key: value for key, value in facts.defaults().items() if not key.startswith("optim.")}
     return {**known, **{key: value for key, value in usual.items() if known and key not in known}}
 
@@ -112,7 +113,7 @@ def _points(what: str, a: float | None, b: float | None, more: bool = True, digi
     change, better = "", 0
     if a is not None and b is not None:
         change = f"{100 * (b - a):+.{digits}f} points"
-        # A share of time moves by a point from one day to the next, a score does not.
+        # A share of time may vary by one percentage point from one day to the next; a score does not.
         better = 0 if abs(b - a) < (5e-4 if more else 1e-2) else 1 if (b > a) == more else -1
     return DiffRow(what, percent(a, digits), percent(b, digits), change, better)
 
@@ -130,14 +131,14 @@ def _ratio(
 
 
 def _means(found: Sequence[Lap]) -> dict[str, float]:
-    """Seconds of each phase in a step."""
+    """Mean seconds of each phase per step."""
     kept = steady(found)
     count = sum(lap.steps for lap in kept)
     return {name: sum(lap.spans.get(name, 0.0) for lap in kept) / count for name in phases(kept)} if count else {}
 
 
 def _stages(a: dict[str, float], b: dict[str, float]) -> tuple[list[DiffRow], DiffRow | None]:
-    """The times of all phases, and the one that differs most."""
+    """Rows with the times of all phases, and the row that differs most (None if steps cannot be compared)."""
     rows = {name: _ratio(words(name), a.get(name), b.get(name), short_seconds) for name in {**a, **b}}
     if not a or not b:
         return list(rows.values()), None
@@ -146,7 +147,7 @@ def _stages(a: dict[str, float], b: dict[str, float]) -> tuple[list[DiffRow], Di
 
 
 def _classes(a: RunFolder, b: RunFolder) -> list[DiffRow]:
-    """IoU by name of class, the largest change first; classes of one run alone at the end."""
+    """IoU by class name, the largest change first. Classes that only one of the runs has come last."""
     tables = []
     for run in (a, b):
         values = classes.ious(run.best) if run.best else []
@@ -183,11 +184,11 @@ def sentences(found: Comparison) -> list[str]:
     return said
 
 
-CLASSES = 24  # of which the console shows the change
+CLASSES = 24  # most classes in the table for the console
 
 
 def names(a: RunFolder, b: RunFolder) -> tuple[str, str]:
-    """The names of both runs; the names of their folders if those are equal."""
+    """The names of both runs. If the names are equal, the names of the folders instead."""
     if a.name != b.name:
         return a.name, b.name
     return a.folder.absolute().name, b.folder.absolute().name

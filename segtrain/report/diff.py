@@ -27,7 +27,7 @@ def diff(a: str | Path, b: str | Path, out: Path | None = None, say: Callable[[s
 
 def render(found: Comparison) -> str:
     a, b = found.a, found.b
-    # Charts over steps zoom by the clock of the longer run. This page itself shows no time.
+    # The charts zoom together by the clock of the longer run. All of them are over steps, none over time.
     longer = max((a, b), key=lambda run: run.steps[-1]["step"] if run.steps else 0)
     drawn: charts.Charts = {"clock": {**charts.clock(longer, axis(longer.events)), "steps_only": True}}
     name_a, name_b = names(a, b)

@@ -9,18 +9,18 @@ from typing import Any
 
 from segtrain.config import Config
 from segtrain.observe.console import duration, percent
+from segtrain.observe.run_row import number
 from segtrain.report.html import details, table, thinned
 from segtrain.runs.folder import RunFolder, few
-from segtrain.runs.table import number
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """``value`` if it is a mapping; a journal of another version may have something else there."""
+    """``value`` as a dict; empty if it is not a mapping, which happens with a journal of another version."""
     return dict(value) if isinstance(value, Mapping) else {}
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """``section.key`` -> value as one line of YAML."""
+    """Settings as ``section.key`` -> value in one line of YAML."""
     found: dict[str, str] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping) and value and not prefix:
@@ -100,8 +100,20 @@ def _said(event: Mapping[str, Any]) -> str:
         return f"mIoU {percent(number(mapping(event.get('scores')).get('miou')), 2)}{few(event)}{took}"
     if kind == "checkpoint":
         return f"checkpoint {event.get('file')} ({event.get('reason')}{took})"
+    if kind == "helpers":
+        return _of_helpers(event)
     if kind == "signal":
         return f"stopped by {event.get('signal')}"
     if kind == "run_end":
         return f"{event.get('status')}" + (f": {event['error']}" if event.get("error") else "")
     return ""
+
+
+def _of_helpers(event: Mapping[str, Any]) -> str:
+    """What happened to helpers of rank 0."""
+    what, host, reason = (str(event.get(key, "")) for key in ("what", "host", "reason"))
+    if what == "working":
+        return f"helpers: {_text(mapping(event.get('cores'))) or 'none'}"
+    if what == "told":
+        return f"helpers: {event.get('text')}"
+    return f"helpers {what}: {event.get('cores')} on {host} ({reason})"

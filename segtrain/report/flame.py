@@ -11,22 +11,22 @@ from pathlib import Path
 
 from segtrain.json_text import read_json
 from segtrain.observe.console import percent
+from segtrain.observe.run_row import number
 from segtrain.report.html import details, esc, table
-from segtrain.runs.table import number
 from segtrain.stacks import FOLDER
 from segtrain.terminal import counted
 
-LEAST = 0.004  # of a graph's time: narrower frames cannot be read, and are left out
+LEAST = 0.004  # share of a graph's time; smaller frames are too narrow to read, and are left out
 ROW = 19  # pixels
 MOST_BYTES = 64 << 20  # of all files together
-# Where a thread stands that waits, and files of the standard library in which only waiting threads stand.
+# Functions in which a thread only waits, and files of the standard library in which threads only wait.
 _WAITS = ("_end_with", "_watch")
 _WAITING_FILES = (
     "threading.py", "socket.py", "selectors.py", "queue.py", "subprocess.py", "multiprocessing/connection.py",
 )  # fmt: skip
 _PLACE = re.compile(r"(.*) \((.*):(\d+)\)")
 _NAME = re.compile(r"rank-(\d+)(?:-worker-(\d+))?")
-_LOOP = "run (segtrain/train/loop.py:"  # The frames below it are the same in all runs.
+_LOOP = "run (segtrain/train/loop.py:"  # The frames that lead to this function are the same in all runs.
 _CALLS = ("Module._wrapped_call_impl (torch/", "Module._call_impl (torch/")  # between a module and its caller
 _PACKAGES = {
     "numpy", "cv2", "PIL", "albumentations", "albucore", "tensorboard", "google", "mlflow", "wandb", "pydantic", "yaml",
@@ -37,7 +37,7 @@ _PACKAGES = {
 
 @dataclass(frozen=True)
 class Stack:
-    """Seconds in which a thread of a process stood in ``frames``, outermost first."""
+    """Seconds that a thread of a process spent in one stack. ``frames``: its functions, the outermost first."""
 
     process: str
     thread: str
@@ -52,7 +52,7 @@ class Stack:
 
 @dataclass
 class Frame:
-    """``seconds`` with those of the frames that it called, which are ``inner``."""
+    """A box of a flame graph. ``inner``: the frames that it called; ``seconds`` includes their time."""
 
     label: str
     seconds: float = 0.0
@@ -108,7 +108,7 @@ def _about(run: Path, stacks: list[Stack]) -> str:
 
 
 def _groups(stacks: list[Stack]) -> Iterator[tuple[str, list[Stack]]]:
-    """Ranks are put together: all of them do the same."""
+    """Title and stacks of each graph. A graph has the stacks of all ranks, because all ranks do the same."""
     parts: dict[str, list[Stack]] = {"loop": [], "process": [], "thread": [], "other": []}
     for stack in stacks:
         part, frames = _part(stack), stack.frames
@@ -176,7 +176,7 @@ def own_times(stacks: list[Stack]) -> list[tuple[str, float]]:
 def _frames(
     frame: Frame, left: float, width: float, level: int, total: float, idle: set[str]
 ) -> Iterator[tuple[int, str]]:
-    """(level, HTML) of a frame and of those inside it: as shares of the graph's width."""
+    """(level, HTML) of a frame and of all frames inside it. ``left`` and ``width`` are shares of the graph's width."""
     name, _, code = frame.label.partition(" (")
     kind = "idle" if frame.label in idle and not frame.inner else _kind(code)
     said = f"{frame.label}: {percent(frame.seconds / total)}, {frame.seconds:.2f} s"
@@ -193,7 +193,7 @@ def _frames(
 
 
 def _kind(code: str) -> str:
-    """Whose code a frame is."""
+    """Whose code a frame is: own (segtrain), torch, lib (another library), or user."""
     file = code.rpartition(":")[0]
     if file.startswith("segtrain/"):
         return "own"

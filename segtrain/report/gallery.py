@@ -19,23 +19,24 @@ from segtrain.report.html import esc, table
 from segtrain.runs.folder import RunFolder
 
 _MOST_BYTES = 500_000  # of all pictures together
-# Width in pixels and quality of the JPEG: for the column of a laptop at two pixels per point, then for large sheets.
+# Width in pixels and JPEG quality, tried in this order until a picture is small enough. The first width suits a laptop
+# with a high-density screen (two pixels per point).
 _FORMS = ((1360, 82), (1360, 68), (1080, 68), (820, 62))
-_FEW = 8  # images below which a distribution says nothing, and one sheet of pictures shows all
-_LISTED = 4  # images by name, of the worst and of the best: as many as a run draws
+_FEW = 8  # With fewer images, a distribution says nothing, and one sheet of pictures shows all of them.
+_LISTED = 4  # The worst and the best images are listed by name, up to this many of each: as many as a run draws.
 _SHEETS = {
     "worst": (
         "Worst predictions",
         "the images of the validation split with the lowest mIoU of their own, the worst first",
     ),
-    "best": ("Best predictions", "those with the highest, the best first"),
+    "best": ("Best predictions", "the images with the highest mIoU of their own, the best first"),
     "val": ("Predictions", "images spread evenly over the validation split"),
 }
 _ALT = "image, truth, prediction and errors side by side, each with its own mIoU"
 
 
 def gallery(drawn: charts.Charts, run: RunFolder) -> str:
-    """The images by their scores, then the sheets under ``pictures/``.
+    """HTML of the scores of the images, then of the sheets of pictures in ``pictures/``.
 
     Files that cannot be read or are too large are named.
     """
@@ -59,7 +60,11 @@ def _scores(drawn: charts.Charts, rows: list[ImageRow], when: str, few: bool) ->
 
 
 def _table(run: RunFolder) -> tuple[list[ImageRow], str]:
-    """The last evaluation, to which the pictures belong; the best one of a run that has not ended; or nothing."""
+    """Scores of the images in one evaluation, and a text that says which evaluation that is.
+
+    It is the last one if its table can be read, because the images of the last evaluation are drawn. Else it is the
+    best one, because a run that has not ended has only this table. Empty if neither table can be read.
+    """
     for file, event, which in (
         (image_table.LAST, run.evals[-1] if run.evals else {}, "last"),
         (image_table.BEST, run.best, "best"),
@@ -83,7 +88,7 @@ def _names(caption: str, rows: Sequence[ImageRow]) -> str:
 
 
 def _sheets(folder: Path, few: bool) -> str:
-    """The pictures. ``few``: one sheet of them has all images, so the others would repeat it."""
+    """HTML of the sheets. ``few``: the first sheet has all images, so the others would only repeat them."""
     order = [*_SHEETS]
     paths = sorted(folder.glob("*.png"), key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.name))
     known = [name for name in ("val", "worst", "best") if folder / f"{name}.png" in paths]
@@ -108,7 +113,7 @@ def _figure(path: Path, drawn: tuple[bytes, tuple[int, int]] | str) -> str:
 def _fitted(paths: Sequence[Path]) -> dict[Path, tuple[bytes, tuple[int, int]] | str]:
     """Each picture as JPEG with its width and height, or why it is missing.
 
-    Large ones get what small ones leave of their share.
+    Each picture gets an equal share of the bytes. The bytes that small pictures do not need go to the larger ones.
     """
     found: dict[Path, tuple[bytes, tuple[int, int]] | str] = {}
     sheets: list[tuple[int, Path, Image.Image]] = []

@@ -13,16 +13,16 @@ import numpy as np
 from segtrain.errors import DataError
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import Series, Track
+from segtrain.observe.run_row import number
 from segtrain.report.timeline import Axis
 from segtrain.runs.folder import RunFolder
-from segtrain.runs.table import number
 
-NONE = 255  # a cell without a reading; the others are half percents, 0 to 200
+NONE = 255  # value of a cell without a reading; other cells hold percent times two, 0 to 200
 GPUS = "GPUs"
 _CELLS = 300_000  # of one map: 400 kB in the page
 _WAIT_CELLS = 100_000
 _COLUMNS = 1500
-# Titles of maps of ranks, with the phases whose share of each window they show.
+# Title of each map of the ranks' waits -> the phases that count as such a wait. A map shows their share of each window.
 WAITS = {"Waiting for data": ("wait",), "Waiting for other ranks": ("sync", "gradient_sync")}
 
 
@@ -39,7 +39,7 @@ class Map:
         return base64.b64encode(self.cells.tobytes()).decode("ascii")
 
     def means(self) -> list[float | None]:
-        """Percent of each row over its readings; None for a row without any."""
+        """Mean percent of each row, over its readings; None for a row without readings."""
         kept = np.ma.masked_equal(self.cells, NONE).astype(np.float64).mean(axis=1) / 2
         return [None if np.ma.is_masked(value) else float(value) for value in kept]
 
@@ -47,7 +47,7 @@ class Map:
 def read_maps(run: RunFolder, time: Axis, say: Callable[[str], None] = say_on_stderr) -> list[Map]:
     """Maps of the GPUs of all hosts, of their memory, and of the cores of each host; empty without a profile.
 
-    The profile may be anywhere in the folder: in that of a SageMaker job it is beside the run.
+    The profile may be anywhere in the folder: in the folder of a SageMaker job, it is beside the run.
     """
     if not time.parts:
         return []
@@ -66,7 +66,7 @@ def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, l
         rows: list[tuple[str, list[Track]]] = []
         for series in sorted(own, key=lambda series: _natural(series.name)):
             if series.dimension in of_gpus:
-                # One map has the GPUs of all hosts; its labels are short, because they stand beside it.
+                # One map shows the GPUs of all hosts. Its row labels must be short, to fit beside the map.
                 name = f"{node.removeprefix('algo-')}: {series.name}" if several else series.name
                 of_gpus[series.dimension].append((name, [own[series]]))
             elif series.dimension == "CPUUtilization":
@@ -79,7 +79,7 @@ def _groups(tracks: Mapping[Series, Track]) -> list[tuple[str, list[tuple[str, l
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """cpu2 before cpu10."""
+    """Sort key that puts cpu2 before cpu10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
 
 
@@ -91,7 +91,7 @@ def _map(title: str, rows: Sequence[tuple[str, Sequence[Track]]], time: Axis) ->
 
 
 def _grid(time: Axis, interval: float, most: int) -> tuple[float, int]:
-    """Seconds of a column and number of columns, of which there are about ``most``, for readings at ``interval``."""
+    """Seconds per column, and the number of columns (at most about ``most``). ``interval``: seconds per reading."""
     width = max(interval, time.length / min(_COLUMNS, max(1, most)), 1e-3)
     return width, int(time.length / width) + 1
 
@@ -107,7 +107,7 @@ def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.
             sums += np.bincount(column, values[inside], columns)
             counts += np.bincount(column, minlength=columns)
             before += end - begin
-    # Readings come a little late now and then: a single empty column is the one before it.
+    # A reading sometimes comes a little late: a single empty column gets the value of the column before it.
     missed = (counts == 0) & (np.roll(counts, 1) > 0) & (np.roll(counts, -1) > 0)
     missed[0] = missed[-1] = False
     sums[missed], counts[missed] = np.roll(sums, 1)[missed], np.roll(counts, 1)[missed]
@@ -116,7 +116,10 @@ def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.
 
 
 def read_waits(run: RunFolder, time: Axis) -> list[Map]:
-    """One row per rank; empty for a run without spans. Waiting for other ranks only if there are several."""
+    """Maps of waits, with one row per rank; empty for a run without spans.
+
+    A run with only one rank has no map of waits for other ranks.
+    """
     try:
         records = run.spans()
     except DataError:  # log.spans=false, or a run of an earlier version
@@ -139,7 +142,7 @@ Window = tuple[float, float, Mapping[str, Any]]
 
 
 def _windows(found: Sequence[Mapping[str, Any]], time: Axis) -> list[Window]:
-    """Begin and end on the run's axis, and the phases."""
+    """The windows in order of time: begin and end in seconds on the run's axis, and the phases."""
     kept = []
     for window in found:
         ts, seconds = number(window.get("ts")), number(window.get("seconds"))
@@ -150,7 +153,7 @@ def _windows(found: Sequence[Mapping[str, Any]], time: Axis) -> list[Window]:
 
 
 def _waits(windows: Sequence[Window], phases: Sequence[str], width: float, columns: int) -> np.ndarray:
-    """Each column is the mean of the windows over it, by how much of it each one covers."""
+    """The cells of a row. Each column is the mean of the windows that overlap it, weighted by the overlap."""
     waited, covered = np.zeros(columns), np.zeros(columns)
     for begin, end, spent in windows:
         share = min(1.0, sum(number(spent.get(phase)) or 0.0 for phase in phases) / (end - begin))

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from importlib.resources import files
 from typing import Any
 
-# Nothing may be fetched: a page opens the same on a plane, and tells nobody that it was opened.
+# The page may load nothing over the network: it works offline, and no server learns that it was opened.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _SHELL = """<!doctype html>
 <html lang="en" data-theme="auto">
@@ -50,13 +50,13 @@ def asset(name: str) -> str:
 
 
 def page(title: str, sections: Sequence[tuple[str, str, str]], charts: Mapping[str, Any], footer: str) -> str:
-    """sections: (id, heading, HTML), left out if the HTML is empty. charts: what report.js draws, by figure id."""
+    """HTML of a page. ``sections``: (id, heading, HTML), left out if empty. ``charts``: what report.js draws, by id."""
     there = [section for section in sections if section[2]]
     body = "\n".join(
         f'<section id="{key}"><h2>{esc(heading)}</h2>\n{content}\n</section>' if heading else content
         for key, heading, content in there
     )
-    # "</script" would end the script element and "<!--" open a comment in it, whatever they stand for in JSON.
+    # Even inside a JSON string, "</script" would end the script element, and "<!--" would open a comment in it.
     data = json.dumps(charts, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return _SHELL.format(
         policy=_POLICY,
@@ -75,9 +75,9 @@ def table(
     head: Sequence[str], rows: Sequence[Sequence[Any]], *, left: Sequence[int] = (0,), kind: str = "",
     caption: str = "", heads: bool = False, marks: Sequence[str] = (),
 ) -> str:  # fmt: skip
-    """A table with escaped cells; columns that are not in ``left`` hold numbers, at the right.
+    """A table with escaped cells; columns that are not in ``left`` have right-aligned numbers.
 
-    ``heads``: the first cell of each row is its header. ``marks``: the class of each row.
+    ``heads``: the first cell of each row is its header. ``marks``: the CSS class of each row.
     """
 
     def cells(row: Sequence[Any], scope: str = "") -> str:
@@ -96,7 +96,7 @@ def table(
 
 
 def bars(caption: str, head: tuple[str, str, str], rows: Sequence[tuple[str, str, float, str, str]]) -> str:
-    """A table with a bar in each row: (name, figure, length of the bar from 0 to 1, figure, class of the row)."""
+    """A table with a bar in each row: (name, figure, length of the bar from 0 to 1, figure, CSS class of the row)."""
     body = "".join(
         f'<tr class="{kind}"><th scope="row">{esc(name)}</th><td class=n>{esc(figure)}</td>'
         f'<td class=track><i style="width:{100 * min(1.0, share):.1f}%"></i></td><td class=n>{esc(second)}</td></tr>'
@@ -112,7 +112,7 @@ def bars(caption: str, head: tuple[str, str, str], rows: Sequence[tuple[str, str
 
 
 def utc(ts: float | None = None) -> str:
-    """A Unix time, or the current time, for a reader; empty for 0."""
+    """A Unix time, or the current time, as readable text in UTC; empty for 0."""
     moment = datetime.now(timezone.utc) if ts is None else datetime.fromtimestamp(ts, timezone.utc)
     return "" if ts == 0 else moment.strftime("%Y-%m-%d %H:%M UTC")
 
@@ -122,7 +122,7 @@ def details(summary: str, content: str) -> str:
 
 
 def figure(key: str, title: str, alt: str, numbers: str, note: str = "") -> str:
-    """The box of the chart ``key``. ``alt`` says in words what it shows, ``numbers`` is its table."""
+    """The box of the chart ``key``. ``alt`` describes the chart in words, and ``numbers`` is its table."""
     return (
         f'<figure id="{key}"><figcaption><b>{esc(title)}</b>{f" <span>{esc(note)}</span>" if note else ""}</figcaption>'
         f'<div class="plot" tabindex="0" role="img" aria-label="{esc(alt)}"></div>'
@@ -138,7 +138,7 @@ def thinned(rows: Sequence[Any], most: int = 40) -> list[Any]:
 
 
 def short_seconds(seconds: float | None) -> str:
-    """``0.42 ms``, ``158 ms``, ``2.31 s``: three figures."""
+    """Seconds as text with three significant digits: ``0.42 ms``, ``158 ms``, ``2.31 s``."""
     if seconds is None:
         return "-"
     if seconds < 0.9995:
@@ -147,5 +147,5 @@ def short_seconds(seconds: float | None) -> str:
 
 
 def figures(value: float | None, digits: int = 4) -> float | None:
-    """Rounded to ``digits`` figures: what a chart shows, in few bytes."""
+    """``value`` rounded to ``digits`` significant digits, so that the data of a chart takes few bytes."""
     return None if value is None else float(f"{value:.{digits}g}")

@@ -19,7 +19,7 @@ from segtrain.report.timeline import axis, laps, merged, pauses, pieces
 from segtrain.runs.folder import RunFolder, load
 
 FILE = "report.html"
-_LAPS = 700  # stretches of a chart, more than a screen has columns
+_LAPS = 700  # most laps in a chart: a screen could not show more
 NO_PROFILE = "This run wrote no system profile: log.profile_ms=500 shows here how busy each core and each GPU was."
 NO_READING = "There are no readings of a system profile: none were written yet, or they were not copied with the run."
 
@@ -32,7 +32,7 @@ def report(
     out: Path | None = None,
     shown: str = "",
 ) -> Path:
-    """Write the page into the run folder, or to ``out``. ``shown``: the place of the run of which ``folder`` is a copy.
+    """Write the page into the run folder, or to ``out``. ``shown``: the place of the run if ``folder`` is a copy.
 
     Raises DataError for a folder without a run, or one that cannot be written.
     """
@@ -44,7 +44,7 @@ def report(
 
 
 def write(path: Path, text: str) -> Path:
-    """Whole or not at all: a page that is open in a browser is replaced, not torn."""
+    """Write a page whole or not at all, so that a browser never loads half of it."""
     try:
         with writing(path) as stream:
             stream.write(text.encode())
@@ -60,7 +60,7 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
     pace = speed(all_laps)
     diagnosis, why_none = bound.diagnosis_of(run)
     drawn: charts.Charts = {"clock": charts.clock(run, time)}
-    places: dict[str, str] = {}  # title -> id
+    places: dict[str, str] = {}  # title of a chart -> id of its figure
     few = merged(all_laps, _LAPS)
     names, stops = phases(all_laps), pauses(run.events, few)
     parts = pieces(few, stops)

@@ -1,4 +1,4 @@
-"""Speed of a run: the time of a step and of its phases, from laps."""
+"""Speed of a run: the time of a step and of its phases, from the laps between log lines (timeline.py)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from segtrain.observe.run_row import number
 from segtrain.report.timeline import Lap, steady
-from segtrain.runs.table import number
 
-# In the order of a step, with their words; phases that a later version adds keep their own name.
+# Phases in the order of a step, with the words for them. A phase that is not listed here is shown by its own name.
 PHASES = {
     "wait": "waiting for data",
     "device": "copy to the device",
@@ -28,11 +28,11 @@ PHASES = {
 
 @dataclass(frozen=True)
 class Speed:
-    """Means over the laps that measure speed."""
+    """Speed over the laps that ``steady`` returns."""
 
-    step_s: float  # median over laps of the mean step
-    shares: dict[str, float]  # of the phases; they add up to 1
-    images_per_s: float | None  # median
+    step_s: float  # median over the laps of their mean time of a step
+    shares: dict[str, float]  # shares of the phases in the time of a step; they add up to 1
+    images_per_s: float | None  # median over the laps
     cores: float | None  # CPU seconds per second, of all ranks
     worst_wait: float  # share of waiting in the worst tenth of the run, which ends with step ``worst_step``
     worst_step: int
@@ -43,7 +43,7 @@ class Speed:
 
 
 def speed(found: Sequence[Lap]) -> Speed | None:
-    """None if the journal has no step."""
+    """The speed in these laps; None if the journal has no step."""
     kept = steady(found)
     seconds = sum(lap.seconds for lap in kept)
     if not kept or seconds <= 0:
@@ -65,7 +65,10 @@ def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
 
 
 def _cores(found: Sequence[Lap]) -> float | None:
-    """From differences of the running count, because its start includes the imports of every rank."""
+    """CPU seconds per second, from the differences of ``cpu_s`` between laps.
+
+    The value of ``cpu_s`` itself is not used, because its first value includes the imports of all ranks.
+    """
     cpu = wall = 0.0
     for before, lap in itertools.pairwise(found):
         old, new = number(before.event.get("cpu_s")), number(lap.event.get("cpu_s"))
@@ -92,7 +95,9 @@ def quantiles(values: Sequence[float], *wanted: float) -> list[float]:
 
 
 def histogram(values: Sequence[float], bins: int = 40) -> tuple[list[float], list[int]]:
-    """Left edges and counts of equal bins, from the least value to the 99th percentile; the last has the rest."""
+    """Left edges and counts of equal bins, from the least value to the 99th percentile. The last bin also counts the
+    larger values.
+    """
     low, high = min(values), quantiles(values, 0.99)[0]
     bins = max(1, min(bins, len(values) // 2))
     width = (high - low) / bins or max(abs(low) * 0.01, 1e-9)

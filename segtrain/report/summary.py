@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from segtrain.diagnose.data_rules import STARVED
 from segtrain.observe.console import duration, percent
+from segtrain.observe.run_row import number
 from segtrain.report.heat import GPUS, Map
 from segtrain.report.html import esc, short_seconds
 from segtrain.report.speed import Speed, words
 from segtrain.report.timeline import Stretch
 from segtrain.runs.folder import RunFolder, few
-from segtrain.runs.table import number
 from segtrain.terminal import counted
 
 _FULL = 90.0  # percent of the cores
@@ -30,7 +30,10 @@ class RunSummary:
 def summary(
     run: RunFolder, pace: Speed | None, parts: list[Stretch], maps: list[Map], others: float | None
 ) -> RunSummary:
-    """What held the run up is left to the diagnosis. ``others``: cores that it saw other programs use."""
+    """The summary of a run. It does not say what held the run up; the diagnosis does.
+
+    ``others``: the number of cores that other programs used, according to the diagnosis.
+    """
     mood, headline = _state(run)
     said = [_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])]
     if pace is not None:
@@ -85,7 +88,7 @@ def where_time_went(pace: Speed, device: str) -> str:
 
 
 def _worst_tenth(pace: Speed) -> str:
-    """The tenth of the run that waited most: the means of the diagnosis hide a short slow stretch."""
+    """A sentence about the tenth of the run that waited most, because a short slow part does not show in the mean."""
     if pace.wait >= STARVED or pace.worst_wait < STARVED:
         return ""
     return (

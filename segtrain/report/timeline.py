@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from segtrain.observe.run_row import number
 from segtrain.runs.folder import Event
-from segtrain.runs.table import number
 
 START, EVAL, CHECKPOINT = "start", "eval", "checkpoint"
 _SLACK = 2.0  # seconds that a profile may begin before the first event and end after the last
@@ -14,14 +14,17 @@ _SLACK = 2.0  # seconds that a profile may begin before the first event and end 
 
 @dataclass(frozen=True)
 class Lap:
-    """From one ``step`` event to the next: ``steps`` optimizer steps, the last one ``step``. Times are Unix seconds."""
+    """The time from one ``step`` event of the journal to the next: ``steps`` optimizer steps, up to step ``step``.
+
+    Times are Unix seconds.
+    """
 
     begin: float
     end: float
     step: int
     steps: int
     spans: dict[str, float]
-    first: bool  # of a process: the loader fills and kernels are chosen, so it is no measure of speed
+    first: bool  # first lap of its process; it is too slow to measure speed: the loader fills, and kernels are chosen
     event: Event
 
     @property
@@ -32,7 +35,10 @@ class Lap:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A time in which one thing was done: training as in ``lap``, or ``kind``: start, eval, or checkpoint."""
+    """A period in which the run did one thing: either training (``lap``), or the pause that ``kind`` names.
+
+    ``kind``: start, eval, or checkpoint; "" for training.
+    """
 
     begin: float
     end: float
@@ -42,12 +48,12 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Axis:
-    """Unix time to seconds since the run began, without the time in which no process of it ran."""
+    """Converts Unix time to seconds since the run began, leaving out the time in which none of its processes ran."""
 
     parts: tuple[tuple[float, float], ...]  # begin and end of each process
 
     def at(self, ts: float) -> float | None:
-        """None for a moment in which no process ran."""
+        """Seconds since the run began at a Unix time; None for a moment in which no process ran."""
         before = 0.0
         for begin, end in self.parts:
             if begin - _SLACK <= ts <= end + _SLACK:
@@ -72,7 +78,7 @@ def axis(events: Sequence[Event]) -> Axis:
 
 
 def laps(events: Iterable[Event]) -> list[Lap]:
-    """All laps in order of time, also those whose steps were done again later."""
+    """All laps in order of time, including laps whose steps a resumed process repeated later."""
     found: list[Lap] = []
     step, before, first = 0, 0.0, True
     for event in events:
@@ -104,7 +110,7 @@ def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Stretch]:
             begin = event["ts"] - seconds
             before = events[index - 1] if index else event
             if event["event"] == EVAL and before["event"] == "step" and before.get("step") == event.get("step"):
-                begin = min(begin, before["ts"])  # weights are averaged first
+                begin = min(begin, before["ts"])  # Before the scores, weights are averaged: this time counts too.
             end = _until(event, events[index + 1 :], found)
             kept.append(Stretch(begin, end, kind=event["event"]))
         elif event["event"] == "run_start":
@@ -115,7 +121,7 @@ def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Stretch]:
 
 
 def _until(event: Event, later: Sequence[Event], found: Sequence[Lap]) -> float:
-    """When training went on. After an evaluation its pictures are drawn, which its ``seconds`` leave out."""
+    """When training went on after a pause. The ``seconds`` of an evaluation leave out the drawing of its pictures."""
     end = float(event["ts"])
     if event["event"] != EVAL or not later:
         return end
@@ -125,7 +131,7 @@ def _until(event: Event, later: Sequence[Event], found: Sequence[Lap]) -> float:
     lap = next((lap for lap in found if lap.begin < end <= lap.end), None)
     if lap is None:  # after the last step
         return max(end, after["ts"])
-    stood = lap.end - lap.begin - lap.seconds  # what is no phase of a step
+    stood = lap.end - lap.begin - lap.seconds  # time outside of all phases of a step
     return max(end, min(lap.begin + stood, lap.end))
 
 

@@ -1,6 +1,6 @@
-"""Access to S3: lists of objects, their content, and explanations of errors. Only this file calls AWS.
+"""Reads S3 and SageMaker with boto3: lists of objects, their content, training jobs, and explanations of errors.
 
-boto3 finds region, credentials, and endpoint (AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, ...).
+boto3 finds the region, the credentials, and the endpoint (AWS_PROFILE, AWS_DEFAULT_REGION, AWS_ENDPOINT_URL, ...).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError,
 from segtrain.files import replacing
 
 PARALLEL = 16  # files fetched at the same time: most are small, and take one round trip
-MOST_OBJECTS = 300_000  # A longer list takes minutes, and is a bucket rather than a run.
-HEAD = 1 << 16  # bytes kept from the start of a file whose newest part is fetched
+MOST_OBJECTS = 300_000  # Listing more takes minutes, and so many objects are a whole bucket rather than one run.
+HEAD = 1 << 16  # bytes fetched from the start of a file that is too large to be fetched whole
+TRIES = 3  # tries to read both parts of an object from one version, if the object is replaced at the same time
 SIGN_IN = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or sign in with `aws sso login`"
 _DENIED = (
     "this identity may not read it: it needs s3:ListBucket on the bucket and s3:GetObject on its objects "
@@ -48,27 +49,39 @@ class Object:
     size: int
     etag: str
     modified: float
+    scheme: str = "s3"
+
+    @property
+    def base(self) -> str:
+        return f"{self.scheme}://{self.bucket}"
 
     @property
     def uri(self) -> str:
-        return f"s3://{self.bucket}/{self.key}"
+        return f"{self.base}/{self.key}"
 
 
 @dataclass(frozen=True)
 class WantedFile:
-    """An object, of which at most ``most`` bytes are fetched: the first and the newest lines of a larger one."""
+    """An object to fetch.
+
+    If it has more than ``most`` + HEAD bytes, only its first lines and its last ``most`` bytes are fetched.
+    """
 
     item: Object
     most: int
 
     @property
     def mark(self) -> str:
-        """Equal if the same bytes would be fetched."""
+        """A text that identifies the bytes to fetch: if it is equal to an earlier one, they have not changed."""
         return f"{self.item.etag} {self.bytes} {self.item.size}"
 
     @property
+    def cut(self) -> bool:
+        return self.item.size > self.most + HEAD
+
+    @property
     def bytes(self) -> int:
-        return min(self.most, self.item.size)
+        return self.most if self.cut else self.item.size
 
 
 def split(uri: str) -> tuple[str, str]:
@@ -80,9 +93,9 @@ def split(uri: str) -> tuple[str, str]:
 
 
 class Account:
-    """The clients of boto3, created when they are first used. Its errors are SegtrainErrors of one line.
+    """The boto3 clients, created when they are first used. Methods raise SegtrainErrors with one line of text.
 
-    ``region`` "" is the region that boto3 finds.
+    ``region``: if it is empty, boto3 finds the region.
     """
 
     def __init__(self, region: str = "") -> None:
@@ -97,10 +110,10 @@ class Account:
         return boto3.Session(region_name=self.region or None)
 
     def _client(self, service: str) -> Any:
-        session = self._session  # Before botocore, which comes with boto3: its error says what to install.
+        session = self._session  # before importing botocore: if boto3 is missing, ``_session`` says what to install
         from botocore.config import Config
 
-        # The mode "standard" repeats throttled and broken calls after growing pauses.
+        # The mode "standard" retries throttled and failed calls with exponential backoff.
         retries: Any = {"mode": "standard", "total_max_attempts": 5}
         config = Config(retries=retries, connect_timeout=10, read_timeout=60, max_pool_connections=PARALLEL)
         return session.client(service, config=config)
@@ -114,7 +127,7 @@ class Account:
         bucket, prefix = split(uri)
         found: list[Object] = []
         with explained(uri):
-            # The slash leaves out the files of run-10 for run-1.
+            # With the slash, the prefix run-1 does not match the files of run-10.
             pages = self._s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix and f"{prefix}/")
             for page in pages:
                 found += [
@@ -123,38 +136,51 @@ class Account:
                     if not item["Key"].endswith("/")
                 ]
                 if len(found) > MOST_OBJECTS:
-                    problem = f"there are more than {MOST_OBJECTS} objects: name the prefix of one run"
-                    raise file_error(uri, problem, code="too-many-objects")
+                    raise too_many(uri)
         return found
 
-    def stream(self, item: Object, part: str = "") -> Any:
-        """The bytes of an object, or of one part of it (``-500``: the last 500), as a stream."""
+    def stream(self, item: Object) -> Any:
+        """The bytes of an object, as a stream."""
         with explained(item.uri):
-            extra = {"Range": f"bytes={part}"} if part else {}
-            return self._s3.get_object(Bucket=item.bucket, Key=item.key, **extra)["Body"]
+            return self._s3.get_object(Bucket=item.bucket, Key=item.key)["Body"]
+
+    def _ends(self, wanted: WantedFile) -> tuple[bytes, Any]:
+        """The first bytes of an object, and its last bytes as a stream.
+
+        Both are from the same version, even if a run replaces the object meanwhile.
+        """
+        place = {"Bucket": wanted.item.bucket, "Key": wanted.item.key}
+        for left in reversed(range(TRIES)):
+            head = self._s3.get_object(**place, Range=f"bytes=0-{HEAD - 1}")
+            try:
+                tail = self._s3.get_object(**place, Range=f"bytes=-{wanted.most}", IfMatch=head["ETag"])
+            except self._s3.exceptions.ClientError as error:
+                if not left or error.response["Error"]["Code"] != "PreconditionFailed":
+                    raise
+                continue
+            return head["Body"].read(), tail["Body"]
+        raise AssertionError("unreachable")
 
     def fetch(self, wanted: WantedFile, target: Path) -> None:
         """Copy an object, or the first and the newest lines of a large one, to a file, atomically."""
-        item, most = wanted.item, wanted.most
-        cut = item.size > most
+        item, head = wanted.item, b""
         with explained(item.uri, target):
             target.parent.mkdir(parents=True, exist_ok=True)
             with replacing(target) as partial:
-                with partial.open("wb") as file:
-                    if cut:
-                        with self.stream(item, f"0-{HEAD - 1}") as stream:
-                            head = stream.read()
-                            file.write(head[: head.rfind(b"\n") + 1])
-                    with self.stream(item, f"-{most}" if cut else "") as stream:
-                        if cut:
-                            stream.readline()  # usually the end of a line
-                        while block := stream.read(1 << 20):
-                            file.write(block)
+                if wanted.cut:
+                    head, stream = self._ends(wanted)
+                    stream.readline()  # skipped: the range usually begins in the middle of a line
+                else:
+                    stream = self.stream(item)
+                with stream, partial.open("wb") as file:
+                    file.write(head[: head.rfind(b"\n") + 1])
+                    while block := stream.read(1 << 20):
+                        file.write(block)
                 # The age of a journal shows whether its run is alive.
                 os.utime(partial, (item.modified, item.modified))
 
     def training_job(self, name: str) -> Mapping[str, Any]:
-        """The answer of DescribeTrainingJob."""
+        """The response of DescribeTrainingJob for the job ``name``. Raises DataError if there is no such job."""
         with explained(f"sagemaker:{name}"):
             client = self._client("sagemaker")
             try:
@@ -168,6 +194,11 @@ class Account:
                 raise DataError(problem, code="no-training-job", job=name, region=region) from None
 
 
+def too_many(uri: str) -> DataError:
+    problem = f"there are more than {MOST_OBJECTS} objects: name the prefix of one run"
+    return file_error(uri, problem, code="too-many-objects")
+
+
 def unwritable(path: Path, error: OSError) -> DataError:
     """The error for a copy that cannot be written."""
     problem = f"it cannot be written: {error.strerror or error}: set SEGTRAIN_CACHE to a folder with free space"
@@ -176,7 +207,7 @@ def unwritable(path: Path, error: OSError) -> DataError:
 
 @contextlib.contextmanager
 def explained(what: str, target: Path | None = None) -> Iterator[None]:
-    """Turn errors of boto3 (not of archives) into SegtrainErrors. ``what``: the URI; ``target``: the written file."""
+    """Turn errors into SegtrainErrors, except those of archives. ``what``: the URI; ``target``: the file to write."""
     try:
         yield
     except (SegtrainError, tarfile.TarError, EOFError, zlib.error):

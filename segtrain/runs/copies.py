@@ -13,14 +13,18 @@ from pathlib import Path, PurePosixPath
 
 from segtrain.errors import file_error
 from segtrain.json_text import read_json, write_json
-from segtrain.runs.bucket import PARALLEL, Account, WantedFile, explained, unwritable
+from segtrain.runs.bucket import PARALLEL, WantedFile, explained, unwritable
+from segtrain.runs.reader import Reader
 
 INDEX = "fetched.json"
 UNPACKED = "unpacked"  # folder in a copy for the files of an archive
 
 
 class Copy:
-    """A folder and its index (file -> mark of what was fetched). Raises DataError if it cannot be written."""
+    """A folder and its index: file -> ``mark`` of its WantedFile when it was fetched.
+
+    Raises DataError if the folder cannot be written.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,15 +35,15 @@ class Copy:
         self._marks: dict[str, str] = read_json(folder / INDEX)
 
     def missing(self, files: Mapping[str, WantedFile]) -> dict[str, WantedFile]:
-        """The files that have changed, or were not fetched."""
+        """The files that were not fetched yet, or have changed in the bucket since."""
         return {
             name: wanted
             for name, wanted in files.items()
             if self._marks.get(name) != wanted.mark or not (self.folder / name).is_file()
         }
 
-    def take(self, account: Account, files: Mapping[str, WantedFile]) -> None:
-        """Fetch the missing files in parallel. The first error ends it, and leaves complete files."""
+    def take(self, account: Reader, files: Mapping[str, WantedFile]) -> None:
+        """Fetch the missing files in parallel. The first error ends the fetch; no file is left half-written."""
         missing, pool = self.missing(files), ThreadPoolExecutor(PARALLEL)
         try:
             fetched = pool.map(lambda name: account.fetch(files[name], self.folder / name), missing)
@@ -50,11 +54,12 @@ class Copy:
             self._keep()
 
     def unpack(
-        self, account: Account, archive: WantedFile, names: re.Pattern[str], most: int, say: Callable[[str], None]
+        self, account: Reader, archive: WantedFile, names: re.Pattern[str], most: int, say: Callable[[str], None]
     ) -> None:
-        """Unpack the files of a tar.gz whose names match into ``UNPACKED``, under group 1 of the match.
+        """Unpack the files of a tar.gz whose names match ``names`` into the folder ``UNPACKED``.
 
-        Files beyond ``most`` bytes in all are left out, with a warning. The archive is not kept.
+        Group 1 of the match is the file's path in that folder. Files that would bring the sum above ``most`` bytes are
+        left out, with a warning. The archive itself is not kept.
         """
         folder, uri = self.folder / UNPACKED, archive.item.uri
         if self._marks.get(UNPACKED) == archive.mark and folder.is_dir():

@@ -32,24 +32,24 @@ def find_runs(folder: str | Path) -> list[Path]:
         records = {*files} & {journal.FILE, "best.json"} or {*files, *folders} >= {"config.yaml", "checkpoints"}
         if records or (SPANS in folders and _has_spans(Path(path))):
             found.append(Path(path))
-            folders.clear()  # a run holds no runs
+            folders.clear()  # a run folder contains no other run folder
         else:
             folders[:] = [name for name in folders if not name.startswith(".")]
     return sorted(found, key=lambda run: (started(run), str(run)))
 
 
 def is_run(folder: Path) -> bool:
-    """Whether anything of a run lies in ``folder`` itself."""
+    """Whether ``folder`` itself, and not a folder below it, holds a file of a run."""
     return any((folder / name).is_file() for name in _FILES) or _has_spans(folder)
 
 
 def run_home(folder: str | Path) -> Path:
-    """``folder``, or the one run folder below it, as in a copy of the output of a SageMaker job.
+    """The one run folder at or below ``folder``, or ``folder`` itself if there is none.
 
-    ``folder`` if there is none. Raises DataError for several.
+    In a copy of a SageMaker job's output, the run folder is a subfolder. Raises DataError if there are several runs.
     """
     folder = Path(folder)
-    if is_run(folder) or not folder.is_dir():
+    if not folder.is_dir():
         return folder
     found = find_runs(folder)
     if len(found) > 1:
@@ -63,7 +63,7 @@ def _has_spans(folder: Path) -> bool:
 
 
 def started(run: Path) -> float:
-    """Unix time of the first event, else of the last change of the oldest file; 0 without any."""
+    """Unix time of the first event, else the oldest modification time of the run's files; 0 if there are none."""
     try:
         with (run / journal.FILE).open("rb") as file:
             return next(float(event["ts"]) for event in journal.parse_lines([file.readline()], "", lambda text: None))

@@ -1,7 +1,7 @@
-"""One reader of a run folder: its config, labels, events, spans, and system profile.
+"""Reader of a run folder: its config, labels, events, spans, and system profile.
 
-The folder may be whole, half-written, or a partial copy. Of a SageMaker job, one part of it has spans and journal, and
-another part the profile.
+The folder may be complete, half-written, or a partial copy. In a copy of a SageMaker job, the profile may be in another
+subfolder than the spans and the journal.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from segtrain.errors import DataError
 from segtrain.observe import journal
 from segtrain.observe.console import of_classes
 from segtrain.observe.profile_format import Series, Track, read_profile
+from segtrain.observe.run_row import pixels_of
 from segtrain.observe.spans import Records, read_spans
 from segtrain.runs.find import is_run, read_mapping, run_home
-from segtrain.runs.table import pixels_of, read_run
+from segtrain.runs.table import read_run
 
 Event = Mapping[str, Any]
 
@@ -28,7 +29,7 @@ Event = Mapping[str, Any]
 class RunFolder:
     """A run, read from ``folder``; ``classes`` are the names of its labels. Missing files leave gaps.
 
-    ``top``: the folder that was named, which holds ``folder`` and may hold the system profile beside it.
+    ``top``: the folder that the user named: ``folder``, or one above it, which may also hold the system profile.
     """
 
     folder: Path
@@ -44,17 +45,17 @@ class RunFolder:
 
     @cached_property
     def steps(self) -> tuple[Event, ...]:
-        """Step events with rising steps: what a resumed process repeated counts once."""
+        """The step events in order of steps. If a resumed process repeated a step, only its newest event is kept."""
         return tuple(journal.curve(self.events, "step"))
 
     @cached_property
     def evals(self) -> tuple[Event, ...]:
-        """Evaluations with scores; what a resumed process repeated counts once."""
+        """The evaluations that have scores. If a resumed process repeated one, only the newest is kept."""
         found = journal.curve(self.events, "eval")
         return tuple(event for event in found if isinstance(event.get("scores"), Mapping))
 
     def spans(self) -> tuple[Records, ...]:
-        """The records of each rank, by rank. Raises DataError if there are none."""
+        """The records of all ranks, in the order of ranks. Raises DataError if there are none."""
         return tuple(read_spans(self.folder))
 
     def profile(
@@ -118,5 +119,5 @@ def settings_of(folder: Path, say: Callable[[str], None] = lambda text: None) ->
 
 
 def few(event: Event) -> str:
-    """`` (1 of 2 classes)`` for an evaluation whose truth lacks some of the classes, else nothing."""
+    """`` (1 of 2 classes)`` for an evaluation whose ground truth lacks some of the classes, else an empty text."""
     return of_classes(pixels_of(event)) if isinstance(event.get("scores"), Mapping) else ""

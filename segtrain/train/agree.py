@@ -28,13 +28,13 @@ OWN = {
     "name": True,
     "data": {"root", "workers", "worker_kind", "prefetch", "cache", "color_jitter_on"},
     "parallel": {"procs", "threads"},
-    "log": {"profile_ms", *(kind.setting for kind in TRACKERS if kind.extra)},
+    "log": {"profile_ms", "vertex_tensorboard", *(kind.setting for kind in TRACKERS if kind.extra)},
 }
 SHOWN = 5  # settings in one error
 
 
 def agree_on_config(config: Config, strategy: Strategy) -> None:
-    """Raise ConfigError on every rank where one was started with other settings. A collective."""
+    """Raise ConfigError on every rank if one of them was started with other settings than rank 0. A collective."""
     if strategy.world_size == 1:
         return
     mine = config.model_dump(mode="json", exclude=OWN)  # type: ignore[arg-type]
@@ -53,10 +53,10 @@ def agree_on_config(config: Config, strategy: Strategy) -> None:
 
 
 def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strategy) -> None:
-    """Raise DataError on every rank, naming rank and file, where one lists other files than rank 0. A collective.
+    """Raise DataError on every rank if one of them lists other files than rank 0. A collective.
 
     It compares the names of all files under the root, their order, the classes, and the sizes of some files
-    (``looked_at``).
+    (``looked_at``). The error names the rank and the first file that differs.
     """
     if strategy.world_size == 1 or not config.log.sentinel:
         return
@@ -74,13 +74,13 @@ def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strat
 
 
 def _outliers(strategy: Strategy, numbers: Sequence[int]) -> tuple[list[int], list[list[int]]]:
-    """Ranks whose numbers are not those of rank 0, and the numbers of all."""
+    """Ranks whose numbers differ from those of rank 0, and the numbers of all ranks."""
     rows = table(strategy, torch.tensor(numbers, dtype=torch.int64, device=strategy.device)).tolist()
     return [rank for rank, row in enumerate(rows) if row != rows[0]], rows
 
 
 def _sizes(split: Dataset) -> np.ndarray:
-    """Zeros (n, 2, 2), with the sizes of some files (``looked_at``)."""
+    """int64 (n, 2, 2) as from ``stamps``: the sizes of some files (``looked_at``), and zeros elsewhere."""
     found = np.zeros((len(split), 2, 2), np.int64)
     if split.draw is None and not isinstance(whole(split), ShardDataset):  # a shard's index knows the sizes
         some = looked_at(len(split))
@@ -89,11 +89,11 @@ def _sizes(split: Dataset) -> np.ndarray:
 
 
 def _first_difference(split: Dataset, sizes: np.ndarray, strategy: Strategy, outlier: int) -> str:
-    """What rank ``outlier`` has where rank 0 has something else. A collective."""
+    """Words for the first difference between the files of rank ``outlier`` and those of rank 0. A collective."""
     text = listing_text(split.entries, split.root, sizes[:, :, 0], 0, len(split))
     content = zlib.compress(text, 1) if strategy.rank == 0 else b""
     of_rank_0 = zlib.decompress(broadcast_bytes(strategy, 0, content))
-    # Lines of images and of masks in turn.
+    # The lines alternate: an image, then its mask.
     ours, theirs = (listing.decode(errors="surrogateescape").split("\n") for listing in (text, of_rank_0))
     line = next((k for k, (a, b) in enumerate(zip(ours, theirs)) if a != b), -1)
     (name, _, size), (name_0, _, size_0) = (lines[line].partition("\0") for lines in (ours, theirs))

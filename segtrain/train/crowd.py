@@ -1,7 +1,7 @@
-"""Cost of more compute threads than cores for this network, measured before the first step, for the diagnosis.
+"""Measures, before the first step, how much time this network loses with more compute threads than cores.
 
-No figure of a run tells it. A small network loses most of its time where threads wait for each other at the end of each
-operator, a large one loses little, with the same use of the cores.
+The diagnosis needs this, because no other figure of a run shows it. At the same CPU usage, a small network loses most
+of its time, because threads wait for each other at the end of each operator, and a large one loses little.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from segtrain.parallel.strategy import Strategy
 from segtrain.train.learner import Learner
 from segtrain.train.step import Precision, running_statistics_kept
 
-THREADS = 1.5  # for each core
-WORTH = 1.1  # times as long as with the best number of threads: reported from here on
-SECONDS = 1.0  # for each number of threads: how they share cores varies
-# Share of the time of one thread alone without a core, from which on other programs had too much of the cores.
+THREADS = 1.5  # threads for each core: with fewer, nothing is measured
+WORTH = 1.1  # A slowdown by more than this factor, against the best number of threads, is reported.
+SECONDS = 1.0  # for each number of threads, because the times vary with how the threads share cores
+# If one thread alone had to wait for a core for more than this share of its time, other programs used the cores.
 LATE = 0.1
-LONG = 4.0  # seconds of a pass that is made once, whatever it makes ready
+LONG = 4.0  # A first pass of more seconds is not repeated, although it includes one-time preparations.
 
 
 def crowding(
     learner: Learner, strategy: Strategy, config: Config, size: Size, images: int, say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """``threads``: the fastest number; ``forward``, ``backward``: how many times as long each pass takes now.
+    """The slowdown factors of a ``forward`` and a ``backward`` pass now, against the best number of ``threads``.
 
-    None where threads have a core each, on a GPU, and where the network cannot run on one rank alone (sharded,
-    compiled, synchronized batch norm). None as well where other programs used the cores meanwhile: many threads then
-    get a larger share of them and look fast. Weights, gradients, running statistics and random numbers stay unchanged.
+    None with few threads for each core (``THREADS``), on a GPU, and if the network cannot run on one rank alone
+    (sharded, compiled, synchronized batch norm). Also None if other programs used the cores meanwhile: many threads
+    then get a larger share of the cores, and seem fast. Weights, gradients, running statistics and random numbers stay
+    unchanged.
     """
     now = torch.get_num_threads()
     ranks = strategy.cluster.local_world_size
@@ -55,9 +56,9 @@ def crowding(
     finally:
         torch.set_num_threads(now)
         torch.set_rng_state(random_numbers)
-    if ranks == 1 and lacked > LATE:  # of several ranks each lacks the cores that another one has
+    if ranks == 1 and lacked > LATE:  # several ranks wait for each other's cores anyway
         say(
-            f"  what {now} compute threads on {cores()} cores cost is not known: other programs had the cores for "
+            f"  the cost of {now} compute threads on {cores()} cores is not known: other programs had the cores for "
             f"{lacked:.0%} of the time in which one thread was measured"
         )
         return None
@@ -73,7 +74,7 @@ def crowding(
 
 
 def _passes(network: nn.Module, batch: Tensor, precision: Precision, threads: int) -> tuple[float, float]:
-    """Median seconds of a forward and of a backward pass in training mode, after a first one of each."""
+    """Median seconds of a forward and of a backward pass in training mode, after one warm-up pass of each."""
     torch.set_num_threads(threads)
     weights = [p for p in network.parameters() if p.requires_grad]
     took: list[tuple[float, float]] = []

@@ -1,7 +1,7 @@
-"""Checks of both splits before a run begins, and the samples that it leaves out, also after a resume.
+"""Checks both splits before a run begins, and keeps the list of faulty samples that the run leaves out.
 
-The samples that a run leaves out are fixed in its folder when it begins, one JSON line each. A resumed run takes that
-list, so that it goes on with the samples that were to come; what became faulty since then is refused.
+The list is written into the run folder when the run begins, one JSON line per sample. A resumed run reads the list, so
+that it trains on the same samples in the same order. If more samples have become faulty since then, the run is refused.
 """
 
 from __future__ import annotations
@@ -35,14 +35,19 @@ _SHOWN = 20  # faults in one error
 def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any]:
     """Check both splits as the config asks; nothing is written. Raises DataError for faults that are not skipped.
 
-    JSON values: ``remarks``; ``caveats``, the warnings that every score of the run must be read with; ``weights`` of
-    the classes ([]: none); for ``train`` and ``val`` the indices that are left out in ``skipped``; ``lines`` for
-    ``keep``, None where the run has its list already. And ``reports``, the audits by role, which are not JSON.
+    Returns a dict. All its values are JSON, except ``reports``:
+
+    - ``remarks``: lines for the user.
+    - ``caveats``: the warnings that apply to every score of the run.
+    - ``weights``: the weights of the classes; empty if there are none.
+    - ``skipped``: the indices of the samples that are left out, by role (``train``, ``val``).
+    - ``lines``: the list to pass to ``keep``; None if the run has its list already.
+    - ``reports``: the audits by role.
     """
     auto = config.loss.class_weights == "auto"
     weights = list(config.loss.class_weights) if isinstance(config.loss.class_weights, tuple) else []
     remarks = list(dict.fromkeys([*dataset.notes, *validation.notes]))
-    # With data that may have changed, an old list of faulty samples may mean others.
+    # If the data may have changed, the indices in an old list may stand for other samples.
     kept = config.checkpoint.resume and config.checkpoint.data_changed == "refuse"
     resumed = kept and bool(checkpoints(config.run_dir))
     reports: dict[str, AuditReport] = {}
@@ -91,12 +96,15 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
 
 
 def _audit(split: Dataset) -> AuditReport:
-    """From the cache where no file has changed. Whether the samples of an own dataset have changed nobody can tell."""
+    """The audit of a split, from the cache if no file has changed.
+
+    A dataset of the user is always read, because nothing shows whether its samples have changed.
+    """
     return audit(split, cache=not isinstance(whole(split), OwnDataset))
 
 
 def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -> list[SplitFinding]:
-    """About the settings and the splits as a whole. Raises DataError for a fatal one."""
+    """Findings about the settings and about whole splits. Raises DataError for a fatal one."""
     suspicion = mask_finding(config.data, dataset.labels, {r.split: r.values for r in found.values()})
     depth = depth_finding(config.data, (r.brightest for r in found.values()))
     findings = [finding for finding in (suspicion, depth) if finding]
@@ -107,7 +115,7 @@ def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -
 def _leak(config: Config, train: Dataset, val: Dataset) -> list[str]:
     """A warning about images that are in both splits. Raises DataError unless the config accepts them."""
     alike = len(train) == len(val) and train.entries[0].image == val.entries[0].image
-    if config.data.check == "off" and not alike:  # nothing is read
+    if config.data.check == "off" and not alike:  # then no image is read
         return []
     found = overlap_finding(config.data, train, val)
     refuse([found] if found else [])
@@ -115,7 +123,10 @@ def _leak(config: Config, train: Dataset, val: Dataset) -> list[str]:
 
 
 def keep(run_dir: Path, lines: list[str] | None) -> None:
-    """Write the list of a run that begins; a list of a run that was here before goes."""
+    """Write the list of faulty samples when a run begins. If it is empty, remove the list of an earlier run.
+
+    If ``lines`` is None, change nothing.
+    """
     if lines:
         write_atomically(run_dir / FILE, "".join(lines).encode(errors="surrogateescape"))
     elif lines is not None:
@@ -123,13 +134,16 @@ def keep(run_dir: Path, lines: list[str] | None) -> None:
 
 
 def left_out(run_dir: Path, dataset: Dataset) -> list[int]:
-    """Samples of ``dataset`` that the run left out, by the names of their files, to score elsewhere or later."""
+    """Indices of the samples in ``dataset`` that the run left out, found by file name, for a later evaluation."""
     names = {line["name"] for line in _read(run_dir) if line["split"] == dataset.split}
     return [index for index in range(len(dataset)) if _name(dataset, index) in names] if names else []
 
 
 def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[list[int], AuditReport | None, list[str]]:
-    """For a run that goes on: what it left out from the start, the report over the rest, remarks. Raises DataError."""
+    """For a resumed run: the indices that it left out from the start, the audit (None: unchecked), and remarks.
+
+    Raises DataError if the split lists other files, or if more samples have become faulty.
+    """
     known = [line for line in _read(run_dir) if line["role"] == role]
     skipped = sorted(line["index"] for line in known)
     where = f"{split.name} {split.split}"
@@ -159,12 +173,12 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
 
 
 def _name(split: Dataset, index: int) -> str:
-    """The image's name under the root: the same where the folder was moved."""
+    """The image's path below the root, which stays the same if the folder is moved."""
     return relative(split.entries[index].image, split.root)
 
 
 def _messages(split: Dataset, report: AuditReport) -> dict[int, list[str]]:
-    """Of each faulty sample."""
+    """The messages about each faulty sample, by its index."""
     of_file = defaultdict(list)
     for file, message in report.faults:
         of_file[file].append(message)

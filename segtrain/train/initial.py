@@ -1,4 +1,4 @@
-"""``model.init``: the weights of another run, export or file as the beginning of this one; head rows by class name."""
+"""``model.init``: begins a run with the weights of another run, an export, or a file; matches head rows by class."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _FIX = "set model.arch, model.encoder and model.options as the weights were trai
 
 @dataclass(frozen=True)
 class Initial:
-    """What a network began with. Names of tensors, and of classes whose rows of the head were taken."""
+    """The weights that a network began with: names of tensors, and of classes with their own row in the head."""
 
     source: str
-    taken: tuple[str, ...]  # tensors, whole
-    rows: tuple[str, ...]  # classes, into the head; empty where the head was taken whole or not at all
-    new: tuple[str, ...]  # tensors that the source lacks: they keep their random beginning
+    taken: tuple[str, ...]  # tensors that were taken whole
+    rows: tuple[str, ...]  # classes whose head rows were taken; empty if the head was taken whole or not at all
+    new: tuple[str, ...]  # tensors that the source lacks: they keep their random values
     new_rows: tuple[str, ...]  # classes that the source lacks
     left: tuple[str, ...]  # tensors of the source that this network has no place for
     remark: str = ""
@@ -39,13 +39,13 @@ class Initial:
         return {**vars(self)}
 
     def lines(self) -> list[str]:
-        """For a person: one line for each kind that is not empty."""
+        """Text for the terminal: one line for each kind of tensors or rows that is not empty."""
         found = [f"began with {self.source}: {len(self.taken)} tensors taken"]
         if self.rows or self.new_rows:
             rows, new_rows = (some_of(names, SHOWN) or "none" for names in (self.rows, self.new_rows))
             found.append(f"head: taken for {rows}; new for {new_rows}")
         if self.new:
-            found.append(f"newly made, {len(self.new)} tensors that are not in it: {some_of(self.new, SHOWN)}")
+            found.append(f"still random, {len(self.new)} tensors that are not in it: {some_of(self.new, SHOWN)}")
         if self.left:
             left = some_of(self.left, SHOWN)
             found.append(f"left out, {len(self.left)} tensors that this network has no place for: {left}")
@@ -86,8 +86,9 @@ def _names_beside(path: Path) -> tuple[str, ...]:
 def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     """Fill ``network`` from ``source``. ``names``: its classes, in the order of the logits.
 
-    Head rows go by class name: a class that both know keeps its row wherever it stands, the others stay random.
-    Raises SegtrainError for a source that cannot be read, has tensors of other shapes, or nothing that fits.
+    Rows of the head are matched by class name: a class that is also in the source gets its row from there, whatever its
+    position. The rows of all other classes stay random. Raises SegtrainError if the source cannot be read, has tensors
+    of other shapes, or has no tensor that fits.
     """
     found, theirs = read_source(source)
     own = dict(network.state_dict(keep_vars=True))
@@ -95,7 +96,7 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     heads = {id(p) for p in network.head_parameters()}
     head = [name for name, value in own.items() if id(value) in heads and name in weights]
     if any(weights[name].dim() == 0 or len(weights[name]) != len(theirs) for name in head):
-        theirs = ()  # the labels beside the weights are not theirs
+        theirs = ()  # the labels beside the weights belong to another network
     by_name = bool(theirs) and tuple(theirs) != tuple(names)
     remark, skipped = "", head if by_name else []
     if not theirs and head:
@@ -137,9 +138,9 @@ def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], so
 
 
 def begin_together(network: SegModel, source: str, names: Sequence[str], strategy: Strategy) -> Initial:
-    """``begin_with`` on every rank, from the files of its own host, which must be the same. A collective.
+    """Call ``begin_with`` on every rank. Each rank reads the source on its own host. A collective.
 
-    Raises ConfigError on every rank where one cannot read the source, or reads other weights than rank 0.
+    Raises ConfigError on every rank if one of them cannot read the source, or reads other weights than rank 0.
     """
     initial, failure, device = None, {}, strategy.device
     try:
@@ -166,7 +167,7 @@ def begin_together(network: SegModel, source: str, names: Sequence[str], strateg
 
 
 def _refuse_random(network: SegModel, initial: Initial | None) -> None:
-    """Raises ConfigError where ``model.init`` gave an encoder that is to be frozen not all of its numbers."""
+    """Raises ConfigError if ``model.init`` left random tensors in an encoder that is to be frozen."""
     inside = {id(value) for value in network.encoder_state().values()}
     names = [name for name, value in network.state_dict(keep_vars=True).items() if id(value) in inside]
     new = [name for name in names if initial and name in initial.new and not name.endswith("num_batches_tracked")]
@@ -181,7 +182,7 @@ def _refuse_random(network: SegModel, initial: Initial | None) -> None:
 def starting_network(
     network: SegModel, init: str, freeze: str, names: Sequence[str], strategy: Strategy
 ) -> Initial | None:
-    """Give a freshly built network the beginning that the config says: ``model.init``, then ``model.freeze``."""
+    """Apply ``model.init`` and then ``model.freeze`` to a newly built network."""
     initial = begin_together(network, init, names, strategy) if init else None
     if freeze == "encoder":
         if not network.encoder_parts():

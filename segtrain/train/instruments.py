@@ -1,4 +1,4 @@
-"""What accompanies the training loop: workers, spans, traces, stacks, and the watchdog, as one context."""
+"""One context for what runs beside the training loop: workers, spans, traces, stacks, and the watchdog."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from typing import Any
 
 import torch
 
+from segtrain.bucket.tally import OF_PROCESS
 from segtrain.compat import ddp_times
 from segtrain.cores import cores
+from segtrain.data.helpers.share import made_by
 from segtrain.data.loader import TrainLoader
 from segtrain.diagnose.live import Starving
 from segtrain.observe.clock import Clock
@@ -18,13 +21,14 @@ from segtrain.observe.device_clock import DeviceClock
 from segtrain.observe.hang import Notice, RankPosition, Watchdog
 from segtrain.observe.spans import Begin, Spans, Work, file_of
 from segtrain.parallel.board import open_board
+from segtrain.parallel.sagemaker_hosts import machine_type
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.crowd import crowding
 from segtrain.train.learner import settle_buckets
 from segtrain.train.on_demand import Stacker, Tracer
 from segtrain.train.session import Session
 
-# Share of the bytes of a float32 gradient that is sent; powersgd sends next to nothing.
+# The share of a float32 gradient's bytes that parallel.compress sends; powersgd sends so little that it counts as 0.
 SENT = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
 
 
@@ -43,7 +47,7 @@ def instruments(session: Session, loader: TrainLoader, clock: Clock) -> Iterator
 
 
 def first_batch(session: Session, loader: TrainLoader) -> None:
-    """Wait until the first batch is ready, and meanwhile let DDP lay its buckets. A collective."""
+    """Wait until the first batch is ready. In a resumed run, DDP arranges its buckets meanwhile. A collective."""
     config, plan, strategy, step = session.config, session.plan, session.strategy, session.state.step
     if step:
         images = config.train.batch_size // (strategy.world_size * config.train.accumulate)
@@ -58,7 +62,8 @@ def first_batch(session: Session, loader: TrainLoader) -> None:
 def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[Callable[[int], None]]:
     """Write this rank's spans, and traces and stacks on demand.
 
-    With log.spans=false it does nothing: `segtrain profile` finds the ranks by their spans.
+    With log.spans=false it writes none of them: `segtrain profile` requests traces and stacks, but it finds the ranks
+    only by their spans.
     """
     config, strategy, learner = session.config, session.strategy, session.learner
     if not config.log.spans:
@@ -72,10 +77,12 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
         batch_size=config.train.batch_size, accumulate=config.train.accumulate,
         bytes_gradient=_bytes_gradient(learner.parameters, strategy),
         crowded=crowding(learner, strategy, config, size, max(images), session.output.screen.say),
+        machine=machine_type(),
     )  # fmt: skip
     spans = Spans(
         file_of(config.run_dir, strategy.rank), begin, clock, lambda: _work(session, loader), first=session.state.step,
         images=sum(images), threads=torch.get_num_threads(), shared=lambda: _shared(learner.model),
+        bucket=_bucket(loader),
     )  # fmt: skip
 
     def slow(cause: str, text: str) -> None:
@@ -106,11 +113,29 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
 
 def _work(session: Session, loader: TrainLoader) -> Work:
     pool, tally, (asked, ready) = session.pool, session.pool.tally, loader.queue()
-    return Work(pool.count, pool.kind, tally.samples, *tally.cost, asked=asked, ready=ready, process_cpu_s=pool.cpu_s())
+    made = made_by(pool)
+    return Work(
+        pool.count, pool.kind, tally.samples, *tally.cost, asked=asked, ready=ready, process_cpu_s=pool.cpu_s(),
+        helped=made.helped if made else {},
+    )  # fmt: skip
+
+
+def _bucket(loader: TrainLoader) -> Callable[[], dict[str, Any] | None]:
+    """A function that returns the bucket requests since its last call, and the state of the read-ahead.
+
+    It returns None if the process has made no request so far.
+    """
+    counter = OF_PROCESS.counter()
+
+    def found() -> dict[str, Any] | None:
+        more = counter().to_dict() | {"ahead": loader.reading()}
+        return more if OF_PROCESS.requests else None
+
+    return found
 
 
 def _shared(model: torch.nn.Module) -> dict[str, float] | None:
-    """What DDP has measured of its own last timed step; None for other strategies, and before the first one."""
+    """Seconds of communication in DDP's last timed step, and those hidden by computation. None if DDP timed none."""
     seconds, hidden = ddp_times(model) or (0.0, 0.0)
     return {"seconds": round(seconds, 6), "hidden": round(min(seconds, hidden), 6)} if seconds > 0 else None
 
@@ -122,7 +147,7 @@ def _bytes_gradient(parameters: list[torch.nn.Parameter], strategy: Strategy) ->
 
 @contextlib.contextmanager
 def _watching(session: Session, clock: Clock) -> Iterator[None]:
-    """A watchdog beside this rank; none with log.hang_s=0."""
+    """Run a watchdog that notices hangs of the ranks; none with log.hang_s=0."""
     config, strategy, state, output = session.config, session.strategy, session.state, session.output
     limit = config.parallel.timeout_s
     hang_s = limit / 2 if config.log.hang_s == "auto" else float(config.log.hang_s)

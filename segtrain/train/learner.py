@@ -1,4 +1,4 @@
-"""The network in training with its loss, optimizer and moving average: built, restored and copied out as one."""
+"""The network in training with its loss, optimizer and moving average, which are built, restored and saved together."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def set_numerics(config: Config, device: torch.device) -> None:
 
 
 def wants_channels_last(setting: bool | str, device: torch.device) -> bool:
-    """auto: on GPUs and on CPUs with AVX512, where it is faster (with AVX2 it makes no difference)."""
+    """Whether to use channels_last. auto: on GPUs and on CPUs with AVX512, where it is faster (not so with AVX2)."""
     if setting != "auto":
         return bool(setting)
     if device.type == "cpu":
-        cpu = getattr(torch.backends, "cpu", None)  # torch 2.1
+        cpu = getattr(torch.backends, "cpu", None)  # from torch 2.1 on
         return cpu is not None and "AVX512" in cpu.get_cpu_capability()
     return device.type == "cuda"
 
@@ -77,7 +77,7 @@ def build_network(
 ) -> tuple[SegModel, Initial | None]:
     """The network with its first weights, on the CPU, and what it took from ``model.init``. A collective.
 
-    A run that resumes has its own weights: it needs no file, and no download, that it began with.
+    A resumed run has its own weights, so it needs neither the file nor the download that it began with.
     """
     settings = config.model
     torch.manual_seed(config.train.seed)  # the same weights on every rank
@@ -114,9 +114,9 @@ def build_learner(
     else:
         own = parts.criterion.to(strategy.device) if isinstance(parts.criterion, nn.Module) else parts.criterion
         criterion = as_criterion(own, labels.num_classes, labels.ignore_index)
-    # The wrapped model's parameters: fsdp has replaced those of before.
+    # The parameters of the wrapped model, because fsdp has replaced the original ones.
     optimizer = build_optimizer(plain, plain.encoder_parameters(), config.optim, plain.head_parameters())
-    # A loss from outside is a function of the whole micro-batch, not of one image after the other.
+    # The user's own loss is called on the whole micro-batch at once, not image by image.
     full_logits = config.loss.full_logits or any(isinstance(term, OwnLoss) for term in criterion.terms)
     return Learner(
         model=model,
@@ -131,13 +131,16 @@ def build_learner(
 
 
 def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strategy, source: str) -> None:
-    """Take weights, moments and averages from a checkpoint of the run folder ``source``. Raises CheckpointError."""
+    """Load weights, optimizer state, and moving averages from a checkpoint of the run folder ``source``.
+
+    Raises CheckpointError.
+    """
     ema = learner.ema
     checkpoint.refuse_foreign(saved, learner.plain.state_dict(), source, ema.shadow if ema else None)
     load_full_state(learner.model, learner.optimizer, saved["model"], saved["optimizer"])
     if ema is not None:
         fill(ema.shadow, {name: share(saved["ema"][name], value) for name, value in ema.shadow.items()})
-    # Each rank gets its own statistics; with another number of ranks it goes on from their mean.
+    # Each rank gets its own batch-norm statistics back; with another number of ranks, it keeps their mean.
     buffers, of_ranks = _statistics(learner.plain, ema), saved.get("buffers_of_ranks")
     if of_ranks is not None and of_ranks.shape == (strategy.world_size, sum(b.numel() for b in buffers)):
         _fill(buffers, of_ranks[strategy.rank].to(buffers[0].device))
@@ -145,7 +148,7 @@ def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strate
 
 
 def learner_state(learner: Learner, strategy: Strategy) -> dict[str, Any]:
-    """What ``restore_learner`` takes, as whole tensors on the CPU. A collective."""
+    """The state that ``restore_learner`` loads, as unsharded tensors on the CPU. A collective."""
     with mean_buffers(learner.plain, learner.ema, strategy) as of_ranks:
         weights, moments = full_state(learner.model, learner.optimizer)
         shadow = {} if learner.ema is None else {k: whole_cpu(v) for k, v in learner.ema.shadow.items()}
@@ -159,7 +162,10 @@ def learner_state(learner: Learner, strategy: Strategy) -> dict[str, Any]:
 
 
 def _statistics(model: nn.Module, ema: Ema | None) -> list[Tensor]:
-    """Means and variances of batch norm, and their moving averages, except in a frozen encoder, which ranks share."""
+    """Running means and variances of batch norm, and their moving averages.
+
+    Those of a frozen encoder are left out, because they are the same on all ranks.
+    """
     frozen = isinstance(model, SegModel) and model.frozen
     still = {id(b) for part in model.encoder_parts() for b in part.buffers()} if frozen else set()  # type: ignore[operator]
     found = {name: b for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still}
@@ -175,10 +181,11 @@ def _fill(buffers: list[Tensor], flat: Tensor) -> None:
 
 @contextlib.contextmanager
 def mean_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy) -> Iterator[Tensor | None]:
-    """Batch-norm statistics are their mean over ranks while the context lasts, for the saved and the scored model.
+    """Replace batch-norm statistics by their mean over ranks while the context lasts, to save or score the model.
 
-    Yields those of each rank, float64 (world_size, numbers), or None for one rank. Afterwards each rank has its own
-    again. Running statistics are linear in the batches, so the mean at the end is that of the whole run. A collective.
+    Yields the statistics of each rank, float64 (world_size, numbers), or None for one rank. Afterwards each rank has
+    its own statistics again. The mean is the same as if the ranks had averaged their statistics after every step,
+    because running statistics are linear in the statistics of the batches. A collective.
     """
     buffers = _statistics(model, ema)
     if strategy.world_size == 1 or not buffers:
@@ -196,11 +203,11 @@ def mean_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy) -> Itera
 
 
 def settle_buckets(learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None) -> None:
-    """Let DDP lay its buckets as the run had them before it stopped: a backward pass that has no effect. A collective.
+    """Let DDP arrange its buckets as before the run stopped, by a backward pass without effect. A collective.
 
-    DDP rebuilds them after its first step, and the bucket of a gradient decides in which order ranks are summed.
-    ``images``: of one micro-batch of a rank, ``size``: their height and width. ``used_heads``: how many outputs the
-    loss reads, None: all of them.
+    DDP rebuilds its buckets after its first step, and the bucket of a gradient decides in which order the ranks are
+    summed. ``images``: number in one micro-batch of a rank; ``size``: their height and width. ``used_heads``: how many
+    outputs the loss reads; None: all of them.
     """
     if strategy.name not in ("ddp", "smddp") or strategy.world_size == 1:
         return

@@ -1,22 +1,22 @@
 """One process at a time writes into a run folder: rank 0 of the run holds a lock there.
 
-The lock is a small file, ``lock.json``: who holds it (host, process, since when) and a count that a thread of the
-holder raises every BEAT_S seconds. Neither flock nor clocks are trusted, since NFS, FSx and Lustre may lack the one and
-hosts disagree about the other.
+The lock is a small file, ``lock.json``. It names its holder (host, process, since when) and has a counter that a thread
+of the holder raises every BEAT_S seconds, its heartbeat. Neither flock nor clocks of other hosts are used: NFS, FSx and
+Lustre may lack flock, and clocks differ.
 
 A process that finds a lock decides by what it can see:
 
-- The holder runs on this machine: it is alive exactly if its process id still belongs to the process that began when
-the holder began.
-- This machine (by its name) was started again since, and the folder lies on a disk of its own: the holder is gone. The
-same holds for a lock that was copied with its folder, which shows by the number of the file. A holder of another name
-may run on another machine, to which this one exports the disk.
-- Otherwise (another host, or another container) the count decides: if it moves, the holder is alive. If it stands still
-for SILENT_S seconds, by the clock of the process that looks, the holder counts as dead.
+- The holder runs on this machine: it is alive if and only if its process id belongs to a process that started when the
+holder did.
+- This machine (by its host name) has rebooted since, and the folder is on a local disk: the holder is dead. On a local
+disk it also counts as dead if the lock file is a copy, whose inode number is not the one that it contains. A holder
+with another host name may run on another machine, to which this one exports the disk.
+- Otherwise (another host, or another container) the counter decides: if it changes, the holder is alive. If it does not
+change for SILENT_S seconds, by the clock of the process that looks, the holder counts as dead.
 
-To take over a dead holder's lock, a process first creates ``.lock-TOKEN.next``, named after that holder. A name can be
-created once, so one of several processes wins, and only the winner replaces the lock. Its claim stays until it is done,
-so that a slower process cannot win the same name again.
+To take over a dead holder's lock, a process first creates ``.lock-TOKEN.next``, with that holder's token. A file can be
+created only once, so one of several processes wins, and only the winner replaces the lock. This file stays until the
+winner releases the lock, so that a slower process cannot create it again.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from pathlib import Path
 
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.observe.journal import say_on_stderr
-from segtrain.train.holder import Holder, content_of, holder_in, is_copy, is_local, lives, this_process
+from segtrain.train.holder import Holder, bucket_mount, content_of, holder_in, is_copy, is_local, lives, this_process
 
 FILE = "lock.json"
-BEAT_S = 5.0  # between two signs of life
-_DIGITS = 20
-SILENT_S = 60.0  # without one, until a holder whose process cannot be seen counts as dead
+BEAT_S = 5.0  # seconds between two heartbeats
+_DIGITS = 20  # of the counter in the file
+SILENT_S = 60.0  # seconds without a heartbeat after which a holder whose process cannot be seen counts as dead
 
 
 class RunLock:
-    """The lock of a run folder. As a context it lets go at the end, whatever happens; ``acquire`` takes it."""
+    """The lock of a run folder. ``acquire`` takes it; as a context manager, it is always released at the end."""
 
     def __init__(self, folder: Path, beat_s: float = BEAT_S, silent_s: float = SILENT_S) -> None:
         self.folder, self.path = Path(folder), Path(folder, FILE)
         self._beat_s, self._silent_s = beat_s, silent_s
         self._me: Holder | None = None
         self._file: int | None = None
-        self._at = 0  # where the count stands in it
+        self._at = 0  # offset of the counter in the file
         self._lost: Holder | None = None
         self._released = False
-        self._turn = threading.Lock()  # of the thread that gives signs of life, and of those that ask
+        self._turn = threading.Lock()  # between the heartbeat thread and threads that call ``check``
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -61,13 +61,27 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def acquire(self, say: Callable[[str], None] = say_on_stderr) -> list[str]:
-        """Take the lock, and remarks about a holder that it was taken from. Does nothing where this process has it.
+    def fetch(self) -> tuple[str, list[str]]:
+        """Fetch the run folder if it is in a bucket (see upload.py). Returns the id of the run, and remarks."""
+        return "", []
 
-        Raises ConfigError that names the holder where there is one, or where the folder cannot be written.
+    def follow(self, run: str) -> None:
+        """If the run folder is in a bucket, begin to upload this host's files (see upload.py). ``run``: the run id."""
+
+    def acquire(self, say: Callable[[str], None] = say_on_stderr) -> list[str]:
+        """Take the lock, unless this process has it. Returns remarks about a dead holder that it was taken from.
+
+        Raises ConfigError that names the holder if there is a live one. Also raises it if the folder cannot be written,
+        or is in a mounted bucket.
         """
         if self._me is not None:
             return []
+        if program := bucket_mount(self.folder):
+            raise ConfigError(
+                f"{self.folder} is a bucket mounted by {program}, which can lose a checkpoint that is renamed and a "
+                "journal that is appended to: write to the bucket itself, with out=gs://BUCKET/FOLDER, s3://, or az://",
+                code="run-folder-on-bucket-mount", run=str(self.folder), found=program,
+            )  # fmt: skip
         try:
             return self._acquire(this_process(), say)
         except OSError as error:
@@ -94,14 +108,14 @@ class RunLock:
                 if not self._create(claim, ours, me):
                     continue
                 if [holder.token for _, holder, _ in self._chain()] != [*(h.token for _, h, _ in chain), me.token]:
-                    claim.unlink(missing_ok=True)  # somebody was faster, and is done already
+                    claim.unlink(missing_ok=True)  # another process was faster, and has the lock already
                     continue
                 os.replace(ours, self.path)
                 remarks = [f"{self.folder} was locked by {holder}, {why}: this process has taken over"]
                 break
         finally:
             ours.unlink(missing_ok=True)
-        for file in self.folder.glob(".lock-*.new"):  # of a process that was killed while it took the lock
+        for file in self.folder.glob(".lock-*.new"):  # left by processes that were killed while they took the lock
             left = content_of(file)
             if left and lives(holder_in(left), file, local) is False:
                 file.unlink(missing_ok=True)
@@ -113,7 +127,7 @@ class RunLock:
         return remarks
 
     def _write(self, path: Path, me: Holder) -> None:
-        """Make a file that names ``me``, with a count of 0. Raises FileExistsError."""
+        """Make a file that names ``me``, with the counter at 0. Raises FileExistsError."""
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             mine = asdict(replace(me, inode=str(os.fstat(file).st_ino)))
@@ -126,7 +140,7 @@ class RunLock:
         return self.folder / f".lock-{holder.token}.next"
 
     def _chain(self) -> list[tuple[Path, Holder, bytes]]:
-        """The holder in the lock, the process that is taking over from it, and so on. The last one counts."""
+        """The holder in the lock file, the process that is taking over from it, and so on; the last has the lock."""
         found: list[tuple[Path, Holder, bytes]] = []
         path = self.path
         while (content := content_of(path)) is not None and len(found) < 100:
@@ -135,12 +149,12 @@ class RunLock:
         return found
 
     def _create(self, path: Path, ours: Path, me: Holder) -> bool:
-        """Make ``path`` a copy of ``ours``, if there is no such file. Returns True in one of several processes."""
+        """Make the file ``path`` with the content of ``ours`` if it is absent. Only one process at a time gets True."""
         try:
             os.link(ours, path)
             return True
         except FileExistsError:
-            content = content_of(path)  # NFS may have done it, lost the answer, and tried again
+            content = content_of(path)  # NFS may have made the link, lost the response, and repeated the request
             return content is not None and holder_in(content).token == me.token
         except OSError:  # a file system without hard links
             pass
@@ -153,7 +167,7 @@ class RunLock:
     def _why_dead(
         self, path: Path, holder: Holder, content: bytes, local: bool, say: Callable[[str], None]
     ) -> str | None:
-        """Why the holder counts as dead, or None where its lock has changed. Raises ConfigError where it is alive."""
+        """Why the holder counts as dead, or None if its lock has changed. Raises ConfigError if the holder is alive."""
         alive = lives(holder, path, local)
         if alive is False:
             return "in another folder, of which this is a copy" if is_copy(holder, path) else "which has ended"
@@ -174,7 +188,7 @@ class RunLock:
         )  # fmt: skip
 
     def _watched(self, path: Path, content: bytes) -> bytes | None:
-        """The lock's content as soon as it is another one, or after SILENT_S seconds."""
+        """The lock's content as soon as it changes, or after SILENT_S seconds."""
         begin = time.monotonic()
         now: bytes | None = content
         while now == content and time.monotonic() - begin < self._silent_s:
@@ -183,7 +197,7 @@ class RunLock:
         return now
 
     def _open(self) -> None:
-        """The very file that this process made, so that no sign of life reaches another one's lock."""
+        """Open the file that this process made, so that no heartbeat is written into the lock of another process."""
         assert self._me is not None
         file = os.open(self.path, os.O_RDWR)
         content = os.read(file, 1 << 16)
@@ -198,7 +212,7 @@ class RunLock:
         assert self._me is not None
         count = 0
         while not self._stop.wait(self._beat_s):
-            with contextlib.suppress(OSError):  # a network that is away for a while
+            with contextlib.suppress(OSError):  # a temporary outage of the network
                 with self._turn:
                     if self._stop.is_set() or not self._holds():
                         return
@@ -206,10 +220,10 @@ class RunLock:
                     if file is not None:
                         os.pwrite(file, f"{count:0{_DIGITS}d}".encode(), self._at)
                 if file is not None and sync:
-                    os.fsync(file)  # without the turn, so that ``check`` does not wait for the disk
+                    os.fsync(file)  # after ``_turn`` is released, so that ``check`` does not wait for the disk
 
     def _holds(self) -> bool:
-        """Whether this process still has the lock. One that was deleted by hand is made again."""
+        """Whether this process still has the lock. A lock file that was deleted by hand is made again."""
         assert self._me is not None
         content = content_of(self.path)
         if content is None:
@@ -228,13 +242,14 @@ class RunLock:
 
     @property
     def lost(self) -> bool:
-        """Whether another process is known to have the lock; costs nothing."""
+        """Whether another process is known to have the lock. Reads no file."""
         return self._lost is not None
 
     def check(self) -> None:
-        """Look once more. Raises SegtrainError where another process has taken over; nothing must be written then.
+        """Read the lock again. Raises SegtrainError if another process has taken over: nothing must be written then.
 
-        Likewise after ``release``: a checkpoint whose writing outlasts an interrupted run gets no name.
+        Also raises it after ``release``: then a checkpoint that is still being written after an interrupted run does
+        not get its final name.
         """
         if self._released:
             text = f"the lock on {self.folder} has already been released, so nothing more is written"
@@ -258,7 +273,7 @@ class RunLock:
             )  # fmt: skip
 
     def release(self) -> None:
-        """Let go, if this process has the lock."""
+        """Release the lock if this process has it."""
         if self._me is None or self._me.pid != os.getpid():
             return
         self._stop.set()

@@ -36,7 +36,7 @@ def run(session: Session, signals: list[int]) -> int:
             batches = DeviceFeed(loader, strategy.device)
             first_batch(session, loader)
         for step in range(state.step, plan.steps):
-            # Every rank reads the same sum of the same earlier step, so all stop at the same step.
+            # Every rank reads the sum of the votes of the same earlier step, so all ranks stop at the same step.
             if votes.stop():
                 return stop(session, signals)
 
@@ -59,7 +59,7 @@ def run(session: Session, signals: list[int]) -> int:
             with clock("update"):
                 scaler.unscale_(parameters)
                 norm = clip_(parameters, config.optim.clip) if config.optim.clip or scaler.enabled else None
-                # Only fp16 waits for the norm here.
+                # Only with fp16 does the host wait for the device here, to read the norm.
                 finite = not scaler.enabled or math.isfinite(float(norm))  # type: ignore[arg-type]
                 if finite:
                     optimizer.step()
@@ -83,7 +83,10 @@ def run(session: Session, signals: list[int]) -> int:
 
 
 def _score_and_save(session: Session, clock: Clock, last: bool) -> None:
-    """Evaluate and write a checkpoint where due: at their steps, at a new best score, and after the last step."""
+    """Evaluate, and write a checkpoint, when they are due.
+
+    Both are due at their intervals and after the last step, and a checkpoint also at a new best score.
+    """
     state, plan, better = session.state, session.plan, False
     if last or state.step % plan.eval_every == 0:
         with clock("eval"):
@@ -120,13 +123,16 @@ def _train_loader(session: Session) -> TrainLoader:
 
 
 def _micro(batch: Batch, channels_last: bool) -> Micro:
-    """Images have crossed to the device as uint8; floats are made there."""
+    """The micro-batch with normalized float images. They arrive on the device as uint8 and are converted there."""
     images = normalize(batch.images, channels_last=channels_last, colors=batch.colors, covered=batch.covered)
     return Micro(images, batch.masks)
 
 
 def _digest(batches: list[Batch]) -> int:
-    """Checksum of ids, epochs and pixels: a sum over samples, the same however they are spread over the ranks."""
+    """Checksum of the ids, epochs and pixels of these samples.
+
+    It is a sum over samples, so the total of all ranks does not depend on which rank has which sample.
+    """
     total = 0
     for batch in batches:
         for *sample, image, mask in zip(batch.indices, batch.epochs, batch.images, batch.masks):
@@ -136,7 +142,7 @@ def _digest(batches: list[Batch]) -> int:
 
 
 def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float, steps: int) -> None:
-    """Log the last ``steps`` steps. Only here the loss is read, which waits for the device (docs/gpu.md)."""
+    """Log the last ``steps`` steps. The loss is read only here, because reading waits for the device (docs/gpu.md)."""
     config, plan, state, output = session.config, session.plan, session.state, session.output
     loss = float(session.strategy.reduce(share))
     if not math.isfinite(loss):
@@ -150,10 +156,11 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     rate, wait, epoch = steps * plan.batch_size / whole, spans.get("wait", 0.0) / whole, plan.epoch(state.step)
     output.screen.step(state.step, epoch, loss, lr, rate, wait)
     digest = {"digest": int(votes[1])} if config.log.digest else {}
+    requests = session.requests()
+    bucket = {"bucket": requests.to_dict()} if requests.requests else {}
     output.journal.write(
         "step", step=state.step, epoch=epoch, loss=loss, lr=lr, images_per_s=rate, spans=spans, cpu_s=state.cpu_s,
-        **digest,
+        **digest, **bucket,
     )  # fmt: skip
-    output.trackers.scalars(
-        {"train/loss": loss, "train/lr": lr, "train/images_per_s": rate, "train/wait": wait}, state.step
-    )
+    rates = {"train/images_per_s": rate, "train/wait": wait, "train/epoch_s": whole / plan.epoch(steps)}
+    output.trackers.scalars({"train/loss": loss, "train/lr": lr, **rates}, state.step)

@@ -1,4 +1,4 @@
-"""Traces of a few steps, and samples of Python stacks, which a rank writes when a file in the run folder asks.
+"""Traces of a few steps, and samples of Python stacks, which a rank writes on request by a file in the run folder.
 
 See observe/trace.py for the requests and the files.
 """
@@ -25,13 +25,13 @@ from segtrain.observe.clock import RECENT, Clock
 from segtrain.observe.journal import say_on_stderr
 from segtrain.stacks import StackSampler, read_order
 
-LOOK_S = 0.5  # between two looks at the request
-SPANS = 200  # of a step, at most
-MARKS = 5  # at the begin of a trace, to find the common time
+LOOK_S = 0.5  # seconds between two checks for a request
+SPANS = 200  # most spans of one step
+MARKS = 5  # events at the start of a trace that align the clocks of the profiler and of the spans
 
 
 class Tracer:
-    """Writes traces. Call ``step`` after each step. A request that is there at the start is of an earlier process."""
+    """Writes traces. Call ``step`` after each step. A request from before the start is ignored."""
 
     def __init__(
         self, run: Path, rank: int, clock: Clock, tally: StageTotals, say: Callable[[str], None] = say_on_stderr
@@ -39,7 +39,7 @@ class Tracer:
         self._run, self._rank, self._clock, self._tally, self._say = run, rank, clock, tally, say
         old = trace.read_order(run)
         self._answered = old.asked if old else 0.0
-        self._order: trace.TraceRequest | None = None  # not begun
+        self._order: trace.TraceRequest | None = None  # a request whose trace has not begun
         self._next_look = 0.0
         self._open: _OpenTrace | None = None
 
@@ -65,7 +65,7 @@ class Tracer:
     def _begin(self, first: int, steps: int) -> _OpenTrace | None:
         try:
             found = _OpenTrace(first, first + steps - 1)
-        except RuntimeError as error:  # another profiler is at work
+        except RuntimeError as error:  # another profiler is active
             self._say(f"warning: no trace of step {first}: {error}; training goes on")
             return None
         self._clock.keep(SPANS * steps)
@@ -101,7 +101,7 @@ class Tracer:
 
 
 class _OpenTrace:
-    """An unfinished trace of the steps ``first`` to ``last``; ``marks``: when it began, by time.perf_counter."""
+    """An unfinished trace of the steps ``first`` to ``last``. ``marks``: time.perf_counter of its first events."""
 
     def __init__(self, first: int, last: int) -> None:
         self.first, self.last = first, last
@@ -117,7 +117,7 @@ class _OpenTrace:
         self.mark(first)
 
     def mark(self, step: int) -> None:
-        """Begin a step, under the name that TensorBoard's plugin knows. The own marks of torch 2.0 count wrongly."""
+        """Begin a step, under the name that TensorBoard's plugin knows. In torch 2.0, profiler.step counts wrongly."""
         self._step.close()
         self._step.enter_context(record_function(f"ProfilerStep#{step}"))
 
@@ -127,7 +127,7 @@ class _OpenTrace:
 
 
 class Stacker:
-    """Samples stacks. Call ``step`` after each step. A request that is there at the start is of an earlier process."""
+    """Samples stacks. Call ``step`` after each step. A request from before the start is ignored."""
 
     def __init__(self, run: Path, rank: int, pool: WorkerPool) -> None:
         self._run, self._rank, self._pool = run, rank, pool

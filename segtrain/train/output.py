@@ -1,4 +1,4 @@
-"""Output of a run: terminal, journal, and trackers; what it says at its start and at its end."""
+"""Output of a run: terminal, journal, and trackers, and the texts at its start and at its end."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import torch
 from segtrain import __version__
 from segtrain.config import Config, read_parts
 from segtrain.data.datasets import Dataset
+from segtrain.data.helpers.share import made_by
 from segtrain.data.pixels import native
 from segtrain.diagnose.live import closing_line
 from segtrain.errors import EXIT_RESUMABLE
@@ -44,7 +45,7 @@ class Output:
     screen: console.Console
     journal: Journal
     trackers: Trackers
-    caveats: tuple[str, ...]  # warnings that every score of this run must be read with
+    caveats: tuple[str, ...]  # warnings that apply to every score of this run
 
     def close(self) -> None:
         self.screen.close()
@@ -68,7 +69,8 @@ def announce(
 ) -> Output:
     """Open a run's output, and write how it begins or resumes.
 
-    ``saved``: the resumed checkpoint. ``splits``: whole, by role. ``counts``: images to train on and score.
+    ``saved``: the resumed checkpoint. ``splits``: the complete splits, by role. ``counts``: how many of their images to
+    train on and to score.
     """
     run_dir, rank = config.run_dir, strategy.rank
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
@@ -111,7 +113,10 @@ def _derived(
     learner: Learner,
     parts: Mapping[str, str],
 ) -> dict[str, str]:
-    """Derived quantities in words, for the banner and the journal. ``parts``: qualified names of own parts."""
+    """Derived quantities in words, for the banner and the journal.
+
+    ``parts``: qualified names of the model, loss, and data sets that were passed to ``segtrain.train``, by role.
+    """
     sizes = [(p.numel(), p.requires_grad) for p in learner.plain.parameters()]
     size = f"{console.count(sum(n for n, _ in sizes))} parameters"
     if config.model.freeze == "encoder":
@@ -127,7 +132,7 @@ def _derived(
 
     numbers = [config.train.precision, "channels_last" * learner.channels_last, "compiled" * config.train.compile]
     return {
-        "run folder": str(config.run_dir),
+        "run folder": f"{config.out_bucket}, here {config.run_dir}" if config.out_bucket else str(config.run_dir),
         "data": f"{dataset.name}: {counts[0]} images to train, {counts[1]} to score, {classes} classes",
         "model": f"{parts.get('model', arch)}, {size}",
         **({"loss": parts["criterion"]} if "criterion" in parts else {}),
@@ -199,17 +204,23 @@ def finish(session: Session) -> int:
 
 def write_end(session: Session, status: str) -> None:
     """Write the event ``run_end``, and close the trackers."""
-    state = session.state
+    state, made = session.state, made_by(session.pool)
+    helped = {"samples": made.to_dict()} if made is not None else {}
+    if made is not None:
+        session.output.screen.say(made.line("samples" if session.strategy.world_size == 1 else "samples of rank 0"))
     scored = {"miou": state.best_miou} if status == "done" else {}
     session.output.journal.write(
         "run_end", status=status, step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s,
-        workers=session.pool.count, **scored,
+        workers=session.pool.count, **scored, **helped,
     )  # fmt: skip
     session.output.trackers.close(status)
 
 
 def further(run_dir: Path, tensorboard: bool, parts: Mapping[str, str]) -> str:
-    """Commands that continue from a finished run, ready to paste; Python calls where one of its ``parts`` is needed."""
+    """Commands that continue from a finished run, ready to paste.
+
+    Where a command needs one of ``parts`` (which was passed in from Python), a Python call stands in its place.
+    """
     run, curves, text = quote(str(run_dir)), quote(f"{run_dir}/tensorboard"), repr(str(run_dir))
     model, data = (
         f", {name}={parts[role].rpartition('.')[2]}(...)" if role in parts else ""

@@ -1,7 +1,9 @@
-"""Own parts of a run: a model, a loss, datasets, and trackers that are passed in instead of configured."""
+"""Parts of a run from the user: a model, a loss, datasets, and trackers that are passed in instead of configured."""
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,18 +11,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from segtrain.config import Config
+from segtrain.bucket import is_bucket
+from segtrain.config import Config, Data
+from segtrain.data.bucket.once import listed_once
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.errors import ConfigError, kind_of
 from segtrain.losses.criterion import Mean
 from segtrain.models.base import check_module
 from segtrain.observe.tracker import Tracker
+from segtrain.parallel.strategy import Strategy
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that were passed to ``segtrain.train``. None: the config describes it."""
+    """The parts that were passed to ``segtrain.train``. The config describes each part that is None."""
 
     model: nn.Module | None = None
     criterion: Mean | None = None
@@ -29,7 +34,7 @@ class Parts:
     trackers: Sequence[Tracker] = ()
 
     def names(self) -> dict[str, str]:
-        """Qualified names of the parts by role, which the run folder keeps."""
+        """Qualified names of the parts by role. The run folder keeps these names."""
         given = {
             "model": self.model, "criterion": self.criterion, "train_data": self.train_data, "val_data": self.val_data,
         }  # fmt: skip
@@ -42,7 +47,7 @@ def _qualified(part: Any) -> str:
 
 
 def refuse_parts(parts: Parts) -> None:
-    """Raises ConfigError for a part that cannot work, whatever the config says."""
+    """Raises ConfigError for a part that cannot work with any config."""
     model, criterion, trackers = parts.model, parts.criterion, parts.trackers
     if model is not None:
         check_module(model)
@@ -75,9 +80,9 @@ def refuse_parts(parts: Parts) -> None:
 
 
 def refuse_conflicts(config: Config, parts: Parts) -> None:
-    """Raises ConfigError for a setting that a given part leaves without effect although the user may rely on it."""
+    """Raises ConfigError for a setting that the user may rely on, but that has no effect on a part that was passed."""
     model, data = config.model, config.data
-    own_data = parts.train_data is not None or parts.val_data is not None
+    own_data = "train_data" if parts.train_data is not None else "val_data" if parts.val_data is not None else ""
     checks = (
         ("model", parts.model is not None and bool(model.init), f"model.init={model.init}",
          "load the weights into the module"),
@@ -86,7 +91,7 @@ def refuse_conflicts(config: Config, parts: Parts) -> None:
         ("model", parts.model is not None and config.parallel.strategy == "fsdp", "parallel.strategy=fsdp", "use ddp"),
         ("criterion", parts.criterion is not None and config.loss.class_weights != "none", "loss.class_weights",
          "give the weights to the loss"),
-        ("train_data", own_data and data.split_by.on, "data.split_by", "divide the dataset in Python"),
+        (own_data, bool(own_data) and data.split_by.on, "data.split_by", "divide the dataset in Python"),
     )  # fmt: skip
     for part, conflict, setting, fix in checks:
         if conflict:
@@ -100,6 +105,13 @@ def refuse_conflicts(config: Config, parts: Parts) -> None:
     if parts.train_data is not None and parts.val_data is None and data.layout == "scenes":
         text = "train_data was passed, but data.layout=scenes would generate the validation images: pass val_data too"
         raise ConfigError(text, code="val-data-missing")
+
+
+def sharing_listings(data: Data, strategy: Strategy) -> contextlib.AbstractContextManager[None]:
+    """Context in which one rank of a host lists a bucket, and the others read its listing. A collective."""
+    # All ranks broadcast, because data.root may be a bucket on some hosts only.
+    start = strategy.broadcast_object(secrets.token_hex(8))
+    return listed_once(start if strategy.world_size > 1 and is_bucket(data.root) else "")
 
 
 def open_data(config: Config, parts: Parts) -> tuple[Dataset, Dataset]:

@@ -13,13 +13,13 @@ from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
 from segtrain.train.early import refuse_batch
 
-RARE = 25  # steps: an evaluation and a checkpoint after fewer would be much of the work
-OFTEN = 4
+RARE = 25  # least steps between automatic evaluations or checkpoints: more frequent ones would take much of the time
+OFTEN = 4  # least number of automatic evaluations or checkpoints in a run that is long enough
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps are optimizer steps, counted from 0 over the whole run."""
+    """The derived numbers of a run. Steps are optimizer steps, counted from 0 over the whole run."""
 
     steps: int
     warmup: int
@@ -30,11 +30,11 @@ class Plan:
     worker_count: WorkerCount
     worker_kind: str
     crops: tuple[tuple[int, Size, float], ...]  # (until this step, (height, width), size factor)
-    scale: tuple[float, float]  # least and most random scale at the first step
-    scale_end: tuple[float, float]  # and at the last
+    scale: tuple[float, float]  # smallest and largest random scale at the first step
+    scale_end: tuple[float, float]  # the same at the last step
 
     def crop_and_scale(self, step: int) -> tuple[Size, tuple[float, float]]:
-        """Crop and scale range at a step: a pure function, so that a resumed run draws what it would have drawn.
+        """Crop and scale range at a step: a pure function, so that a resumed run draws the same crops.
 
         A smaller crop shows as much of the scene as a full one: the scale shrinks with it.
         """
@@ -48,7 +48,10 @@ class Plan:
 
 
 def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> Plan:
-    """Raises ConfigError when the batch does not spread over the ranks, or the warm-up outlasts the run."""
+    """The plan of a run.
+
+    Raises ConfigError if a micro-batch has fewer images than there are ranks, or if the warm-up outlasts the run.
+    """
     train = config.train
     steps = max(1, duration_in_steps(train.duration, samples, train.batch_size))
     refuse_batch(config, cluster.world_size)
@@ -74,9 +77,11 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
 
 
 def _every(text: str, samples: int, batch_size: int, steps: int) -> int:
-    """Steps between two evaluations or checkpoints. auto: an epoch, or as many short ones as have RARE steps.
+    """Steps between two evaluations or checkpoints.
 
-    But at least OFTEN times in a run that is long enough. It depends on data and settings only: a resumed run keeps it.
+    With auto, this is one epoch. If an epoch is short, it is the least number of whole epochs with RARE steps or more.
+    In a short run it is fewer epochs, so that there are OFTEN evaluations or checkpoints if possible.
+    The result depends on data and settings only, so it is the same in a resumed run.
     """
     if text == "auto":
         epoch = samples / batch_size

@@ -1,6 +1,6 @@
 """The beginning of a run: what rank 0 checks, locks, and writes, and the checkpoint that all ranks resume from.
 
-Rank 0's findings reach the other ranks as JSON, and its checkpoint does too: no shared file system is assumed.
+Rank 0 sends its findings (as JSON) and its checkpoint to the other ranks: no shared file system is assumed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from segtrain.train.state import State, on_rank_0
 
 @dataclass
 class Prepared:
-    """The newest checkpoint that loads in the run folder of this rank's host; empty on all ranks but 0."""
+    """The newest checkpoint in rank 0's run folder that can be loaded; empty on all other ranks."""
 
     path: Path | None = None
     state: dict[str, Any] | None = None
@@ -42,25 +42,32 @@ class Prepared:
 
 
 def refused(config: Config, train: Dataset, parts: dict[str, str], lock: RunLock, local_ranks: int) -> dict[str, Any]:
-    """Refuse a run before a label is read, where that is possible. A run folder that is there already is locked."""
+    """Check, before labels are read, all that can be checked without them. Locks the run folder if it exists already.
+
+    Raises SegtrainError. Returns the run id of a bucket, remarks, and whether the run resumes, as JSON values.
+    """
     labels = train.labels
+    run, remarks = lock.fetch()
     refuse_run_dir(config, parts)
     if config.data.cache == "ram":
         refuse_cache(train, local_ranks)
-    remarks = lock.acquire() if config.run_dir.is_dir() else []
+    remarks += lock.acquire() if config.run_dir.is_dir() else []
     refuse_trackers(config.log)
     if isinstance(config.loss.class_weights, tuple):
         build_criterion(config.loss, labels.num_classes, labels.ignore_index)
     crowd = too_many(config.data.workers, worker_kind(config.data), cores(), local_ranks)
     remarks += [crowd] if crowd else []
     resumes = config.checkpoint.resume and bool(checkpoint.checkpoints(config.run_dir))
-    return {"remarks": remarks, "resumes": resumes}
+    return {"run": run, "remarks": remarks, "resumes": resumes}
 
 
 def prepare(
     config: Config, lock: RunLock, found: Prepared, train: Dataset, val: Dataset, parts: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Check every image and label, compare them with those before, then write the run folder; fills ``found``."""
+    """Check all images and labels, compare them with those of a resumed run, then write the run folder.
+
+    Puts the newest checkpoint into ``found``. Returns JSON values: from ``faults.look``, and the record of the data.
+    """
     run_dir = config.run_dir
     report = faults.look(config, train, val)
     reports, lines = report.pop("reports"), report.pop("lines")
@@ -84,7 +91,7 @@ def prepare(
     faults.keep(run_dir, lines)
     if config.data.split_by.on:
         keep_names(config, {config.data.train_split: train, config.data.split: val})
-    same_data.keep_list(run_dir, splits, anew=found.state is None or bool(changed))
+    same_data.keep_list(run_dir, splits, rewrite=found.state is None or bool(changed))
     report["remarks"] += remarks
     return {**report, "data": same_data.as_saved(splits, saved), "data_changed": "; ".join(changed)}
 
@@ -92,7 +99,10 @@ def prepare(
 def restored(
     config: Config, learner: Learner, strategy: Strategy, found: Prepared, resumes: bool
 ) -> tuple[State, dict[str, Any] | None, list[str]]:
-    """Load what rank 0 has ``found``: the state, the checkpoint (None: the run begins), remarks. A collective."""
+    """Load the checkpoint that rank 0 has ``found``. A collective.
+
+    Returns the state, the checkpoint (None: the run begins), and remarks. Raises CheckpointError.
+    """
     run_dir, begun = config.run_dir, config.model.init or config.model.encoder_weights
     saved, remarks = load_shared_checkpoint(run_dir, strategy, found) if config.checkpoint.resume else (None, [])
     if saved is None:
@@ -120,9 +130,9 @@ def restored(
 def load_shared_checkpoint(
     run_dir: Path, strategy: Strategy, found: Prepared
 ) -> tuple[dict[str, Any] | None, list[str]]:
-    """The newest whole checkpoint, which rank 0 has ``found``, on every rank, and remarks. A collective.
+    """Give every rank the newest whole checkpoint, which rank 0 has ``found``. Returns it, and remarks. A collective.
 
-    A rank whose own file is the same one, by its checksums, reads that; the others get the content over the wire.
+    A rank reads its own file if this has the same checksums. Other ranks receive rank 0's file over the network.
     """
     if strategy.world_size == 1:
         return found.state, found.remarks
@@ -154,7 +164,7 @@ def _same_here(path: Path, fingerprint: str) -> dict[str, Any] | None:
 
 
 def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> list[str]:
-    """Rank 0 decides, and a remark names a host that has a newer checkpoint. A collective."""
+    """A remark if another host has a newer checkpoint than rank 0's host, whose checkpoint is used. A collective."""
     there = checkpoint.checkpoints(run_dir)
     mine = torch.tensor([checkpoint.step_of(there[-1]) if there else 0], device=strategy.device)
     steps = table(strategy, mine).flatten().tolist()
@@ -164,6 +174,6 @@ def _newer_elsewhere(run_dir: Path, strategy: Strategy, offer: list[str]) -> lis
         return []
     return [
         f"the host of rank {newest} has a checkpoint of step {steps[newest]}, but rank 0's host has "
-        + (f"step {ours}, which is used" if offer else "none that loads, so this run starts anew")
+        + (f"step {ours}, which is used" if offer else "none that loads, so this run starts from the beginning")
         + f"; to continue from the newer one, stop and copy it to {run_dir / 'checkpoints'} on rank 0's host"
     ]

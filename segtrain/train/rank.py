@@ -1,6 +1,8 @@
-"""One rank of a run, from the meeting of the ranks to the exit code."""
+"""One rank of a run, from the start of the process group to the exit code."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -11,26 +13,36 @@ from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.train import loop
-from segtrain.train.lock import RunLock
 from segtrain.train.output import further, write_end
 from segtrain.train.parts import Parts
 from segtrain.train.session import Session, open_session
 from segtrain.train.state import stop_signals
+from segtrain.train.upload import lock_of
 
 
-def train(config: Config, cluster: Cluster, received: list[int] | None = None, parts: Parts | None = None) -> int:
+def train(
+    config: Config,
+    cluster: Cluster,
+    received: list[int] | None = None,
+    parts: Parts | None = None,
+    met: Callable[[], None] = lambda: None,
+    report: Callable[[Exception], int] | None = None,
+) -> int:
     """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal.
 
-    ``received``: the signals so far, from a caller that has listened on every rank since its start. ``parts``: a model,
-    a loss, datasets and trackers in place of what the config describes.
+    ``received``: the signals that a caller has recorded since the process started; if one rank passes it, all must.
+    ``parts``: a model, a loss, datasets and trackers that replace those of the config. ``met``: called when all ranks
+    are connected. ``report``: prints an error and returns the exit code, in place of segtrain's own report, if this
+    process must end at once because of the error, and the caller would not get it (NCCL, several ranks).
     """
     with (
         stop_signals(received) as signals,
-        start(config.parallel, cluster, config.train.device) as strategy,
-        RunLock(config.run_dir) as lock,
-        # Deterministic kernels need the compiler too, for its settings.
+        start(config.parallel, cluster, config.train.device, report) as strategy,
+        lock_of(config, cluster) as lock,
+        # torch.use_deterministic_algorithms sets options of the compiler, so it imports the compiler too.
         skip_dynamo_import(not config.train.compile and not config.train.deterministic),
     ):
+        met()
         try:
             count = torch.tensor([len(signals)], device=strategy.device)
             if received is not None and strategy.reduce(count).item():
@@ -50,7 +62,7 @@ def _run(session: Session, signals: list[int]) -> int:
     try:
         if state.step >= session.plan.steps:
             output.screen.say(f"this run is finished\n{further(config.run_dir, False, read_parts(config.run_dir))}")
-            # Once more: a kill may have come between the last checkpoint and this event.
+            # Write run_end again: the process may have been killed between the last checkpoint and this event.
             write_end(session, "done")
             return 0
         with sampling(config.run_dir, config.log.profile_ms, session.strategy.cluster):
@@ -62,14 +74,14 @@ def _run(session: Session, signals: list[int]) -> int:
         output.trackers.close("failed")
         raise
     finally:
-        # The lock is released next.
-        if session.writer:
-            session.writer.settle()
+        # The lock is released after this, so wait until no checkpoint is being written. If that fails too, say so.
+        if session.writer and (unsaved := session.writer.settle()):
+            output.screen.say(f"warning: {unsaved}")
         output.close()
 
 
 def _explained(error: Exception, config: Config, cluster: Cluster, device: str) -> SegtrainError | None:
-    """The two errors of torch that a setting fixes, in words; None for any other."""
+    """An error with advice for the two errors of torch that a setting can fix; None for any other error."""
     images = config.train.batch_size // config.train.accumulate // cluster.world_size
     reason, size = str(error).splitlines()[0] if str(error) else "", "x".join(map(str, config.data.crop))
     full = ("out of memory", "can't allocate memory", "not enough memory")

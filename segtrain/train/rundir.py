@@ -1,4 +1,4 @@
-"""The run folder of a run: checked for another run, made, and given its resolved config. Imports no torch."""
+"""Checks that a run folder holds no other run, makes it, and writes the resolved config into it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from segtrain.errors import ConfigError, SegtrainError
 from segtrain.files import write_atomically
 from segtrain.observe.journal import FILE as JOURNAL
 
-NAMES = "splits"  # folder of the names of each split, where data.split_by makes them
-# What a run would replace in its folder.
+NAMES = "splits"  # folder with a list of the image names of each split that data.split_by makes
+# Files and folders that a run replaces in its folder.
 _WRITTEN = ("config.yaml", "labels.json", PARTS, "best.json", "pictures", "report.html", NAMES)
 
 
@@ -26,7 +26,7 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     ``parts``: qualified names of the parts that were passed in. Raises ConfigError if the folder cannot be written, or
     holds a run with other settings or parts (each named).
     """
-    run_dir = config.run_dir
+    run_dir, place = config.run_dir, config.run_place
     nearest = next(path for path in (run_dir, *run_dir.absolute().parents) if os.path.lexists(path))
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         reason = f"no permission to write to {nearest}" if nearest.is_dir() else f"{nearest} is a file"
@@ -34,36 +34,39 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     known = run_dir / "config.yaml"
     begun = any((run_dir / "checkpoints").glob("step-*.pt"))
     if not begun:
-        _refuse_foreign_files(run_dir)
+        _refuse_foreign_files(run_dir, place)
     if not begun or not known.is_file():
         return
     if not config.checkpoint.resume:
-        text = f"checkpoint.resume=false, but {run_dir} already contains a run: choose another out=FOLDER, or resume it"
-        raise ConfigError(text, code="run-folder-used", run=str(run_dir))
+        text = f"checkpoint.resume=false, but {place} already contains a run: choose another out=FOLDER, or resume it"
+        raise ConfigError(text, code="run-folder-used", run=place)
     try:
         before, now = load_saved(known).trained_settings(), config.trained_settings()
     except ConfigError as error:
-        text = f"{run_dir} holds a run whose config cannot be read ({error}): delete it, or choose another out=FOLDER"
-        raise ConfigError(text, code="run-config-not-read", run=str(run_dir)) from None
-    # All values, not the hash: it also finds a default that a newer version has changed.
+        text = f"{place} holds a run whose config cannot be read ({error}): delete it, or choose another out=FOLDER"
+        raise ConfigError(text, code="run-config-not-read", run=place) from None
+    # Compare all values instead of the hash: this also finds a default that a newer version has changed.
     changes = ", ".join(differences(before, now))
     if changes and not _packed_alone(before, now):
-        text = f"{run_dir} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
-        raise ConfigError(text, code="run-settings-changed", run=str(run_dir), changes=changes)
+        text = f"{place} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
+        raise ConfigError(text, code="run-settings-changed", run=place, changes=changes)
     _refuse_other_parts(run_dir, parts or {})
 
 
-def _refuse_foreign_files(run_dir: Path) -> None:
-    """Raise ConfigError for a folder without a run that holds a file which the run would replace."""
+def _refuse_foreign_files(run_dir: Path, place: str) -> None:
+    """Raise ConfigError if a folder that is not a run folder holds a file that the run would replace.
+
+    ``place``: its name in the message, which differs from ``run_dir`` for a copy of a bucket.
+    """
     known = run_dir / "config.yaml"
     readable = known.is_file() and os.access(known, os.R_OK)
-    # A start that was killed leaves the config alone.
+    # A run that was killed at its start may have left only its config.
     is_run = (run_dir / JOURNAL).is_file() or (readable and known.read_bytes().startswith(RUN_HEADER.encode()))
     found = [] if is_run else [name for name in _WRITTEN if os.path.lexists(run_dir / name)]
     if found:
         names = ", ".join(found)
-        text = f"{run_dir} is not a run folder, and the run would replace {names} there: choose another out=FOLDER"
-        raise ConfigError(text, code="folder-not-a-run", folder=str(run_dir), found=found)
+        text = f"{place} is not a run folder, and the run would replace {names} there: choose another out=FOLDER"
+        raise ConfigError(text, code="folder-not-a-run", folder=place, found=found)
 
 
 def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
@@ -79,12 +82,12 @@ def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
             )  # fmt: skip
 
 
-# Settings that say where and how samples are stored: same_data.py looks at the samples themselves.
+# Settings for where and how samples are stored. same_data.py compares the samples themselves.
 _STORED = {"layout", "images", "masks", "index", "classes", "label_map", "split_by"}
 
 
 def _packed_alone(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether two runs differ in nothing but that one reads files, and the other shards."""
+    """Whether the only difference between two runs is that one reads files and the other one shards."""
     before, after = (
         {**settings, "data": {k: v for k, v in settings["data"].items() if k not in _STORED}} for settings in (old, new)
     )
@@ -93,14 +96,14 @@ def _packed_alone(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def other_layout(config: Config) -> str:
-    """The data.layout that the run in ``config.run_dir`` had, where it is another one; else ""."""
+    """The data.layout of the run in ``config.run_dir`` if it differs from that of ``config``, else ""."""
     known = config.run_dir / "config.yaml"
     layout = load_saved(known).data.layout if known.is_file() else config.data.layout
     return layout if layout != config.data.layout else ""
 
 
 def make_run_dir(config: Config) -> None:
-    """Make ``config.run_dir``. Raises ConfigError where that cannot be."""
+    """Make ``config.run_dir``. Raises ConfigError if that fails."""
     run_dir = config.run_dir
     try:
         (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -114,7 +117,7 @@ def _not_writable(run_dir: Path, reason: str | None) -> ConfigError:
 
 
 def prepare_run_dir(config: Config, labels: LabelSpace, parts: dict[str, str]) -> None:
-    """Write the run's config, labels and names of own parts into its folder. Raises CheckpointError."""
+    """Write the run's config, labels and names of the user's parts into its folder. Raises CheckpointError."""
     run_dir = config.run_dir
     for name in ("best.json", "config.yaml", "labels.json", "images-*.csv"):
         for partial in run_dir.glob(f".{name}.*.part"):  # left by a run that was killed while it wrote
@@ -138,7 +141,7 @@ def keep_names(config: Config, splits: dict[str, Dataset]) -> None:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], here: str = "here", prefix: str = "") -> list[str]:
-    """``optim.lr: 0.1 there, 0.2 here`` for each setting that differs; ``here``: the words for the second value."""
+    """``optim.lr: 0.1 there, 0.2 here`` for each setting that differs; ``here``: the words after the second value."""
     lines: list[str] = []
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)

@@ -2,9 +2,9 @@
 
 Each checkpoint holds a record of both splits: the names of the samples in their order, the classes, the sizes of the
 files, and a checksum of each mask's labels where data.check has read them. Names are those of samples, without folder
-and ending, so that neither a moved data.root nor packing into shards changes them. With data.check=off the sizes of up
-to LOOKED_AT files are looked at. Pixels are not compared: an image that was replaced by another one of the same size in
-bytes is not noticed.
+and ending, so that neither a moved data.root nor packing into shards changes them. With data.check=off only the sizes
+of up to LOOKED_AT files are compared. Pixels are not compared: if an image was replaced by another one of the same size
+in bytes, this is not noticed.
 
 To name the files that differ, ``data/train.tsv.gz`` and ``data/val.tsv.gz`` in the run folder list all samples: name,
 bytes of image and mask, checksum of the mask's labels.
@@ -34,7 +34,7 @@ from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import CheckpointError, DataError, some_of
 from segtrain.files import write_atomically
 
-LOOKED_AT = 1024
+LOOKED_AT = 1024  # The sizes of up to this many files of a split are read, if not those of all.
 BLOCK = 4096  # samples that are read from the index at once
 DAMAGED = (OSError, EOFError, ValueError, zlib.error)  # raised by ``read_list`` for a missing or damaged list
 _SHOWN = 3  # names of each kind in one error
@@ -46,20 +46,20 @@ SampleRow = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class SplitRecord:
-    """The record of a split in a checkpoint: digests, "" where the files were not looked at."""
+    """The record of a split in a checkpoint. Most fields are digests, "" if the files were not read."""
 
     split: str
     images: int
     names: str
     classes: str  # their names, and the ignored id
     mapping: str  # from stored ids or colors to classes
-    image_some: str  # sizes in bytes, of up to LOOKED_AT files
+    image_some: str  # sizes in bytes of up to LOOKED_AT files
     mask_some: str
     image_sizes: str  # of all files
     mask_sizes: str
-    masks: str  # labels, by the checksum of each mask
-    packed: str = ""  # of shards: fingerprint of the files that they were made of, without a change of any pixel
-    files: str = ""  # of files: the fingerprint that a pack of them names
+    masks: str  # checksums of the labels of all masks
+    packed: str = ""  # fingerprint of the original files, if this split is shards packed without changing a pixel
+    files: str = ""  # fingerprint of the files, if this split is files; shards packed from them store it
 
     @classmethod
     def read(cls, saved: Any, role: str) -> SplitRecord | None:
@@ -73,7 +73,10 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class Split:
-    """A split, with what is known of each sample: int64 (n, 2) bytes, -1 unknown; uint32 (n,) or none."""
+    """A split, with the known facts about each sample.
+
+    ``sizes``: int64 (n, 2), the bytes of image and mask, -1 if unknown. ``mask_crc``: uint32 (n,), or empty.
+    """
 
     dataset: Dataset
     sizes: np.ndarray
@@ -85,7 +88,7 @@ class Split:
 
 
 def names_of(dataset: Dataset) -> Iterator[str]:
-    """Names of the samples in their order; an index of shards keeps them."""
+    """Names of the samples in their order. For shards, they come from the index."""
     entries, root = dataset.entries, dataset.root
     for begin in range(0, len(dataset), BLOCK):
         after = min(begin + BLOCK, len(dataset))
@@ -105,7 +108,10 @@ def rows_of(dataset: Dataset, sizes: np.ndarray, mask_crc: np.ndarray | None = N
 
 
 def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
-    """``dataset`` without the samples that are left out; ``report`` of it, or of the whole split. Raises DataError."""
+    """The facts and the record of ``dataset``, from which left-out samples are already removed. Raises DataError.
+
+    ``report``: the audit of ``dataset``, or of the whole split.
+    """
     base, keep = (dataset.base, dataset.keep) if isinstance(dataset, Subset) else (dataset, None)
     mask_crc = np.zeros(0, np.uint32)
     if report is not None:
@@ -180,17 +186,17 @@ def differences(then: SplitRecord, now: SplitRecord) -> list[str]:
 
 
 def _differ(then: SplitRecord, now: SplitRecord, *keys: str) -> bool:
-    """By the first digest that both have."""
+    """Whether two records differ, by the first digest of ``keys`` that both have."""
     known = [(getattr(then, key), getattr(now, key)) for key in keys]
     return next((a != b for a, b in known if a and b), False)
 
 
 def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = "") -> tuple[list[str], list[str]]:
-    """Compare "data" of a checkpoint with the splits as they are: (remarks, accepted differences).
+    """Compare the splits with ``saved``, the entry "data" of a checkpoint. Returns remarks and accepted differences.
 
-    ``layout``: what data.layout was before, if it was another one; then the samples must be known to be the same.
-
-    Raises DataError that names files where they differ, unless checkpoint.data_changed=accept.
+    ``layout``: the earlier data.layout if it differs from the current one, else "". If it differs, a checkpoint without
+    a record counts as a difference. Raises DataError that names the files that differ, unless
+    checkpoint.data_changed=accept.
     """
     changed: list[str] = []
     unknown = False
@@ -225,7 +231,7 @@ def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = ""
 
 
 def _named(run_dir: Path, role: str, split: Split) -> str:
-    """How many samples were added, removed and changed, with the first names of each; "" where none was."""
+    """How many samples were added, removed and changed, with the first names of each; "" if there are none."""
     path = list_file(run_dir, role)
     try:
         known = {name: numbers for name, *numbers in read_list(path)}
@@ -247,7 +253,7 @@ def _named(run_dir: Path, role: str, split: Split) -> str:
 
 
 def as_saved(splits: dict[str, Split], saved: Any) -> dict[str, Any]:
-    """Records for the next checkpoints; what was not looked at now comes from those before, if nothing differs."""
+    """Records for the next checkpoints. If nothing differs, digests that are unknown now come from the saved record."""
     records = {}
     for role, split in splits.items():
         then, now = SplitRecord.read(saved, role), asdict(split.record)
@@ -260,16 +266,16 @@ def list_file(run_dir: Path, role: str) -> Path:
     return run_dir / "data" / f"{role}.tsv.gz"
 
 
-def keep_list(run_dir: Path, splits: dict[str, Split], anew: bool) -> None:
-    """Write the lists of samples into the run folder, those that are missing or ``anew``. Raises CheckpointError."""
+def keep_list(run_dir: Path, splits: dict[str, Split], rewrite: bool) -> None:
+    """Write the missing lists of samples into the run folder, or all of them if ``rewrite``. Raises CheckpointError."""
     for role, split in splits.items():
         path = list_file(run_dir, role)
-        if anew or not path.is_file():
+        if rewrite or not path.is_file():
             write_list(path, split.rows())
 
 
 def write_list(path: Path, rows: Iterable[SampleRow]) -> None:
-    """Raises CheckpointError."""
+    """Write a list of samples. Raises CheckpointError."""
     try:
         path.parent.mkdir(exist_ok=True)
     except OSError as error:

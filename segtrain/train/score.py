@@ -30,12 +30,14 @@ from segtrain.parallel.cluster import Cluster, discover
 from segtrain.parallel.strategy import start
 from segtrain.terminal import say
 from segtrain.train.faults import FILE, left_out
+from segtrain.train.parts import sharing_listings
 from segtrain.train.rundir import open_run
 from segtrain.train.same_data import DAMAGED, list_file, read_list, rows_of
 from segtrain.train.scored import extremes, open_folder, refuse_confusion, write_confusion, write_images
 
-_SHOWN = 5  # images by name
-_SURE = 3  # times as many samples as chance makes
+_SHOWN = 5  # worst images that are listed
+# A run counts as trained on these samples if there are more than _SURE x (1 + number by chance) matches.
+_SURE = 3
 # Settings that an evaluation reads.
 _READ = re.compile(
     r"name|parallel\..*|train\.(device|precision)|log\.pictures|eval\.(?!every$).*|data\.(root|layout|split|train_split|images|"
@@ -64,8 +66,8 @@ def evaluate(
     folder = [f"data.root={json.dumps(str(data))}"] if isinstance(data, (str, Path)) else []
     items = None if folder else data
     settings = [*folder, *overrides]
-    table, matrix = (Path(path) if path is not None else None for path in (images, confusion))
-    values = score(Path(run), settings, which, discover(), quiet, table, matrix, items=items, module=model)
+    image_file, matrix_file = (Path(path) if path is not None else None for path in (images, confusion))
+    values = score(Path(run), settings, which, discover(), quiet, image_file, matrix_file, items=items, module=model)
     return NamedScores.of(values, values["class_names"])
 
 
@@ -82,22 +84,22 @@ def score(
 ) -> dict[str, Any]:
     """Scores, protocol, and checkpoint as JSON values. Rank 0 prints a table unless ``quiet``, and writes files.
 
-    See ``evaluate``, whose arguments these are; ``items`` is its ``data`` where that is a dataset, ``module`` its
-    ``model``.
+    The arguments are those of ``evaluate``; ``items``: its ``data`` if that is a dataset, ``module``: its ``model``.
     """
     if confusion:
         refuse_confusion(confusion)
     _refuse_unread(overrides)
     model, trained, labels = load_run(run_dir, which, module)
     config = open_run(run_dir, overrides)
-    dataset = _dataset(run_dir, config, labels, items, overrides)
-    skipped = left_out(run_dir, dataset)
-    dataset = without(dataset, skipped)
-    if skipped and not quiet and not cluster.rank:
-        say(f"{len(skipped):,} faulty images of {dataset.split} are left out, as in the run: {run_dir / FILE}")
-    if images and not cluster.rank:
-        open_folder(images)
     with start(config.parallel, cluster, config.train.device) as strategy:
+        with sharing_listings(config.data, strategy):
+            dataset = _dataset(run_dir, config, labels, items, overrides)
+        skipped = left_out(run_dir, dataset)
+        dataset = without(dataset, skipped)
+        if skipped and not quiet and not cluster.rank:
+            say(f"{len(skipped):,} faulty images of {dataset.split} are left out, as in the run: {run_dir / FILE}")
+        if images and not cluster.rank:
+            open_folder(images)
         workers = worker_count(config.data.workers, cores(), cluster.local_world_size, strategy.device.type == "cpu")
         result = evaluation.evaluate(
             model.to(strategy.device),
@@ -149,7 +151,7 @@ def _write(
     confusion: Path | None,
     title: str,
 ) -> list[str]:
-    """Write what ``score`` was asked for. Returns a line about each folder and file."""
+    """Write the folder ``images`` and the file ``confusion``, if they are given. Returns a line about each of them."""
     lines = []
     if images:
         miou = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
@@ -161,7 +163,10 @@ def _write(
 
 
 def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, overrides: list[str]) -> Dataset:
-    """The split to score. Raises ConfigError where only Python has it, DataError where its classes differ."""
+    """The split to score. Raises ConfigError if the run used a dataset from Python, and none was passed.
+
+    Raises DataError if the number of classes differs.
+    """
     own = read_parts(run_dir).get("val_data", "")
     if items is not None:
         dataset = own_dataset(items, labels, config.data.split)
@@ -190,11 +195,12 @@ def _trained_on(run_dir: Path, dataset: Dataset, trained: Config) -> list[str]:
 
 
 def trained_on(run_dir: Path, dataset: Dataset, same_split: bool) -> int:
-    """Count the samples of ``dataset`` that the run was trained on, by names and file sizes; 0 where unknown.
+    """Count the samples of ``dataset`` that the run was trained on, by names and file sizes; 0 if that is unknown.
 
-    ``same_split``: ``dataset`` has the name of the split that was trained on; then it is enough that all samples of one
-    name have the same sizes. In another split names may be those of other images: there must be more such samples than
-    chance makes. Samples whose sizes the run has not looked at do not count. Raises DataError for a file that is gone.
+    ``same_split``: ``dataset`` has the name of the split that was trained on. If all samples with a common name then
+    have equal sizes, they all count. Otherwise, other images may have the same names, so there must be clearly more
+    matches than by chance. Samples whose sizes the run has not recorded do not count. Raises DataError for a missing
+    file.
     """
     mine = {name: (image, mask) for name, image, mask, _ in rows_of(dataset, dataset.stamps()[:, :, 0])}
     sizes: Counter[int] = Counter()
@@ -206,7 +212,7 @@ def trained_on(run_dir: Path, dataset: Dataset, same_split: bool) -> int:
             found += mine.get(name) == (image, mask)
     except DAMAGED:
         return 0
-    if not dataset.root or (same_split and found == named):  # what is drawn has no files, and names that say all
+    if not dataset.root or (same_split and found == named):  # generated samples have no files: names identify them
         return found
     by_chance = named * sum(count * count for count in sizes.values()) / max(1, sizes.total()) ** 2
     return found if found > _SURE * (1 + by_chance) else 0

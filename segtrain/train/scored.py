@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from segtrain.train.output import Output
     from segtrain.train.state import State
 
-MOST_CLASSES = 64  # whose confusion matrix goes into the journal: about 30 kB per line
+MOST_CLASSES = 64  # With more, the confusion matrix is not written to the journal: with 64, it has about 30 kB.
 
 
 def extremes(config: Config) -> int:
-    """How many of the worst, and of the best images are shown: together as many as of those that are spread evenly."""
+    """How many of the worst images, and how many of the best, are shown: half of ``log.pictures`` each, rounded up."""
     return (config.log.pictures + 1) // 2
 
 
@@ -45,7 +45,7 @@ def tell(output: Output, state: State, epoch: float, labels: LabelSpace, result:
         f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%{of_classes(scores.pixels)}  "
         f"pixel accuracy {100 * scores.accuracy:.2f}%  ({result.seconds:.1f} s, {result.protocol['line']})"
     )
-    values = {"val/miou": scores.miou, "val/accuracy": scores.accuracy}
+    values = {"val/miou": scores.miou, "val/accuracy": scores.accuracy, "val/seconds": result.seconds}
     output.trackers.scalars({**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step)
 
 
@@ -81,7 +81,7 @@ def write_sheets(folder: Path, result: Evaluation, labels: LabelSpace, title: st
 
 
 def open_folder(folder: Path) -> None:
-    """Make ``folder``. Raises DataError where that cannot be, or where nothing can be written into it."""
+    """Make ``folder``. Raises DataError if that fails, or if nothing can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -97,7 +97,7 @@ def _refuse_rights(option: str, folder: Path) -> None:
 
 
 def refuse_confusion(path: Path) -> None:
-    """Raises DataError where the confusion matrix could not be written to ``path``; nothing is written."""
+    """Raises DataError if the confusion matrix could not be written to ``path`` later; nothing is written."""
     reason = ""
     if path.suffix.lower() not in (".csv", ".json"):
         reason = "unknown file extension: name FILE.csv or FILE.json"
@@ -111,7 +111,7 @@ def refuse_confusion(path: Path) -> None:
 
 
 def write_confusion(path: Path, counts: list[list[int]], names: Sequence[str]) -> None:
-    """Pixels by true class (rows) and predicted class (columns), with the names of both."""
+    """Write the pixel counts by true class (rows) and predicted class (columns), with the class names."""
     if path.suffix.lower() == ".json":
         text = json.dumps({"rows": "truth", "columns": "prediction", "classes": list(names), "pixels": counts})
     else:
@@ -124,9 +124,9 @@ def write_confusion(path: Path, counts: list[list[int]], names: Sequence[str]) -
 
 
 def write_images(folder: Path, result: Evaluation, dataset: Any, title: str) -> list[str]:
-    """Of ``segtrain eval --images``: the table of all images, and pictures. Returns the names of the files."""
+    """Write the files of ``segtrain eval --images``: the table of all images, and pictures. Returns their names."""
     write_atomically(folder / "images.csv", image_table.as_csv(result.images.rows(dataset)), "--images DIR")
     drawn = write_sheets(folder, result, dataset.labels, title)
-    for name in {"worst", "best"} - set(drawn):  # of an earlier evaluation
+    for name in {"worst", "best"} - set(drawn):  # left by an earlier evaluation
         (folder / f"{name}.png").unlink(missing_ok=True)
     return ["images.csv", *(f"{name}.png" for name in drawn)]

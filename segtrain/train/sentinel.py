@@ -1,18 +1,21 @@
-"""Sentinel: checks that all ranks train one network, on every sample once per epoch, every log.sentinel steps.
+"""Sentinel: checks that all ranks have equal networks, and that together they use each sample once per epoch.
 
-Compared to the bit, after the update: every parameter, its moving average, and every buffer that all ranks must hold
-alike. Not compared is what may differ:
+It checks this every ``log.sentinel`` steps.
 
-- Running mean and variance of batch norm without parallel.sync_bn: each rank's are those of its own images until they
-are averaged for a score or a checkpoint (``mean_buffers``). Their number of batches is compared.
-- Parameters that fsdp has sharded: each rank holds another part, and no value is held twice, so there is nothing that
-could come apart. Buffers are whole there, and compared.
+After the update, every parameter, its moving average, and every buffer that must be equal on all ranks are compared bit
+by bit. These may differ, and are not compared:
 
-Hashes of the samples that all ranks took are added up and compared with those of the order (data/order.py) for these
-steps. No epoch of the order holds a sample twice, so none was seen twice or left out where the sums agree.
+- Running mean and variance of batch norm, unless parallel.sync_bn is on: each rank keeps the statistics of its own
+images until they are averaged for a score or a checkpoint (``mean_buffers``). num_batches_tracked is compared.
+- Parameters that fsdp has sharded: each value is on one rank only, so there is nothing to compare. Buffers are not
+sharded, and are compared.
 
-A check is one collective of (ranks + 3) int64; other steps only keep their ids. All ranks read the same sums, so they
-find the same fault, and make the same collectives to name it.
+The hashes of the samples that all ranks used are summed. A second sum is over the samples that should have been used,
+which the sampling order (data/order.py) gives for these steps. In this order, an epoch has each sample once. So if the
+sums agree, no sample was used twice or left out.
+
+A check is one collective of (ranks + 3) int64. In all other steps, a rank only notes the ids of its samples. All ranks
+read the same sums, so they find the same fault, and run the same collectives to describe it.
 """
 
 from __future__ import annotations
@@ -49,8 +52,8 @@ class Sentinel:
         self._config, self._plan, self._strategy = config, plan, strategy
         self._learner, self._dataset = learner, dataset
         self._every = config.log.sentinel
-        self._first = first  # of the steps whose samples were not looked at yet
-        self._taken: list[tuple[np.ndarray, np.ndarray]] = []  # epochs and ids of each micro-batch since
+        self._first = first  # the first step whose samples were not checked yet, counted from 0
+        self._taken: list[tuple[np.ndarray, np.ndarray]] = []  # epochs and ids of each micro-batch since that step
 
     def step(self, step: int, loaded: list[Batch], clock: Clock) -> None:
         """Call it after the update of ``step`` (counted from 1), which trained on ``loaded``."""
@@ -78,7 +81,7 @@ class Sentinel:
         self._first, self._taken = step, []
 
     def _samples_differ(self, taken: Sequence[np.ndarray], due: Sequence[np.ndarray], step: int) -> DataError:
-        """The error that says which samples came too often, or not at all, and from which ranks. A collective."""
+        """The error that says which samples came too often or not at all, and from which ranks. All ranks call this."""
         strategy = self._strategy
         n, first = len(self._dataset), int(due[0][0])
         size = (int(due[0][-1]) - first + 1) * n
@@ -106,7 +109,7 @@ class Sentinel:
 
 
 def alike(model: nn.Module, ema: Ema | None, strategy: Strategy) -> dict[str, Tensor]:
-    """Tensors by name that must be equal to the bit on all ranks (the first lines of this file name the others)."""
+    """Tensors, by name, that must have equal bits on all ranks (the start of this file lists the others)."""
     own: set[str] = set()
     if not strategy.settings.sync_bn:
         batch_norms = [prefix for prefix, module in model.named_modules() if isinstance(module, NormBase)]
@@ -118,9 +121,9 @@ def alike(model: nn.Module, ema: Ema | None, strategy: Strategy) -> dict[str, Te
 
 
 def _halves(epochs: np.ndarray, ids: np.ndarray) -> list[int]:
-    """Sum of a 64-bit hash of each (epoch, id), as two halves that add up over ranks, and the count."""
+    """A 64-bit hash of each (epoch, id), summed: the lower and the upper 32 bits of the sum, and the number of ids."""
     mixed = ids.astype(np.uint64) + epochs.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64's (Steele et al. 2014)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # of splitmix64, Steele et al. 2014
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     whole = int((mixed ^ (mixed >> np.uint64(31))).sum(dtype=np.uint64))
     return [whole & LOW, whole >> 32, len(ids)]
@@ -131,14 +134,14 @@ def _whole(halves: Sequence[int]) -> tuple[int, int]:
 
 
 def _weights_differ(tensors: dict[str, Tensor], strategy: Strategy, step: int) -> SegtrainError:
-    """The error that names the first tensor that differs, on which rank, and by how much. A collective."""
+    """The error that names the first tensor that differs, on which rank, and by how much. All ranks must call this."""
     device = strategy.device
     each = torch.stack([digest([value], device) for value in tensors.values()])
     columns = list(zip(*table(strategy, each).tolist()))
     differing = [k for k, column in enumerate(columns) if len(set(column)) > 1]
     first = differing[0]
     column = columns[first]
-    usual = max(column, key=column.count)  # of as many: that of the first rank
+    usual = max(column, key=column.count)  # if several are equally frequent, that of the lowest rank
     outliers, model = [rank for rank, value in enumerate(column) if value != usual], column.index(usual)
     name, value = list(tensors.items())[first]
     bits = words(value).clone() if strategy.rank == model else torch.zeros_like(words(value))

@@ -1,19 +1,24 @@
-"""A rank's share of a run, opened in the order in which a mistake costs least, and how it is saved and scored."""
+"""One rank's part of a run: how it is opened, with the cheapest checks first, how it is saved, and how it is scored."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from torch import nn
 
+from segtrain.bucket.tally import OF_PROCESS, Requests
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset
+from segtrain.data.helpers.engine import Engine
 from segtrain.data.index.subset import without
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.evaluate.evaluation import evaluate
 from segtrain.models import build_model
+from segtrain.observe.journal import say_on_stderr
 from segtrain.parallel.model import whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import scored
@@ -21,10 +26,10 @@ from segtrain.train.agree import agree_on_config, check_same_files
 from segtrain.train.learner import Learner, build_learner, build_network, learner_state, mean_buffers, set_numerics
 from segtrain.train.lock import RunLock
 from segtrain.train.output import Output, announce, decoder
-from segtrain.train.parts import Parts, open_data, refuse_conflicts
+from segtrain.train.parts import Parts, open_data, refuse_conflicts, sharing_listings
 from segtrain.train.plan import Plan, make_plan
 from segtrain.train.prepare import Prepared, prepare, refused, restored
-from segtrain.train.state import State, Stopwatch, all_finite, averaged_weights, not_finite, on_rank_0
+from segtrain.train.state import State, Stopwatch, all_finite, averaged_weights, not_finite, on_every_rank, on_rank_0
 from segtrain.train.writer import CheckpointWriter
 
 
@@ -44,10 +49,12 @@ class Session:
     pool: WorkerPool  # makes the samples of training and of evaluation
     lock: RunLock  # held by rank 0 alone
     writer: CheckpointWriter | None  # rank 0 alone
-    data: dict[str, Any]  # which samples this is, for the checkpoints: see same_data.py
+    data: dict[str, Any]  # record of the samples, for the checkpoints: see same_data.py
+    # Returns the requests to buckets since its last call, for the journal.
+    requests: Callable[[], Requests] = field(default_factory=OF_PROCESS.counter)
 
     def save(self, reason: str) -> None:
-        """Write a checkpoint of the current step. A collective. Nothing that is not finite reaches the disk."""
+        """Write a checkpoint of the current step. A collective. Raises ConfigError if a weight is not finite."""
         begin, strategy = time.perf_counter(), self.strategy
         if not all_finite(self.learner.parameters, strategy):
             raise not_finite(self.state.step, "a weight", self.config)
@@ -67,7 +74,10 @@ class Session:
         self.output.journal.write("checkpoint", step=self.state.step, file=path.name, reason=reason, seconds=seconds)
 
     def score(self) -> float:
-        """mIoU on the validation split, of the moving average if there is one. A collective."""
+        """Score the weights, or their moving average if there is one, on the validation split. A collective.
+
+        Writes the scores, and returns the mIoU.
+        """
         config, strategy, learner, state = self.config, self.strategy, self.learner, self.state
         last = state.step >= self.plan.steps
         with self.watch.paused(state):
@@ -94,7 +104,10 @@ class Session:
         return float(result.scores.miou)
 
     def _whole_model(self) -> nn.Module:
-        """The network to score. A sharded one is gathered: its forward is a collective, and ranks score unequally."""
+        """The network to score. A sharded one is gathered, because ranks may score unequal numbers of images.
+
+        The forward pass of a sharded network is a collective, which all ranks must call equally often.
+        """
         plain = self.learner.plain
         if self.strategy.name != "fsdp":
             return plain
@@ -105,21 +118,24 @@ class Session:
 
 
 def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts | None = None) -> Session:
-    """Open a run: settings first, then file names, the network, every label, and the run folder last.
+    """Open a run: check the settings, then file names, the network, and every label, and write the run folder last.
 
-    So a mistake costs and leaves little. Rank 0 takes ``lock`` before it changes anything in the run folder. A
-    collective.
+    In this order, a mistake costs little time, and leaves few files. Rank 0 takes ``lock`` before it changes anything
+    in the run folder. A collective.
     """
     parts = parts or Parts()
     agree_on_config(config, strategy)
     refuse_conflicts(config, parts)
     set_numerics(config, strategy.device)
-    train, val = open_data(config, parts)
+    engine = _engine(config, strategy)
+    with sharing_listings(config.data, strategy):
+        train, val = open_data(config, parts)
     check_same_files({"train": train, "val": val}, config, strategy)
     cluster, on_gpu, labels = strategy.cluster, strategy.device.type == "cuda", train.labels
     make_plan(config, len(train), cluster, on_gpu)
     names = parts.names()
     locked = on_rank_0(strategy, lambda: refused(config, train, names, lock, cluster.local_world_size))
+    on_every_rank(strategy, lambda: lock.follow(locked["run"]))
     network, initial = build_network(config, parts, labels, strategy, locked["resumes"])
 
     found = Prepared()
@@ -127,7 +143,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     dataset, validation = (
         without(split, prepared["skipped"][role]) for role, split in (("train", train), ("val", val))
     )
-    plan = make_plan(config, len(dataset), cluster, on_gpu)  # of the samples that stay
+    plan = make_plan(config, len(dataset), cluster, on_gpu)  # now without the samples that are left out
     learner = build_learner(config, parts, network, labels, prepared["weights"], strategy)
     state, saved, remarks = restored(config, learner, strategy, found, locked["resumes"])
     if config.train.compile:
@@ -138,7 +154,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
         splits={"train": train, "val": val}, counts=(len(dataset), len(validation)), initial=initial, prepared=prepared,
         remarks=[*locked["remarks"], *(initial.lines() if initial else []), *prepared["remarks"], *remarks],
     )  # fmt: skip
-    pool = WorkerPool(plan.worker_count.start, plan.worker_kind)
+    pool = _pool(config, strategy, plan, output, engine)
     writer = None
     if strategy.rank == 0:
         folder, settings = config.run_dir / "checkpoints", config.checkpoint
@@ -147,3 +163,26 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     return Session(
         config, strategy, plan, dataset, validation, learner, state, watch, output, pool, lock, writer, prepared["data"]
     )
+
+
+def _engine(config: Config, strategy: Strategy) -> Engine | None:
+    """What places helpers for this rank; None without helpers. A collective."""
+    found: list[Engine | None] = []
+    if config.data.helpers != "none":
+        from segtrain.data.helpers.cluster import engine_of
+
+        join = partial(engine_of, config.data, strategy.rank, strategy.world_size)
+        on_every_rank(strategy, lambda: found.append(join()))
+    return found[0] if found else None
+
+
+def _pool(config: Config, strategy: Strategy, plan: Plan, output: Output, engine: Engine | None) -> WorkerPool:
+    """The workers of this rank, with helpers if there is an engine."""
+    workers = plan.worker_count.start, plan.worker_kind
+    if engine is None:
+        return WorkerPool(*workers)
+    from segtrain.data.helpers.pool import HelpedPool
+
+    say = output.screen.say if strategy.rank == 0 else lambda text: say_on_stderr(f"rank {strategy.rank}: {text}")
+    note = partial(output.journal.write, "helpers")
+    return HelpedPool(*workers, engine, limit_s=config.data.helper_timeout_s, say=say, note=note)

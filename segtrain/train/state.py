@@ -1,4 +1,4 @@
-"""The small state of a run, its stopwatch, its signals, and the weights that an evaluation borrows."""
+"""State of a run besides its weights, a stopwatch, signal handlers, and averaged weights for an evaluation."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from segtrain import stopping
 from segtrain.config import Config
 from segtrain.errors import CheckpointError, ConfigError, SegtrainError
 from segtrain.models.weights import fill
 from segtrain.optim import Ema
+from segtrain.parallel.collective import broadcast_json, table
 from segtrain.parallel.strategy import Strategy
 
 
 @dataclass
 class State:
-    """The part of a checkpoint beside the weights. Order and randomness are functions of the step."""
+    """The small values of a checkpoint. The order of samples and the random numbers are functions of ``step``."""
 
     step: int = 0
     best_miou: float = -1.0
-    best_step: int = 0  # of best_miou; 0: nothing was scored
-    cpu_s: float = 0.0  # process time of all ranks while training, evaluation left out
-    wall_s: float = 0.0  # likewise
+    best_step: int = 0  # the step of best_miou; 0: nothing was scored
+    cpu_s: float = 0.0  # CPU time of all ranks and their workers while training, without evaluation
+    wall_s: float = 0.0  # wall time while training, without evaluation
     scores: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -61,7 +63,7 @@ class State:
 class Stopwatch:
     """Wall and CPU time of the training alone: paused during evaluation. CPU seconds are summed over ranks.
 
-    The CPU time of a process counts from its start, imports included. ``workers_cpu_s``: that of worker processes.
+    The CPU time of a process counts from its start, imports included. ``workers_cpu_s`` returns the workers' CPU time.
     """
 
     def __init__(self, strategy: Strategy, workers_cpu_s: Callable[[], float]) -> None:
@@ -88,23 +90,29 @@ class Stopwatch:
 
 @contextlib.contextmanager
 def stop_signals(earlier: list[int] | None = None) -> Iterator[list[int]]:
-    """SIGTERM, SIGINT and SIGUSR1 append to the yielded list (or ``earlier``); a second SIGINT interrupts at once."""
+    """Yield a list (``earlier``, if given) to which each SIGTERM, SIGINT and SIGUSR1 is appended.
+
+    A second SIGINT raises KeyboardInterrupt at once.
+    """
     received: list[int] = [] if earlier is None else earlier
     if threading.current_thread() is not threading.main_thread():
-        yield received  # only the main thread may install handlers: a caller that uses threads stops by itself
+        yield received  # Only the main thread can install handlers. In another thread, the caller handles signals.
         return
 
     def remember(number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and signal.SIGINT in received:
             raise KeyboardInterrupt
         received.append(number)
+        stopping.requested.set()
 
     before = {number: signal.signal(number, remember) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     try:
         yield received
     finally:
+        stopping.requested.clear()
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # None: a handler that was not installed from Python, which cannot be installed again from here.
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def on_rank_0(strategy: Strategy, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -116,18 +124,42 @@ def on_rank_0(strategy: Strategy, work: Callable[[], dict[str, Any]]) -> dict[st
             with strategy.at_work():
                 outcome = {"result": work()}
         except SegtrainError as error:
-            failure = error
-            values = json.loads(json.dumps(error.values, default=str))
-            outcome = {"error": str(error), "code": error.code, "values": values}
+            failure, outcome = error, {"error": _sent(error)}
     outcome = strategy.broadcast_object(outcome)
     if "error" in outcome:
-        raise failure or SegtrainError(outcome["error"], code=outcome["code"], **outcome["values"])
+        raise failure or _received(outcome["error"])
     return dict(outcome["result"])
+
+
+def on_every_rank(strategy: Strategy, work: Callable[[], None]) -> None:
+    """Run ``work`` on every rank; all of them raise the error of the first rank where it fails. A collective."""
+    failure: SegtrainError | None = None
+    try:
+        work()
+    except SegtrainError as error:
+        failure = error
+    failed = table(strategy, torch.tensor([failure is not None], dtype=torch.int64, device=strategy.device)).flatten()
+    if not failed.any():
+        return
+    sent = broadcast_json(strategy, failed.tolist().index(1), failure and _sent(failure))
+    raise failure or _received(sent)
+
+
+def _sent(error: SegtrainError) -> dict[str, Any]:
+    """An error as JSON values, for the other ranks."""
+    values = json.loads(json.dumps(error.values, default=str))
+    return {"text": str(error), "code": error.code, "exit_code": error.exit_code, "values": values}
+
+
+def _received(sent: Mapping[str, Any]) -> SegtrainError:
+    error = SegtrainError(sent["text"], code=sent["code"], **sent["values"])
+    error.exit_code = sent["exit_code"]
+    return error
 
 
 @contextlib.contextmanager
 def averaged_weights(model: nn.Module, ema: Ema | None) -> Iterator[None]:
-    """The moving average in the place of the weights, for as long as the context lasts."""
+    """Replace the weights by their moving average, if there is one, while the context lasts."""
     if ema is None:
         yield
         return

@@ -36,8 +36,8 @@ class Precision:
 
     device: str
     dtype: torch.dtype | None = None
-    full_logits: bool = False  # upsample those of the whole micro-batch at once
-    loss_stride: int = 1  # every n-th pixel in each direction
+    full_logits: bool = False  # upsample the logits of the whole micro-batch at once, not image by image
+    loss_stride: int = 1  # the loss reads every n-th pixel in each direction
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         return torch.autocast(self.device, self.dtype) if self.dtype else contextlib.nullcontext()  # type: ignore[return-value]
@@ -58,9 +58,9 @@ def gradients(
 ) -> tuple[Tensor, Tensor]:
     """Add the gradient of the global batch's loss to ``.grad``; return (this rank's share of the loss, votes).
 
-    Shares add up over ranks and micro-batches to: sum over terms of weight * sum / count, both over the *global* batch.
-    ``votes`` (float64, any length) rides along in the one collective that sums the totals; it comes back summed.
-    Every rank makes that collective, whatever its batch holds, and then DDP's own.
+    The shares of all ranks add up to the loss. Each term of the loss is weight * sum / count, where sum and count are
+    those of the *global* batch. ``votes`` (float64, any length) is summed over ranks in the same collective as the
+    totals that the loss needs. Every rank takes part in it, whatever its batch holds, and then in DDP's own.
     """
     micros, upsample = _thinned(micros, unwrapped(model).upsample, precision.loss_stride, seed)  # type: ignore[arg-type]
     totals: list[Tensor] | None = None
@@ -91,7 +91,7 @@ def gradients(
             with clock("backward"):
                 scaled: Tensor = loss * (strategy.gradient_scale * loss_scale)  # type: ignore[assignment]
                 if strategy.world_size > 1:
-                    # What backward takes after this rank's last gradient is the phase gradient_sync.
+                    # The time of backward after this rank's last gradient counts as the phase gradient_sync.
                     after_own_gradients(scaled, lambda: clock.turn("gradient_sync"))
                 scaled.backward()
         share += loss.detach()  # type: ignore[union-attr]
@@ -107,9 +107,10 @@ def _label_totals(criterion: Criterion, micros: list[Micro]) -> Tensor:
 
 
 def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) -> tuple[list[Micro], Upsample]:
-    """Masks at every ``stride``-th pixel, from a corner drawn per step (the same on all ranks), and logits to match.
+    """Micro-batches with masks at every ``stride``-th pixel, and an ``upsample`` that gives the logits of these pixels.
 
-    Over the steps every pixel counts alike: the gradient is right on average, at a fraction of the loss's cost.
+    The first pixel is drawn at random for each step, and is the same on all ranks. Over many steps, every pixel counts
+    equally, so the gradient is right on average, at a fraction of the loss's cost.
     """
     if stride == 1:
         return micros, upsample
@@ -124,15 +125,16 @@ def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) ->
     return [Micro(m.images, m.masks[:, top::stride, left::stride]) for m in micros], thinned
 
 
-# Kept for a model as long as it lives: upsample is its bound method.
+# Cached for each model until it is deleted. ``upsample`` is a bound method of the model.
 _INTERPOLATIONS: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Tensor, Tensor]]] = weakref.WeakKeyDictionary()
 
 
 @torch.no_grad()
 def _interpolation(upsample: Upsample, low: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """(H, h) and (w, W) with ``upsample(low, (H, W)) == rows @ low @ columns``: bilinear interpolation is separable.
+    """Matrices ``rows`` (H, h) and ``columns`` (w, W) with ``upsample(low, (H, W)) == rows @ low @ columns``.
 
-    So the pixels that are wanted are computed, and no others.
+    They exist because bilinear interpolation is separable. With some of their rows and columns, only the wanted pixels
+    are computed.
     """
     kept = _INTERPOLATIONS.setdefault(getattr(upsample, "__self__", upsample), {})
     key = (low.shape[-2:], size, low.dtype, low.device)
@@ -171,7 +173,10 @@ def _totals_by_extra_forward(
     votes: Tensor,
     clock: Clock,
 ) -> tuple[list[Tensor], Tensor]:
-    """Totals of Dice, OHEM, ... over all micro-batches: one forward pass more, without gradient, same dropout."""
+    """Totals of Dice, OHEM, ... over all micro-batches, from an extra forward pass without gradient.
+
+    It draws the same dropout as the pass with gradient.
+    """
     sums: list[Tensor] = []
     with torch.no_grad(), running_statistics_kept(model):
         for index, micro in enumerate(micros):
@@ -185,7 +190,7 @@ def _totals_by_extra_forward(
 
 @contextlib.contextmanager
 def running_statistics_kept(model: nn.Module) -> Iterator[None]:
-    """The extra forward pass must not move batch norm's running mean and variance a second time."""
+    """Keep batch norm's running statistics unchanged by the forward passes in this context."""
     batch_norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.track_running_stats]
     before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in batch_norms]  # type: ignore[union-attr]
     try:
@@ -199,11 +204,12 @@ def running_statistics_kept(model: nn.Module) -> Iterator[None]:
 
 
 class Votes:
-    """A few numbers of each rank that travel in the one collective of a step (``step.gradients``) and come back summed.
+    """A few numbers of each rank that are summed over ranks in the one collective of a step (``step.gradients``).
 
     On the CPU the sums of a step are read before the next one. On a GPU they are read two steps late, from page-locked
-    memory: by then they have arrived, unless the host is two steps ahead. The delay is the same on all ranks: NCCL and
-    SMDDP mean a GPU on each, and gloo, whose sums a host waits for anyway, may mix devices.
+    memory: by then they have arrived, unless the host is two steps ahead. The delay must be the same on all ranks. With
+    NCCL and SMDDP this holds, because every rank has a GPU. With gloo, some ranks may have no GPU, so all ranks read
+    the sums before the next step. This costs no time, because the host waits for gloo's sums anyway.
     """
 
     def __init__(self, strategy: Strategy) -> None:

@@ -34,12 +34,12 @@ class _ErrorKeepingFile:
 class CheckpointWriter:
     """Saves state as ``folder/step-00000123.pt``; with ``background``, in a thread while training goes on.
 
-    The state in a checkpoint names the best one so far (``best_step``, ``best_miou``). After a checkpoint got its name,
-    best.json is written, and only then are older files removed. If the process is killed in between, no checkpoint
-    that is needed is lost, and ``mend_best`` repairs best.json.
+    The state in a checkpoint names the best one so far (``best_step``, ``best_miou``). When a checkpoint has its final
+    name, best.json is written, and only then are older files removed. If the process is killed in between, no
+    checkpoint that is needed is lost, and ``mend_best`` repairs best.json.
 
-    Rank 0 alone owns one. A failed write raises CheckpointError at the next call; the torn file is removed. ``guard``
-    is called before a file gets its name, and raises where this process must not write any more.
+    Only rank 0 has a writer. A failed write raises CheckpointError at the next call; the torn file is removed.
+    ``guard`` is called before a file gets its name, and raises an error if this process must not write any more.
     """
 
     def __init__(self, folder: Path, keep: int, background: bool, guard: Callable[[], None] = lambda: None) -> None:
@@ -51,7 +51,10 @@ class CheckpointWriter:
             torn.unlink(missing_ok=True)
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
-        """Returns the path. ``state`` must hold CPU tensors that do not change until the write has ended."""
+        """Write a checkpoint, or begin to write it with ``background``. Returns its path.
+
+        ``state`` must hold CPU tensors that do not change until the write has ended.
+        """
         self.wait()
         path = self.folder / f"step-{step:08d}{SUFFIX}"
         if self.background:
@@ -80,7 +83,7 @@ class CheckpointWriter:
             self._prune(best)
         except SegtrainError as error:
             self._error = error
-        # Kept, because an error in a thread would be lost. torch raises a RuntimeError when the disk is full.
+        # The error is kept for ``wait``: in a thread it would be lost. On a full disk, torch raises a RuntimeError.
         except Exception as error:
             cause = file.error if file and file.error else error
             reason = (cause.strerror if isinstance(cause, OSError) else "") or str(cause) or type(cause).__name__
@@ -103,11 +106,12 @@ class CheckpointWriter:
                         text, code="checkpoint-not-removed", file=str(path), reason=error.strerror
                     ) from None
 
-    def settle(self) -> None:
-        """Wait until the write has ended; an error of it is kept for ``wait``."""
+    def settle(self) -> SegtrainError | None:
+        """Wait until the write has ended. Returns its error, which is also kept for ``wait``."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        return self._error
 
     def wait(self) -> None:
         """Wait until the write has ended. Raises CheckpointError if it failed."""
@@ -119,7 +123,7 @@ class CheckpointWriter:
 
 def _sync_folder(folder: Path) -> None:
     """Flush the folder to the disk, and with it the rename."""
-    # Some network file systems know no fsync of a folder, and it may not be readable; the rename is still atomic.
+    # Some network file systems have no fsync for folders, or the folder is not readable. The rename is still atomic.
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,5 +1,5 @@
-// Can any bytes and any geometry make the making of a sample read or write where it must not? The first 24 bytes are the geometry and
-// what is fed as what, the others the file, which serves as image and as mask.
+// Fuzz target of the functions that Python calls. The first 24 bytes of an input choose the geometry and the options,
+// and the rest is the file, which is both image and mask.
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -12,7 +12,8 @@ using namespace segtrain;
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     constexpr size_t kChoices = 24;
     if (size < kChoices) return 0;
-    std::vector<uint8_t> file(data + kChoices, data + size);  // exactly as large as it is, so that a read beyond it is seen
+    // A copy of exactly its size, so that the sanitizer finds a read beyond it.
+    std::vector<uint8_t> file(data + kChoices, data + size);
     auto number = [&](int place, int modulus) { return int(data[place] | data[place + 1] << 8) % modulus; };
     char message[kMessage] = "";
     StStored stored{};
@@ -47,7 +48,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     request.lut = lut;
     request.known = known;
     if (data[0] & 2 && index) {
-        if (data[0] & 4) index[size_t(number(20, 1 << 16)) % size_t(index_size)] ^= data[22];  // a record that the disk has damaged
+        // Damage one byte, as a faulty disk would.
+        if (data[0] & 4) index[size_t(number(20, 1 << 16)) % size_t(index_size)] ^= data[22];
         request.index = index;
         request.index_size = index_size;
     }

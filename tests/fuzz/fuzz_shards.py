@@ -1,11 +1,11 @@
-"""Fuzzing of shards and indexes: the reader may fail only with its own error.
+"""Fuzz test of the reader of shards and indexes. The only exceptions it may raise are segtrain's own.
 
     python tests/fuzz/fuzz_shards.py --seconds 60 [--library /tmp/libsanitized.so] [--seed 0]
 
-Each round takes a small set of shards (of segtrain's or foreign, JPEG, PNG or arrays inside), harms the tar or the
-index, repairs the checksums so that the harm gets past them, and makes every sample and every whole picture. What comes
-out must be a sample or a DataError. A finding is kept in a folder, with the seed that makes it again. README.md says
-how to run it under sanitizers.
+Each round copies a small set of shards, written by segtrain or by other tools, with JPEG, PNG, or arrays. It damages
+the tar or the index, and usually repairs the checksums, so that the damage gets past them. Then it reads every sample
+and every whole picture. The result must be a sample or an error of segtrain. A set for which it is not is kept in a folder named
+after its seed, which reproduces it. README.md says how to run this under sanitizers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def pictures(count: int, size: tuple[int, int] = (40, 56)) -> list[tuple[np.ndar
 
 
 def foreign(folder: Path, image: str) -> None:
-    """A split as other tools write it: no index beside the tar."""
+    """Write a split like other tools do, without an index."""
     folder.mkdir(parents=True)
     with tarfile.open(folder / "train-000000.tar", "w") as out:
         for number, (picture, mask) in enumerate(pictures(4)):
@@ -80,7 +80,7 @@ def packed(folder: Path, image: str) -> None:
 
 
 def harmed(content: bytes, dice: random.Random) -> bytes:
-    """Some bytes changed, cut out, doubled, or the end taken off."""
+    """Change, move, or remove some bytes, or cut off the end."""
     body = bytearray(content)
     for _ in range(dice.randint(1, 6)):
         place, length = dice.randrange(len(body)), dice.choice((1, 1, 2, 4, 8, 64, 512))
@@ -100,7 +100,7 @@ def harmed(content: bytes, dice: random.Random) -> bytes:
 
 
 def with_sums(tar: bytes) -> bytes:
-    """Every block that looks like a header gets the checksum that it needs."""
+    """Repair the checksum of every block that looks like a tar header."""
     body = bytearray(tar)
     for at in range(0, len(body) - 511, 512):
         if body[at + 257 : at + 262] == b"ustar":
@@ -110,13 +110,13 @@ def with_sums(tar: bytes) -> bytes:
 
 
 def with_crc(index: bytes) -> bytes:
-    """The header of an index with the length and CRC that it has now."""
+    """Repair the CRC in the header of an index."""
     magic, length, _ = struct.unpack_from("<24sII", index) if len(index) >= 32 else (b"", 0, 0)
     return struct.pack("<24sII", magic, length, zlib.crc32(index[32 : 32 + length])) + index[32:] if magic else index
 
 
 def use(folder: Path) -> int:
-    """Everything that training and evaluation read of a split. Returns the number of samples that came out."""
+    """Read a split like training and evaluation do. Returns the number of successful reads."""
     data, made = Data(layout="shards", root=str(folder), classes=CLASSES, crop=CROP, workers=0), 0
     try:
         source = open_dataset(data, "train")
@@ -168,7 +168,7 @@ def main() -> int:
         if dice.random() < 0.8:
             content = with_crc(content) if victim.suffix == shard_index.ENDING else with_sums(content)
         victim.write_bytes(content)
-        if dice.random() < 0.5:  # the index believes the tar to be whole
+        if dice.random() < 0.5:  # give the tar the size that the index expects
             for index in target.glob(f"*{shard_index.ENDING}"):
                 for tar in target.rglob("*.tar"):
                     size = tar.stat().st_size
@@ -180,12 +180,12 @@ def main() -> int:
             found += 1
             traceback.print_exc()
             shutil.copytree(target, args.findings / f"seed-{seed}", dirs_exist_ok=True)
-        storage._mapped.cache_clear()  # maps of the folder that goes now
+        storage._mapped.cache_clear()  # close the memory maps of the folder before it is removed
         shutil.rmtree(target)
         shutil.rmtree(work / "cache", ignore_errors=True)
         rounds += 1
     print(
-        f"{rounds} rounds in {time.monotonic() - begin:.0f} s, {whole} readings went well, {found} findings in {args.findings}"
+        f"{rounds} rounds in {time.monotonic() - begin:.0f} s, {whole} successful reads, {found} findings in {args.findings}"
     )
     shutil.rmtree(work)
     return 1 if found else 0

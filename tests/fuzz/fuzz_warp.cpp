@@ -1,5 +1,8 @@
-// Can any geometry make the resampling read outside the part of the picture that it asked for, or write outside the crop? And do all
-// kinds of processors give the same bytes? The first 24 bytes choose; the others are the pixels, again and again.
+// Fuzz target of the resampling. The first 24 bytes of an input choose the geometry, and the rest repeats as the
+// pixels.
+//
+// It must not read outside the rectangle that it asked for, or write outside the crop. All vector instructions must
+// give the same bytes.
 #include <cstdlib>
 #include <vector>
 
@@ -34,7 +37,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     int first_unknown = 0;
     for (Simd simd : {Simd::plain, Simd::avx2, Simd::vbmi}) {
         if (simd > best_simd()) break;
-        std::vector<uint8_t> image(area * 3), mask(area);  // each exactly as large as it is, so that a step beyond it is seen
+        // Of exactly the crop's size, so that the sanitizer finds an access beyond it.
+        std::vector<uint8_t> image(area * 3), mask(area);
         int unknown = -1;
         try {
             Rect need = source_rect(geometry, reduced, true), ids = source_rect(geometry, geometry.size, false);

@@ -1,8 +1,8 @@
-"""Small files with which the fuzzing of the native decoders starts.
+"""Writer of the seeds: small files with which fuzzing of the native decoders starts.
 
     python tests/fuzz/make_corpus.py
 
-Writes tests/fuzz/corpus/{png,jpeg,sample}/. Each file is a few bytes of choices (see fuzz_*.cpp), then a picture.
+Writes tests/fuzz/corpus/{png,jpeg,sample}/. Each file is a few bytes that choose what is done (see fuzz_*.cpp), then a picture.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def pngs() -> dict[str, bytes]:
         files[f"color{color}-{bits}"] = write(picture(11, 13, color, bits), color, bits, MIXED, extra, piece=100)
     files["tables"] = write(picture(4, 5, 0, 8), 0, 8, 2, chunk(b"tRNS", b"\0\1") + chunk(b"tEXt", b"Title\0street"))
     files["stored"] = write(picture(9, 9, 2, 8), 2, 8, 1, level=0)
-    files["long"] = write(label_map(700, 150)[..., None], 0, 8, 4)  # long enough to be read in part
+    files["long"] = write(label_map(700, 150)[..., None], 0, 8, 4)  # large enough to be inflated in part
     files["strips-mask"] = png_strips.encode(label_map(40, 33), 8)
     files["strips-rgb"] = png_strips.encode(picture(20, 9, 2, 8).astype(np.uint8), 6)
     return files

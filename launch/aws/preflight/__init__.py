@@ -1,1 +1,1 @@
-"""Checks of a SageMaker job on the laptop: offline without an account, online by calls that only read."""
+"""Checks of a SageMaker job before it is sent: offline without an account, online through read-only calls to AWS."""

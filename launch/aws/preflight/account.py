@@ -1,4 +1,4 @@
-"""Checks of the account: the role is there and SageMaker may assume it, type and image exist, the quota suffices."""
+"""Checks of the account: the role exists and SageMaker may assume it, type and image exist, the quota suffices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from launch.aws.cloud import SERVICE
+from launch.aws.cloud import SERVICE, trusts
 from launch.aws.instances import INSTANCES, nearest
 from launch.aws.job import SageMakerJob
 from launch.aws.job_parts import Group
@@ -15,7 +15,8 @@ from launch.aws.preflight.levels import hours
 from launch.findings import Finding, error, note, warning
 
 IMAGE = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)(:(?P<tag>[^@]+))?"
+    r"(?P<account>\d{12})\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)"
+    r"(:(?P<tag>[^@]+))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
 )
 
 
@@ -27,7 +28,7 @@ def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -
 
 
 def kinds(job: SageMakerJob) -> dict[str, int]:
-    """Instance type -> how many of it."""
+    """Instance type -> number of instances."""
     found: dict[str, int] = {}
     for group in job.groups or (Group("", job.type, job.instances),):
         found[group.type] = found.get(group.type, 0) + group.instances
@@ -40,7 +41,7 @@ def _role(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
     if who.value and who.value["Account"] != owner:
         yield error(
             "role-account",
-            f"role={job.role!r} is of account {owner}, these credentials are of {who.value['Account']}",
+            f"role={job.role!r} is in the account {owner}, but these credentials are for {who.value['Account']}",
             "a role of the same account, or other credentials (AWS_PROFILE)",
         )
         return
@@ -60,24 +61,8 @@ def _role(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
         )
 
 
-def trusts(policy: Mapping[str, Any]) -> bool:
-    """Does a trust policy let SageMaker take the role on?"""
-    statements = policy.get("Statement", [])
-    for statement in [statements] if isinstance(statements, Mapping) else statements:
-        principal = statement.get("Principal", {})
-        services = principal.get("Service", []) if isinstance(principal, Mapping) else []
-        actions = statement.get("Action", [])
-        if (
-            statement.get("Effect") == "Allow"
-            and SERVICE in ([services] if isinstance(services, str) else services)
-            and {"sts:AssumeRole", "sts:*", "*"} & set([actions] if isinstance(actions, str) else actions)
-        ):
-            return True
-    return False
-
-
 def _offered(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
-    for name in kinds(job):
+    for name in dict.fromkeys([*kinds(job), *(one.type for one in job.fallbacks)]):
         told = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
         if told.value == []:
             others = ", ".join(one.name for one in nearest(name)) if name in INSTANCES else "another type"
@@ -89,7 +74,7 @@ def _offered(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
 
 
 def offers(ask: Asking, what: str, name: str, places: str) -> Answer:
-    """Where EC2 offers a type: items with Location, which is the "region" or one of its zones ("availability-zone")."""
+    """Where EC2 offers a type: items with Location. ``places``: "region", or "availability-zone" for its zones."""
     return ask.pages(
         what,
         ask.clients.ec2, "describe_instance_type_offerings", "InstanceTypeOfferings",
@@ -129,12 +114,13 @@ def _quota(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
 def _image(request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
     uri = request["AlgorithmSpecification"]["TrainingImage"]
     match = IMAGE.fullmatch(uri)
-    if match is None or not match["tag"]:
+    if match is None or not (match["tag"] or match["digest"]):
         return
+    wanted = {"imageDigest": match["digest"]} if match["digest"] else {"imageTag": match["tag"]}
     told = ask(
         f"image {uri}",
         ask.clients.ecr.batch_get_image,
-        registryId=match["account"], repositoryName=match["name"], imageIds=[{"imageTag": match["tag"]}],
+        registryId=match["account"], repositoryName=match["name"], imageIds=[wanted],
     )  # fmt: skip
     if told.absent or (told.value and not told.value.get("images")):
         yield error("image-missing", f"image {uri!r} is not in that registry", "check --image, its tag and its region")

@@ -1,4 +1,4 @@
-"""Calls to AWS that never fail the check: an answer, "there is no such thing", or a note that AWS refused to say."""
+"""Read-only calls to AWS that never raise: each gives an answer, "does not exist", or a note that it was refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launch.aws.cures import code_of, explain
 from launch.findings import Finding, note
 from segtrain.errors import SegtrainError
 
-# What is answered for a thing that is not there.
+# AWS's error codes for a resource that does not exist.
 ABSENT = (
     *("404", "NoSuchBucket", "NoSuchKey", "NoSuchEntity", "FileSystemNotFound"),
     *("InvalidSubnetID.NotFound", "InvalidGroup.NotFound", "InvalidGroupId.Malformed", "InvalidSubnetID.Malformed"),
@@ -22,7 +22,7 @@ ELSEWHERE = ("301", "PermanentRedirect", "AuthorizationHeaderMalformed")
 
 @dataclass(frozen=True)
 class Answer:
-    """``value`` None: no answer; ``absent``: there is no such thing; ``elsewhere``: it is in another region."""
+    """``value`` None: no result; ``absent``: the resource does not exist; ``elsewhere``: it is in another region."""
 
     value: Any = None
     absent: bool = False
@@ -31,16 +31,16 @@ class Answer:
 
 @dataclass
 class Asking:
-    """Calls that only read. What was refused, or not understood, is kept as notes."""
+    """Makes read-only calls. A call that is refused or fails is kept as a note."""
 
     clients: Clients
     notes: list[Finding] = field(default_factory=list)
 
     def __call__(self, what: str, call: Callable[..., Any], **arguments: Any) -> Answer:
-        """``what`` could not be checked where the call is refused."""
+        """The answer of a call. If the call fails, a note says that ``what`` could not be checked."""
         try:
             return Answer(call(**arguments))
-        except SegtrainError as error:  # it is in words already
+        except SegtrainError as error:  # its message is already written for users
             self._unanswered(what, str(error))
         except Exception as error:
             code = code_of(error)

@@ -1,4 +1,4 @@
-"""Checks of the code that travels: entry point, syntax, requirements, the native decoder; no data, no secrets."""
+"""Checks of the code bundle: entry point, syntax, requirements, native decoder, and that it has no data or secrets."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from pathlib import Path
 from launch import native
 from launch.aws.images import Image, ImageChoice, version
 from launch.aws.job import SageMakerJob
-from launch.aws.preflight.limits import SECRET_VALUE
 from launch.findings import Finding, error, note, warning
+from launch.requirements import requirements
 
 Files = Mapping[str, "Path | bytes"]
 
 DATA = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".npy", ".npz", ".tar", ".zip", ".gz", ".mp4", ".h5", ".parquet")
 WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".onnx", ".bin")
 SECRETS = re.compile(r"(^|/)(\.env|\.netrc|credentials|id_rsa|id_ed25519|[^/]*\.pem|\.aws/.*|\.ssh/.*)$")
-# The glibc of AWS's images: Amazon Linux 2023 from torch 2.11 on; Ubuntu 22.04 from 2.4 on, 20.04 before.
+# Minor version of glibc 2 in AWS's images: Amazon Linux 2023 from torch 2.11 on; Ubuntu 22.04 from 2.4 on, else 20.04.
 AL2023, UBUNTU_22, UBUNTU_20 = 34, 35, 31
 LARGE = 50 << 20  # bytes; the code is less than one MiB
-_LINE = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^]]*\])?\s*([^;#@]*)")
 
 
 def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
-    """AWS's images contain no native decoder. Without one in the bundle, decoding takes several times the CPU time."""
-    if choice.image is None:  # an image of the user's may hold it
+    """A note if the bundle has no native decoder that runs in the image. AWS's images contain none, and decoding
+    without it takes several times the CPU time.
+    """
+    if choice.image is None:  # the user's own image may contain the decoder
         return
     files, problem = native.carried(root)
     needs, has = native.glibc(files), glibc_of(choice.image)
     if needs > has:
-        problem = f"the one of this machine needs glibc 2.{needs}, the image has 2.{has}"
+        problem = f"the decoder built on this machine needs glibc 2.{needs}, the image has 2.{has}"
     if problem:
         yield note(
             "native-decoder",
@@ -46,7 +47,7 @@ def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
 
 
 def glibc_of(image: Image) -> int:
-    """The glibc of one of AWS's images, as ``native.glibc`` counts."""
+    """The minor version of glibc 2 in one of AWS's images, as ``native.glibc`` returns it."""
     if "amzn2023" in image.tag:
         return AL2023
     return UBUNTU_22 if version(image.torch) >= (2, 4) else UBUNTU_20
@@ -55,12 +56,14 @@ def glibc_of(image: Image) -> int:
 def bundle_checks(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Finding]:
     yield from _nothing_more(files)
     yield from _syntax(job, files, choice)
-    text = files.get("requirements.txt", b"")
-    yield from requirements(_read(text).decode("utf-8", "replace"), choice)
+    text = _read(files.get("requirements.txt", b"")).decode("utf-8", "replace")
+    yield from requirements(
+        text, choice.image.tag if choice.image else choice.uri, choice.image.torch if choice.image else ""
+    )
 
 
 def _nothing_more(files: Files) -> Iterator[Finding]:
-    """One finding for each kind, with the first file and the count."""
+    """Findings for files that do not belong in the bundle: one for each kind, with the first file and the count."""
     kinds: dict[str, list[str]] = {}
     for name in files:
         parts, lower = name.split("/"), name.lower()
@@ -89,8 +92,8 @@ def _nothing_more(files: Files) -> Iterator[Finding]:
 
 
 def _syntax(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Finding]:
-    """Every Python file is read as the image's Python reads it, but those that this Python has compiled since they were
-    changed.
+    """Parse the Python files with the syntax of the image's Python. A file that this Python has compiled since its last
+    change is skipped, unless it is the entry point.
     """
     minor = int(choice.image.python.split(".")[1]) if choice.image else 10
     for name, item in files.items():
@@ -106,9 +109,9 @@ def _syntax(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Fi
 
 @cache
 def _problem(source: bytes, minor: int) -> str:
-    """Line and message of what cannot be read.
+    """Line and message of the first syntax error; "" if there is none.
 
-    The tree is not kept: Python's collector would walk through all of them.
+    The syntax trees are not kept: Python's garbage collector would walk through all of them.
     """
     try:
         with warnings.catch_warnings():
@@ -120,12 +123,12 @@ def _problem(source: bytes, minor: int) -> str:
 
 
 def _compiled(path: Path) -> bool:
-    """Is there byte code of this very file? Its head holds the time and the size of its source."""
+    """Whether up-to-date bytecode of the file exists. The bytecode's header has the time and the size of the source."""
     try:
         with open(importlib.util.cache_from_source(str(path)), "rb") as stream:
             head = stream.read(16)
         found = path.stat()
-    except (OSError, NotImplementedError):
+    except (OSError, NotImplementedError):  # no such file, or this Python caches no bytecode
         return False
     stamp = (int(found.st_mtime) & 0xFFFFFFFF).to_bytes(4, "little") + (found.st_size & 0xFFFFFFFF).to_bytes(
         4, "little"
@@ -134,7 +137,7 @@ def _compiled(path: Path) -> bool:
 
 
 def _imports(name: str, tree: ast.AST, files: Files) -> Iterator[Finding]:
-    """What the entry point imports of segtrain must travel with it."""
+    """Findings for modules of segtrain that the entry point imports but that are not in the bundle."""
     for node in ast.walk(tree):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -143,91 +146,6 @@ def _imports(name: str, tree: ast.AST, files: Files) -> Iterator[Finding]:
             place = module.replace(".", "/")
             if module.split(".")[0] == "segtrain" and not {f"{place}.py", f"{place}/__init__.py"} & set(files):
                 yield error("entry-import", f"{name} imports {module}, which is not in the bundle of code", "add it")
-
-
-def requirements(text: str, choice: ImageChoice) -> Iterator[Finding]:
-    """What pip would be told in the container, line by line."""
-    for line in (line.strip() for line in text.splitlines()):
-        if not line or line.startswith("#"):
-            continue
-        yield from _requirement(line, choice)
-
-
-def _requirement(line: str, choice: ImageChoice) -> Iterator[Finding]:
-    if re.match(r"(-e\b|--editable|-r\b|-c\b|\.{0,2}/|file:)", line) or "@ file:" in line:
-        yield error(
-            "requirement-path",
-            f"requirements: {line!r} is a place on this machine, not in the container",
-            "a package's name",
-        )
-        return
-    if SECRET_VALUE.search(line):
-        place = re.sub(r"://[^/\s@]*@", "://(hidden)@", line)
-        yield warning(
-            "requirement-secret",
-            f"requirements: {place if place != line else '(hidden)'} holds a password or token, which would be "
-            "in the bundle, in S3",
-            "let pip take it from a mirror that the role may read (AWS CodeArtifact)",
-        )
-        return
-    if "git+" in line:
-        yield warning(
-            "requirement-git",
-            f"requirements: {line!r} needs git in the image and a way to that server",
-            "a released version",
-        )
-        return
-    match = _LINE.match(line)
-    if match is None or line.startswith("-"):
-        return
-    name, wanted = match[1].lower().replace("_", "-").replace(".", "-"), match[3].strip()
-    if name.startswith("smdistributed"):
-        yield error(
-            "requirement-smddp",
-            f"requirements: {line!r} is not on the package index: the install would fail on every host",
-            "leave it out: images for smddp carry it",
-            "pip index, 2026-11-21",
-        )
-    elif name == "smdebug":
-        yield warning(
-            "requirement-smdebug",
-            f"requirements: {line!r} needs protobuf 3.20.3, with which newer packages break; it was given up in 2023",
-            "leave it out: segtrain writes the same system profile itself",
-        )
-    elif name in ("torch", "torchvision", "torchaudio") and wanted:
-        yield from _torch(line, name, wanted, choice)
-
-
-def _torch(line: str, name: str, wanted: str, choice: ImageChoice) -> Iterator[Finding]:
-    image = choice.image
-    if image is not None and name == "torch" and admits(wanted, image.torch):
-        return
-    has = f"image {image.tag} has torch {image.torch}" if image else f"what image {choice.uri} has is not known"
-    level = error if image is not None and name == "torch" else warning
-    yield level(
-        "requirement-torch",
-        f"requirements: {line!r} may replace the image's torch, built for its CUDA, NCCL and EFA ({has})",
-        f"leave {name} out, or choose the image by --image",
-    )
-
-
-def admits(wanted: str, have: str) -> bool:
-    """Does ``>=2.0,<3`` admit ``2.8.0``? Numbers alone; what cannot be read is not admitted."""
-    mine = version(have)
-    for part in wanted.split(","):
-        match = re.fullmatch(r"\s*(==|>=|<=|!=|~=|<|>)\s*(\d+(?:\.\d+)*)(\.\*)?\s*", part)
-        if match is None:
-            return False
-        sign, theirs, star = match[1], version(match[2]), bool(match[3])
-        size = len(theirs) if star else max(len(mine), len(theirs))
-        left, right = ((*one, *[0] * size)[:size] for one in (mine, theirs))
-        fits = {
-            "==": left == right, "!=": left != right, ">=": left >= right, "<=": left <= right, "<": left < right,
-            ">": left > right, "~=": left >= right and left[: len(theirs) - 1] == right[: len(theirs) - 1],
-        }  # fmt: skip
-        if not fits[sign]:
-            return False
-    return True
 
 
 def _read(item: Path | bytes) -> bytes:

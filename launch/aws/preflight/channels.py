@@ -15,7 +15,7 @@ from launch.findings import Finding, error, note, warning
 FSX_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"
 FASTFILE_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"
 NVME_DOCS = "ResourceConfig in the SageMaker API reference"
-SPARE_GB = 10  # beside the data: code, packages, checkpoints of a net, its model
+SPARE_GB = 10  # needed in addition to the data, for code, packages, checkpoints, and the model
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
@@ -55,10 +55,11 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
             f"--data {channel.name}={channel.uri}/",
             FASTFILE_DOCS,
         )
-    if channel.distribution == "ShardedByS3Key" and job.training_hosts > 1:
+    readers = job.training_hosts + sum(group.instances for group in job.helping_groups)
+    if channel.distribution == "ShardedByS3Key" and readers > 1:
         yield error(
             "channel-sharded",
-            f"data.{channel.name} with distribution=ShardedByS3Key: each of {job.training_hosts} hosts would "
+            f"data.{channel.name} with distribution=ShardedByS3Key: each of {readers} hosts would "
             "get other files, but every rank draws from one list of all samples",
             "leave distribution out; for less on each disk take FastFile with shards (segtrain data pack), or FSx",
         )
@@ -99,7 +100,7 @@ def _file_system(channel: Channel) -> Iterator[Finding]:
 
 
 def _lustre_path(channel: Channel) -> Iterator[Finding]:
-    """``/MOUNTNAME/folder``: the mount name is ``fsx`` or eight characters that AWS drew."""
+    """Findings for a path other than ``/MOUNTNAME/folder``. The mount name is ``fsx`` or eight characters from AWS."""
     where = f"data.{channel.name}: path={channel.path!r} on {channel.file_system}"
     mount, _, rest = channel.path.removeprefix("/").partition("/")
     cure = (
@@ -117,7 +118,8 @@ def _lustre_path(channel: Channel) -> Iterator[Finding]:
     elif mount != "fsx" and not re.fullmatch(r"[a-z0-9]{8}", mount):
         yield warning(
             "fsx-path",
-            f"{where} begins with {mount!r}: a path on your own machine? It must be the file system's mount name",
+            f"{where} begins with {mount!r}, which looks like a path on your own machine: the first folder must be the "
+            "file system's mount name",
             cure,
             source,
         )
@@ -164,7 +166,7 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
 
 
 def _room(job: SageMakerJob) -> Iterator[Finding]:
-    """A File channel is downloaded whole before the training, on each host."""
+    """Findings for disks that are too small: each host downloads all of a File channel before the training."""
     if job.volume_gb < 1 or job.volume_gb > 16384:
         yield error("volume-range", f"volume_gb={job.volume_gb}: a disk has from 1 to 16384 GB", "--volume-gb 100")
         return
@@ -173,8 +175,8 @@ def _room(job: SageMakerJob) -> Iterator[Finding]:
     if nvme and job.volume_gb > nvme:
         yield error(
             "volume-over-nvme",
-            f"volume_gb={job.volume_gb}, but {job.training_type} has its own disks of {nvme} GB, which are "
-            "taken instead, and no more than that may be asked for",
+            f"volume_gb={job.volume_gb}, but {job.training_type} uses its own disks of {nvme} GB instead: the "
+            "service does not allow a larger volume_gb",
             f"--volume-gb {nvme} or less",
             NVME_DOCS,
         )
@@ -186,7 +188,7 @@ def _room(job: SageMakerJob) -> Iterator[Finding]:
         yield note(
             "data-size-unknown",
             f"data.{copied[0]} is copied to each host before training; whether it fits the disk is not known here",
-            "--data-gb GB (asked of S3 before sending)",
+            "--data-gb GB (with an account, S3 is asked for the size before sending)",
         )
     elif job.data_gb + SPARE_GB > (nvme or job.volume_gb):
         disk = f"own disks of {job.training_type}, {nvme} GB" if nvme else f"volume_gb={job.volume_gb}"

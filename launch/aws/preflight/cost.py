@@ -8,20 +8,20 @@ from launch.aws.instances import INSTANCES
 from launch.aws.job import SageMakerJob
 from launch.aws.job_parts import Group
 from launch.aws.preflight.levels import hours
-from launch.aws.prices import dated
+from segtrain.machines import dated
 
 
 def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
-    """Dollars (None where a price is not known), and the sum in words.
+    """The most that the job can cost, in dollars (None if a price is not known) and in words.
 
-    Of several types, the one that would cost most.
+    With fallback types: the cost on the most expensive type.
     """
     if job.fallbacks:
         others = [replace(job, type=one.type, instances=one.instances or job.instances) for one in job.fallbacks]
         sums = [cost_ceiling(replace(one, fallbacks=())) for one in (job, *others)]
         return next((one for one in sums if one[0] is None), max(sums, key=lambda one: one[0] or 0.0))
     groups = job.groups or (Group("", job.type, job.instances),)
-    total = 0.0
+    hourly = 0.0
     parts = []
     unknown = []
     for group in groups:
@@ -29,20 +29,21 @@ def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
         if price is None:
             unknown.append(group.type)
             continue
-        total += group.instances * price * job.max_run / 3600
+        hourly += group.instances * price
         parts.append(f"{group.instances} x {group.type} at ${price:g}/h ({source})")
     if unknown:
         cure = (
             "give it with --price"
             if job.training_type in unknown
-            else "look it up: --price is that of the type that trains"
+            else "look it up: --price sets only the price of the type that trains"
         )
         return None, f"not known: no price of {', '.join(unknown)} in the table; {cure}"
+    total = hourly * job.max_run / 3600
     words = f"at most ${total:,.2f}: {' + '.join(parts)} for {hours(job.max_run)}"
     if job.spot:
-        words += "; spot is cheaper, by how much changes by the hour"
+        words += "; spot is cheaper, but its price changes by the hour"
     if job.warm_pool:
-        kept = total / job.max_run * job.warm_pool
+        kept = hourly * job.warm_pool / 3600
         total += kept
         words += f"; and ${kept:,.2f} for {hours(job.warm_pool)} of warm pool"
     if job.retries:

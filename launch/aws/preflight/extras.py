@@ -30,8 +30,8 @@ def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     if job.training_plan and job.spot:
         yield warning(
             "plan-spot",
-            f"training_plan={job.training_plan} with spot=true: a plan is capacity that is paid for, spot is "
-            "spare capacity",
+            f"training_plan={job.training_plan} with spot=true: a plan is reserved capacity, but spot is spare "
+            "capacity",
             "leave out --spot or --training-plan",
         )
 
@@ -58,7 +58,7 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
         yield error(
             "volume-kms-alias",
             f"volume_kms={job.volume_kms} is an alias: for volumes the service takes the key's ID or its ARN",
-            "aws kms describe-key --key-id ALIAS says it",
+            "aws kms describe-key --key-id ALIAS prints both",
             API,
         )
     if job.warm_pool:
@@ -71,7 +71,9 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
 
 
 def _regions(job: SageMakerJob) -> Iterator[Finding]:
-    """Keys and plans are of one region. A key of the output may be that of a bucket elsewhere."""
+    """Findings for keys and training plans of another region. The output's bucket, and so its key, may be in another
+    region, so that is only a warning.
+    """
     for key, level in (("training_plan", error), ("volume_kms", error), ("output_kms", warning)):
         parts = str(getattr(job, key)).split(":")
         place = parts[3] if parts[0] == "arn" and len(parts) > 5 else ""
@@ -98,7 +100,7 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
         yield note(
             "isolation-packages",
             f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} must hold all "
-            "packages and the weights of a pretrained encoder are in the data",
+            "packages, and a data channel the weights of a pretrained encoder",
         )
     from segtrain.observe.trackers import TRACKERS
 
@@ -106,7 +108,7 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
         if job.settings.get(key):
             yield error(
                 "isolation-tracker",
-                f"{key}={job.settings[key]} with network_isolation=true: it cannot be reached",
+                f"{key}={job.settings[key]} with network_isolation=true: the container cannot reach the tracker",
                 f"{key}=''",
             )
 
@@ -141,7 +143,7 @@ def _fallback(job: SageMakerJob, other: SageMakerJob, choice: ImageChoice) -> It
         near = like(other.type)
         yield note(
             "fallback-unknown",
-            f"fallbacks: {other.type} is in no table of types here: whether image and strategy fit is not known",
+            f"fallbacks: type {other.type} is not in the table: whether image and strategy fit is not known",
             f"near: {', '.join(near)}" if near else "",
         )
         return

@@ -1,4 +1,4 @@
-"""Check whether a listing of S3 keys has the folders that the layout in the config needs."""
+"""Check that the S3 keys of a channel have the folders that the config's data.layout needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHANNELS = "/opt/ml/input/data"
 
 
 def layout_checks(job: SageMakerJob, channel: Channel, keys: Sequence[str]) -> Iterator[Finding]:
-    """``keys``: all that lies below the channel's prefix, relative to it."""
+    """``keys``: all S3 keys below the channel's prefix, relative to it."""
     config = _config(job)
     if config is None or not keys:
         return
@@ -26,7 +26,7 @@ def layout_checks(job: SageMakerJob, channel: Channel, keys: Sequence[str]) -> I
 
 
 def _config(job: SageMakerJob) -> Any:
-    """The training config of the job. None if packages are missing or it is wrong (other checks say so)."""
+    """The training config of the job. None if it is invalid or packages are missing (other checks report that)."""
     from launch.rehearse.fit import load
 
     try:
@@ -56,10 +56,10 @@ def _compare(channel: Channel, keys: Sequence[str], inner: str, data: Any) -> It
 
 
 def expected(data: Any) -> list[str]:
-    """What at least one key must begin with, for each of these; [] for a layout that is not known here."""
+    """The prefixes that the layout needs: at least one key must begin with each. [] for an unknown layout."""
     from segtrain.data.index.layouts import LAYOUTS
 
-    # Otherwise the validation images are taken out of the training images.
+    # With split_by, the validation images are taken out of the training images: there is no folder for data.split.
     splits = list(dict.fromkeys((data.train_split, *([] if data.split_by.on else [data.split]))))
     layout = LAYOUTS.get(data.layout)
     return layout.needed(data, splits) if layout else []
@@ -71,7 +71,7 @@ def _top(key: str) -> str:
 
 
 def _places(keys: Sequence[str], start: str) -> list[str]:
-    """Folders below the prefix in which a key of that beginning lies."""
+    """Folders below the prefix that contain a key beginning with ``start``, the shortest first."""
     found = (key[: key.index(f"/{start}") + 1] for key in keys if f"/{start}" in key)
     return sorted(set(found), key=len)
 

@@ -1,5 +1,5 @@
-"""Checks of names, hyperparameters, environment, metrics, tags: the service's limits, the way into the container,
-secrets.
+"""Checks of names, hyperparameters, environment variables, metrics, and tags: the service's limits, values that would
+change on their way into the container, and secrets.
 """
 
 from __future__ import annotations
@@ -12,22 +12,15 @@ from typing import Any
 from launch.aws.job import SageMakerJob
 from launch.aws.preflight.levels import API
 from launch.findings import Finding, error, warning
+from launch.preflight import looks_secret
 
 STAMPED = 24  # characters that the time adds to a job's name: -2026-11-21-03-56-05-089
 NAME = 63
 TOOLKIT = (
     "sagemaker-training up to 5.1.0 (2025-08) joins hyperparameters into one line of a shell; "
-    "which version an image holds is not written on it"
+    "an image's name does not tell which version it has"
 )
 _WORD = re.compile(r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*", re.ASCII)
-_SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|(API|PRIVATE|ACCESS)_?KEY(?!_ID$)|(^|_)TOKEN$", re.IGNORECASE)
-# Secrets with a known format: AWS, private keys, Hugging Face, GitHub, GitLab, Slack, OpenAI and Anthropic, Google,
-# PyPI, npm, and a password inside a URL.
-SECRET_VALUE = re.compile(
-    r"\bA(KIA|SIA)[0-9A-Z]{16}\b|BEGIN [A-Z ]*PRIVATE KEY|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}"
-    r"|\bgithub_pat_\w{20,}|\bglpat-[\w-]{15,}|\bxox[abprs]-[\w-]{10,}|\bsk-[\w-]{20,}|\bAIza[\w-]{30,}"
-    r"|\bpypi-[\w-]{30,}|\bnpm_[A-Za-z0-9]{30,}|://[^/\s:@]+:[^/\s:@]+@"
-)
 
 
 def limits(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
@@ -76,7 +69,7 @@ def _hyperparameters(job: SageMakerJob, parameters: Mapping[str, str]) -> Iterat
                 API,
             )
         if key.startswith("sagemaker_"):
-            continue  # for the toolkit itself: they do not go into the command line
+            continue  # the toolkit reads these itself and does not put them on the command line
         broken = shell_reads(f"{key} {as_argument(text)}")
         if broken:
             yield error(
@@ -101,9 +94,9 @@ def as_argument(text: str) -> str:
 
 
 def shell_reads(text: str) -> str:
-    """The first character of ``text`` that a shell would not hand on: an odd quote, or one that does something.
+    """The first character of ``text`` that breaks a shell command: an unclosed quote, or a shell operator.
 
-    "" if none.
+    "" if there is none.
     """
     quote = ""
     escaped = False
@@ -128,7 +121,7 @@ def shell_reads(text: str) -> str:
 def _words_for_switches(job: SageMakerJob) -> Iterator[Finding]:
     for key, value in job.settings.items():
         word = str(value).strip()
-        if isinstance(value, str) and word in ("True", "False", "None", "yes", "no", "on"):
+        if isinstance(value, str) and word in ("True", "False", "None", "yes", "no", "on", "off"):
             right = {"True": "true", "yes": "true", "on": "true", "None": "null"}.get(word, "false")
             yield error(
                 "hyperparameter-boolean",
@@ -180,7 +173,7 @@ def _secrets(job: SageMakerJob) -> Iterator[Finding]:
     places = {"environment": job.environment, "setting": job.settings, "tag": job.tags}
     for kind, values in places.items():
         for key, value in values.items():
-            if (_SECRET.search(key) and value) or SECRET_VALUE.search(str(value)):
+            if looks_secret(key, str(value)):
                 yield warning(
                     "secret",
                     f"{kind} {key}=(hidden) looks like a secret: anyone who may describe training jobs can read "

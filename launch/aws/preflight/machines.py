@@ -15,12 +15,14 @@ from launch.aws.regions import ACCOUNTS, ACCOUNTS_FROM
 from launch.aws.type_checks import about_type
 from launch.findings import Finding, error, warning
 
-FSDP_TORCH = (2, 4)  # FSDP2, which segtrain uses
+FSDP_TORCH = (2, 4)  # the first torch with FSDP2, which segtrain uses
 SPREAD = ("ddp", "fsdp", "smddp")
 
 
 def ranks(job: SageMakerJob) -> int:
-    """How many ranks the container's toolkit starts: one a GPU (one a host without) where the strategy spreads."""
+    """How many ranks the container's toolkit starts: one per GPU (or per host without GPUs) if the strategy is
+    distributed, else one.
+    """
     instance = INSTANCES.get(job.training_type)
     if job.strategy not in SPREAD:
         return 1
@@ -53,16 +55,15 @@ def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
             yield error(
                 "group-name", f"groups: {group.name!r} is not a valid name: use letters, digits, and _ . -", "", API
             )
-        if group.type != job.training_type:  # that one is looked at when the image is chosen
+        if group.type != job.training_type:  # the type that trains is checked when the image is chosen
             yield from about_type(
                 group.type, image=job.image, unknown_ok=job.unknown_type_ok, where=f"groups.{group.name}: "
             )
     marked = [group for group in job.groups if group.train]
-    yield from _idle(job)
-    if not marked and len(names) > 1:
+    if not marked and len(job.training_groups) > 1:
         yield error(
             "group-train",
-            f"groups {', '.join(names)}: none is marked to train, so all would",
+            f"groups {', '.join(group.name for group in job.training_groups)}: none is marked to train, so all would",
             f"mark one: --group {job.groups[0].name}={job.groups[0].type}*{job.groups[0].instances}:train",
         )
     elif len({group.type for group in marked}) > 1:
@@ -70,7 +71,7 @@ def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
         yield error(
             "group-types",
             f"groups that train have several types ({listed}): each host must run the same number of ranks",
-            "let one of them train, or give them one type",
+            "mark only one of them to train, or give them the same type",
         )
     parameters = request.get("HyperParameters", {})
     if job.strategy in SPREAD and "sagemaker_distribution_instance_groups" not in parameters:
@@ -80,21 +81,6 @@ def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
             "group would train its own model",
             "build the request with launch.aws.request",
             "rehearsed with sagemaker-training 5.1.4, 2026-11-21",
-        )
-
-
-def _idle(job: SageMakerJob) -> Iterator[Finding]:
-    """Only the hosts that train do something today; what the others were meant for, no code of segtrain does yet."""
-    idle = [group for group in job.groups if group not in job.training_groups]
-    for group in idle:
-        price = INSTANCES[group.type].price if group.type in INSTANCES else None
-        hourly = f" (${group.instances * price:.2f}/h)" if price else ""
-        yield warning(
-            "group-idle",
-            f"groups.{group.name}: {group.instances} x {group.type}{hourly} will do nothing: segtrain "
-            "cannot yet use hosts that do not train, so they end at once, but are billed for as long as the "
-            "job runs",
-            f"leave the group {group.name} out",
         )
 
 
@@ -121,7 +107,7 @@ def _strategy(job: SageMakerJob) -> Iterator[Finding]:
     if job.strategy == "smddp" and job.training_hosts == 1:
         yield warning(
             "smddp-single-host",
-            f"strategy=smddp on one {job.training_type}: what it makes faster is the network between hosts",
+            f"strategy=smddp on one {job.training_type}: it speeds up only the communication between hosts",
             "--strategy ddp, or --instances 2 and more",
             "SageMaker docs, data-parallel-intro, 2026",
         )
@@ -151,9 +137,11 @@ _ECR = re.compile(
 
 
 def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
-    """SageMaker pulls from ECR's private registries alone, and of AWS's own images some cannot train."""
+    """Findings for an image that SageMaker cannot pull (it pulls only from private ECR registries), or that cannot
+    train, as some of AWS's own images.
+    """
     private = request.get("AlgorithmSpecification", {}).get("TrainingImageConfig", {})
-    if private.get("TrainingRepositoryAccessMode") == "Vpc":  # a registry of one's own that the job's VPC reaches
+    if private.get("TrainingRepositoryAccessMode") == "Vpc":  # the user's own registry, reached through the job's VPC
         return
     found = _ECR.fullmatch(job.image)
     if found is None:

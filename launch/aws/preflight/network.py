@@ -1,4 +1,4 @@
-"""Checks of subnets and security groups: their form, and that jobs that need them have them."""
+"""Checks of subnets and security groups: the form of their IDs, and that a job has them if it needs them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def network(job: SageMakerJob) -> Iterator[Finding]:
         yield note(
             "vpc-internet",
             "in a VPC the job reaches S3 and the package index through your network alone",
-            "it needs an S3 gateway endpoint and, for requirements.txt, a NAT gateway; asked of AWS before sending",
+            "it needs an S3 gateway endpoint and, for requirements.txt, a NAT gateway; checked before sending",
             FSX_DOCS,
         )
 
@@ -57,7 +57,7 @@ def _ids(job: SageMakerJob, key: str) -> Iterator[Finding]:
     if wrong:
         yield error(
             "vpc-id",
-            f"{key}: {', '.join(map(repr, wrong))} is not such an ID",
+            f"{key}: {', '.join(map(repr, wrong))} is not a valid ID",
             f"as in {_FLAGS[key]} (8 or 17 hex digits)",
         )
     if len(given) > _MOST[key]:

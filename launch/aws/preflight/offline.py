@@ -1,4 +1,4 @@
-"""Everything that is wrong with a job and its request, as far as a laptop without an account can tell."""
+"""All checks of a job and its request that need no AWS account."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from launch.aws.job import SageMakerJob
 from launch.aws.preflight.bundle_checks import Files, bundle_checks, decoder_checks
 from launch.aws.preflight.channels import channels
 from launch.aws.preflight.extras import extras
+from launch.aws.preflight.helpers import helpers
 from launch.aws.preflight.limits import limits
 from launch.aws.preflight.machines import machines
 from launch.aws.preflight.network import network
@@ -23,7 +24,8 @@ from launch.findings import Finding, error, note
 from launch.job import config_file
 from segtrain.errors import SegtrainError
 
-# Member of the request -> how the codes begin of the findings that say the same in better words.
+# Member of the request -> prefixes of finding codes. If there is an error with such a code, it describes the problem
+# with this member more clearly than botocore's model of the request does.
 SAID_BY: dict[str, tuple[str, ...]] = {
     "TrainingJobName": ("name-",),
     "HyperParameters": ("hyperparameter-",),
@@ -45,15 +47,15 @@ SAID_BY: dict[str, tuple[str, ...]] = {
 def offline(
     job: SageMakerJob, request: Mapping[str, Any], *, root: Path, choice: ImageChoice, now: date
 ) -> list[Finding]:
-    """Without those of the image's choice, ``choice.findings``. A check that cannot run here says so in a note."""
+    """All findings except those of the image choice (``choice.findings``). A check that cannot run adds a note."""
     findings = [*limits(job, request), *times(job, request), *places(job, request), *channels(job), *network(job)]
-    findings += [*machines(job, request, choice), *extras(job, choice)]
+    findings += [*machines(job, request, choice), *helpers(job, root), *extras(job, choice)]
     files: Files = {}
     try:
         files = _files(root, job)
         findings += [*bundle_checks(job, files, choice), *decoder_checks(root, choice)]
     except SegtrainError as problem:
-        if config_file(job, root).is_file():  # else the check of the config says it
+        if config_file(job, root).is_file():  # else the check of the config reports the missing file
             findings.append(error("bundle", str(problem), "fix it in the job, or restore the file"))
     findings += [*training(job, root, set(files)), *_prices(now)]
     findings += _model(request, [*findings, *choice.findings])
@@ -66,8 +68,8 @@ def _prices(now: date) -> Iterator[Finding]:
     if months > 12:
         yield note(
             "prices-old",
-            f"the table of prices is of {PRICES_DATED}, {months} months ago",
-            "--price USD per hour today",
+            f"the table of prices is from {PRICES_DATED}, {months} months ago",
+            "--price USD, today's price per hour",
         )
 
 
@@ -78,7 +80,7 @@ def _files(root: Path, job: SageMakerJob) -> Files:
 
 
 def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Finding]:
-    """The service's own description of the request, where botocore is installed."""
+    """Violations of the service's own model of the request that no other finding reports; needs botocore."""
     from launch.aws.service_model import violations
 
     wrong = violations(request)
@@ -90,7 +92,8 @@ def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Fin
         )
         return
     codes = [finding.code for finding in found if finding.level == "error"]
-    # Reported already, and accepted: an allowed unknown type, and a role that is looked up by its name.
+    # Two violations that do not stop the job, because a warning or a note reports them already: an unknown type that a
+    # flag allows, and a role that is given by name.
     let_through = {"unknown-type": "InstanceType=", "role-name": "RoleArn="}
     passed = tuple(text for code, text in let_through.items() if any(finding.code == code for finding in found))
     for line in wrong:

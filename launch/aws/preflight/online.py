@@ -1,6 +1,6 @@
-"""What is wrong with a job that only the account can tell: role, quota, data, network, image.
+"""Checks of a job that need the account: role, quota, data, network, image.
 
-By calls that only read.
+All calls to AWS are read-only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from launch.findings import Finding, error
 
 
 def online(job: SageMakerJob, request: Mapping[str, Any], clients: Clients) -> list[Finding]:
-    """A call that is denied is a note, never an error: the job may well be allowed what the caller is not."""
+    """The findings. A call that is denied is a note, never an error: the job's role may have rights that the caller
+    does not have.
+    """
     wanting = unset(job)
     if wanting:
         return [

@@ -1,5 +1,5 @@
-"""Checks of role, output and checkpoints: places that SageMaker can use, and that keep out of the data and of each
-other.
+"""Checks of role, output, and checkpoints: SageMaker can use them, and the S3 prefixes do not overlap with the data or
+with each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launch.findings import Finding, error, note, warning
 
 _ROLE = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::\d{12}:role/[\w+=,.@/-]+", re.ASCII)
 _ROLE_NAME = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
-# What stands for a name of the user's in this repository's examples and in its requests.
+# Placeholders for the user's own names, in this repository's examples and in its requests.
 _PLACEHOLDER = re.compile(
     r"\b((MY-)?(BUCKET|ROLE|ACCOUNT|PREFIX|NAME)|MOUNTNAME|mountname|0{12})\b|<[^>]*>|^fs-\.\.\.$"
 )
@@ -70,8 +70,8 @@ def _role(job: SageMakerJob) -> Iterator[Finding]:
         if job.region and arn["partition"] != partition(job.region):
             yield error(
                 "role-partition",
-                f"role={job.role!r} is of the partition {arn['partition']}, region {job.region} of "
-                f"{partition(job.region)}: neither knows the accounts of the other",
+                f"role={job.role!r} is in the partition {arn['partition']}, but region {job.region} in "
+                f"{partition(job.region)}: accounts of one do not exist in the other",
                 f"a role of an account in {partition(job.region)}, or another --region",
             )
         return
@@ -104,16 +104,17 @@ def _checkpoints(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Find
 
 
 def _apart(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
-    """Results inside the data are downloaded as data by the next job.
+    """Findings for S3 prefixes that overlap.
 
-    What lies below the checkpoints is copied to every host.
+    The next job would download results inside the data as data. SageMaker copies everything below the checkpoints'
+    prefix to every host.
     """
     checkpoints = request.get("CheckpointConfig", {}).get("S3Uri", "")
     results = {"output": job.output, "checkpoints": checkpoints}
     below = {f"data.{channel.name}": channel.uri for channel in job.data} | {"output": job.output}
     for key, uri in below.items():
         if checkpoints and uri and s3_parts(uri) and folder(uri).startswith(folder(checkpoints)):
-            level = warning if key == "output" else error  # old models and code, or all of the data
+            level = warning if key == "output" else error  # copied to every host: old models and code, or all data
             yield level(
                 "checkpoints-above",
                 f"checkpoints={checkpoints!r} is {'the same as' if folder(uri) == folder(checkpoints) else 'above'} "

@@ -1,4 +1,4 @@
-"""Checks of what the role and the caller may do, as IAM's own simulator answers: data, logs, image, network, keys,
+"""Checks with IAM's policy simulator of what the role and the caller may do: data, logs, image, network, keys,
 PassRole.
 """
 
@@ -18,7 +18,7 @@ from launch.findings import Finding, error, note, warning
 
 ROLE_DOCS = "SageMaker developer guide, sagemaker-roles (CreateTrainingJob API: execution role permissions)"
 LOGS = ("CreateLogGroup", "CreateLogStream", "DescribeLogStreams", "PutLogEvents")
-INTERFACES = (  # of a job in a VPC
+INTERFACES = (  # EC2 actions for the network interfaces of a job in a VPC
     *("CreateNetworkInterface", "CreateNetworkInterfacePermission", "DeleteNetworkInterface"),
     *("DeleteNetworkInterfacePermission", "DescribeNetworkInterfaces", "DescribeVpcs", "DescribeDhcpOptions"),
     *("DescribeSubnets", "DescribeSecurityGroups"),
@@ -27,9 +27,10 @@ INTERFACES = (  # of a job in a VPC
 
 @dataclass(frozen=True)
 class Right:
-    """``sure``: no policy but the principal's own can grant it, so that a denial is certain.
+    """Actions on a resource that a principal needs. ``sure``: only the principal's own policies can grant them, so that
+    a denial is certain.
 
-    ``passed``: the role is handed to SageMaker, which policies may demand.
+    ``passed``: the call passes a role to SageMaker, and policies may have a condition on that (iam:PassedToService).
     """
 
     code: str
@@ -41,7 +42,7 @@ class Right:
 
 
 def rights(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
-    """A bucket's, a key's or a repository's policy may add to the role's own, so most of these are warnings."""
+    """Findings for denied actions. Most are warnings: the policy of a bucket, key, or repository may allow them."""
     for right in wanted(job, request, _keys(job, request, ask)):
         answered = yield from _ask(f"role={job.role!r}", job.role, right, ask)
         if not answered:
@@ -94,7 +95,7 @@ def _of_the_caller(job: SageMakerJob) -> Iterator[Right]:
 
 
 def _ask(who: str, arn: str, right: Right, ask: Asking) -> Any:
-    """Yields findings; returns whether there was an answer."""
+    """Yields findings about one right; returns whether the simulator answered."""
     context = {"ContextKeyName": "iam:PassedToService", "ContextKeyValues": [SERVICE], "ContextKeyType": "string"}
     told = ask(
         f"whether {who} may {', '.join(right.actions)}",
@@ -114,16 +115,14 @@ def _ask(who: str, arn: str, right: Right, ask: Asking) -> Any:
         yield level(
             right.code,
             f"{who} is not allowed {denied} for {right.what} by its own policies{more}",
-            f"allow {denied} on {right.resource}" + ("" if certain else ", unless a policy of that resource does"),
+            f"allow {denied} on {right.resource}" + ("" if certain else ", unless that resource's policy allows it"),
             ROLE_DOCS,
         )
     return True
 
 
 def _caller(ask: Asking) -> str:
-    """The principal whose policies count; "" for a root user, who may do everything, and for one that cannot be asked
-    about.
-    """
+    """The ARN of the caller's user or role; "" for a root user, who may do everything, and if the ARN is not known."""
     told = ask("the account of these credentials", lambda: ask.clients.identity)
     arn = str((told.value or {}).get("Arn", ""))
     if ":assumed-role/" not in arn:
@@ -134,31 +133,32 @@ def _caller(ask: Asking) -> str:
 
 
 def _keys(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> dict[str, tuple[str, ...]]:
-    """The KMS keys of the request and of the buckets, each with what the role needs of it. Aliases are left to AWS."""
+    """KMS keys of the request and of its buckets -> actions that the role needs. Aliases are not checked."""
     found: dict[str, tuple[str, ...]] = {}
-    given: dict[str, tuple[str, ...]] = {
-        request["ResourceConfig"].get("VolumeKmsKeyId", ""): ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext"),
-        request["OutputDataConfig"].get("KmsKeyId", ""): ("kms:GenerateDataKey",),
-    }
+    of_volumes = request["ResourceConfig"].get("VolumeKmsKeyId", "")
+    given: list[tuple[str, tuple[str, ...]]] = [
+        (of_volumes, ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext")),
+        (request["OutputDataConfig"].get("KmsKeyId", ""), ("kms:GenerateDataKey",)),
+    ]
     places = {"output": request["OutputDataConfig"]["S3OutputPath"]}
     places["checkpoints"] = request.get("CheckpointConfig", {}).get("S3Uri", "")
     places |= {channel.name: channel.uri for channel in job.data}
     for bucket in dict.fromkeys(parts[0] for uri in places.values() if (parts := s3_parts(uri))):
         if key := _default_key(bucket, ask):
-            given[key] = tuple(dict.fromkeys((*given.get(key, ()), "kms:Decrypt", "kms:GenerateDataKey")))
-    for key, actions in given.items():
+            given.append((key, ("kms:Decrypt", "kms:GenerateDataKey")))
+    for key, actions in given:
         arn = (
             key
             if key.startswith("arn:")
             else f"arn:{partition(job.region)}:kms:{job.region}:{job.role.split(':')[4]}:key/{key}"
         )
         if key and "alias/" not in key:
-            found[arn] = actions
+            found[arn] = tuple(dict.fromkeys((*found.get(arn, ()), *actions)))
     return found
 
 
 def _default_key(bucket: str, ask: Asking) -> str:
-    """The key with which a bucket encrypts what is put into it; "" for S3's own keys."""
+    """The KMS key with which a bucket encrypts new objects; "" for S3's own keys."""
     told = ask(f"the encryption of the bucket {bucket}", ask.clients.s3.get_bucket_encryption, Bucket=bucket)
     rules = (told.value or {}).get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
     ways = [rule.get("ApplyServerSideEncryptionByDefault", {}) for rule in rules]

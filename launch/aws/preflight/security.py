@@ -1,5 +1,5 @@
-"""Checks of security groups and endpoint policies: what is let in, what is let out, what EFA needs, which buckets are
-allowed.
+"""Checks of security groups and endpoint policies: inbound and outbound rules, the rules that EFA needs, and the
+buckets that endpoints allow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def admitted(rules: Sequence[Item], others: set[str], first: int, last: int, eve
         tcp = rule.get("IpProtocol") in ("tcp", "6") and not everything
         if not (all_ports or (tcp and rule.get("FromPort", 0) <= first and last <= rule.get("ToPort", 65535))):
             continue
-        # A range of addresses may well be the VPC's own: which of them the machines get is not known before.
+        # Any range of addresses is accepted: it may be the VPC's own, and the machines' addresses are not known yet.
         anywhere = rule.get("IpRanges") or rule.get("Ipv6Ranges") or rule.get("PrefixListIds")
         if anywhere or others & {pair.get("GroupId") for pair in rule.get("UserIdGroupPairs", [])}:
             return True
@@ -37,8 +37,8 @@ def admitted(rules: Sequence[Item], others: set[str], first: int, last: int, eve
 
 
 def among_themselves(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Finding]:
-    """Hosts of one job talk on ports that nobody knows before; EFA on none at all, so that it needs a rule for all
-    traffic.
+    """Findings for rules that block the traffic between the hosts of a job. Their TCP ports are not known in advance.
+    EFA does not use TCP, so it needs a rule for all traffic.
     """
     if job.hosts < 2:
         return
@@ -78,7 +78,7 @@ def among_themselves(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Find
 
 
 def outward(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Finding]:
-    """Code, data, checkpoints and model go over HTTPS."""
+    """Findings for rules that block outbound HTTPS, which code, data, checkpoints, and the model need."""
     rules = [rule for group in groups for rule in group.get("IpPermissionsEgress", [])]
     given = f"security_groups={','.join(job.security_groups)}"
     if not rules:
@@ -93,7 +93,7 @@ def outward(job: SageMakerJob, groups: Sequence[Item]) -> Iterator[Finding]:
 
 
 def _out(rules: Sequence[Item], mine: set[str]) -> bool:
-    """HTTPS to addresses, or to another group, which may be that of an endpoint of S3."""
+    """Whether the rules let HTTPS out, to addresses or to another security group (such as that of an S3 endpoint)."""
     for rule in rules:
         every = rule.get("IpProtocol") == "-1"
         https = rule.get("IpProtocol") in ("tcp", "6") and rule.get("FromPort", 0) <= 443 <= rule.get("ToPort", 65535)
@@ -104,7 +104,7 @@ def _out(rules: Sequence[Item], mine: set[str]) -> bool:
 
 
 def bucket_policy(job: SageMakerJob, endpoints: Sequence[Item]) -> Iterator[Finding]:
-    """Does the policy of an S3 endpoint let the job's buckets through? Conditions are not played."""
+    """Findings for the job's S3 addresses that no endpoint policy allows. Conditions in policies are not evaluated."""
     part = partition(job.region)
     wanted = [(f"data.{channel.name}", channel.uri, "s3:GetObject") for channel in job.data if channel.uri]
     wanted += [
@@ -128,7 +128,7 @@ def bucket_policy(job: SageMakerJob, endpoints: Sequence[Item]) -> Iterator[Find
 def permits(policy: str, action: str, resource: str) -> bool:
     """Whether a policy (JSON) allows an action on a resource.
 
-    No policy, or none that can be read, allows everything.
+    A missing policy, or one that is not valid JSON, allows everything.
     """
     try:
         statements = json.loads(policy)["Statement"]

@@ -1,5 +1,5 @@
-"""Checks of what is stored: data there, readable, laid out right and fitting; buckets in the region; checkpoints
-unused; FSx up.
+"""Checks of stored data: the data exist, are readable, have the right layout, and fit on the disk; the buckets are in
+the job's region; no running job uses the checkpoints; the FSx file system is available.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from launch.aws.preflight.layout import layout_checks
 from launch.aws.preflight.levels import folder, s3_parts
 from launch.findings import Finding, error, note
 
-PAGES = 20  # of 1000 keys: enough to tell small from large
+PAGES = 20  # at most this many pages of 1000 keys are listed: enough to tell small from large data
 # Objects of these classes have to be restored, for hours, before they can be read.
 FROZEN = ("GLACIER", "DEEP_ARCHIVE")
-MOST_JOBS = 30  # running jobs that are asked for their checkpoints
+MOST_JOBS = 30  # at most this many running jobs are checked for the same checkpoints
 
 
 def stored(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
@@ -46,7 +46,7 @@ def stored(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterat
 
 
 def _bucket(key: str, uri: str, job: SageMakerJob, ask: Asking, made: bool) -> Iterator[Finding]:
-    """``made``: the account's own default bucket is made by the upload."""
+    """``made``: the account's default bucket may be missing, for the upload creates it."""
     parts = s3_parts(uri)
     if parts is None:
         return
@@ -74,7 +74,7 @@ def _default(ask: Asking) -> str:
 
 
 def _prefix(job: SageMakerJob, channel: Channel, ask: Asking) -> tuple[int, list[Finding]]:
-    """Bytes below a prefix (of its first pages), and what is wrong with it."""
+    """The bytes below a channel's prefix (in its first ``PAGES`` pages), and findings about the prefix."""
     bucket, key = s3_parts(channel.uri) or ("", "")
     total = 0
     files: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ def _prefix(job: SageMakerJob, channel: Channel, ask: Asking) -> tuple[int, list
         arguments["ContinuationToken"] = told.value["NextContinuationToken"]
     if files:
         findings = list(_frozen(channel, files))
-        if whole:  # of a part of the keys nobody can tell what is missing
+        if whole:  # an incomplete list of keys does not show what is missing
             start = folder(key) if key else ""
             inside = [item["Key"].removeprefix(start) for item in files if item["Key"].startswith(start)]
             findings += layout_checks(job, channel, inside)
@@ -118,8 +118,8 @@ def _fits(job: SageMakerJob, size: int) -> Iterator[Finding]:
     if size and gigabytes + SPARE_GB > room:
         yield error(
             "volume-small",
-            f"the data have {gigabytes:,.0f} GB (or more), the disks of a host {room} GB, of which {SPARE_GB} "
-            "GB are for everything else",
+            f"the data have {gigabytes:,.0f} GB (or more), but the disks of a host have {room} GB, and {SPARE_GB} "
+            "GB of that are needed for everything else",
             f"--volume-gb {round(gigabytes * 1.2) + SPARE_GB}, or --mode FastFile with shards, or --fsx",
         )
 
@@ -138,7 +138,7 @@ def _checkpoints(uri: str, ask: Asking) -> Iterator[Finding]:
 
 
 def _in_use(uri: str, ask: Asking) -> Iterator[Finding]:
-    """Two jobs that write the same checkpoints destroy both runs."""
+    """Findings for running jobs with the same checkpoints: two jobs that write them would destroy both runs."""
     if not uri:
         return
     told = ask.pages(
@@ -186,7 +186,7 @@ def _file_system(channel: Channel, ask: Asking) -> Iterator[Finding]:
 
 
 def file_system(channel: Channel, ask: Asking) -> dict[str, Any] | None:
-    """FSx's description; {} where it is not there, None where that is not told."""
+    """The file system's description; {} if it does not exist, None if FSx did not answer."""
     told = ask(f"FSx {channel.file_system}", ask.clients.fsx.describe_file_systems, FileSystemIds=[channel.file_system])
     if told.absent:
         return {}

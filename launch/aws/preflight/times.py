@@ -12,7 +12,7 @@ from launch.findings import Finding, error, note, warning
 SHORT_S = 600  # a stock image alone takes minutes to download
 QUOTA_S = 432_000  # 5 days: the default of the quota "Longest run time for a training job"
 LONGEST_S = 2_419_200  # 28 days: what the quota can be raised to
-WARM_S = 3_600  # the model allows 21,600, the service 3,600
+WARM_S = 3_600  # botocore's model allows 21,600, but the service only 3,600
 INTERVALS = (100, 200, 500, 1000, 5000, 60000)
 WARM_DOCS = "SageMaker developer guide, train-warm-pools, 2023-02-18"
 SPOT_DOCS = "SageMaker developer guide, model-managed-spot-training, 2023-02-18"
@@ -78,7 +78,7 @@ def _spot(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     elif wait < job.max_run:
         yield error(
             "spot-wait-short",
-            f"max_wait={wait} s is less than max_run={job.max_run} s: it counts waiting and training",
+            f"max_wait={wait} s is less than max_run={job.max_run} s: max_wait includes the training time",
             f"--max-wait {2 * job.max_run}, or a shorter --max-run",
             SPOT_DOCS,
         )
@@ -111,13 +111,13 @@ def _warm_pool(job: SageMakerJob) -> Iterator[Finding]:
         )
     if not 0 < job.warm_pool <= WARM_S:
         yield error(
-            "warm-pool-range", f"warm_pool={job.warm_pool} s: it is from 1 to {WARM_S}", "--warm-pool 1h", WARM_DOCS
+            "warm-pool-range", f"warm_pool={job.warm_pool} s: must be 1 to {WARM_S}", "--warm-pool 1h", WARM_DOCS
         )
 
 
 def _retries(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     if not 0 <= job.retries <= 30:
-        yield error("retries-range", f"retries={job.retries}: it is from 0 to 30", "--retries 3", API)
+        yield error("retries-range", f"retries={job.retries}: must be 0 to 30", "--retries 3", API)
     elif job.retries and "CheckpointConfig" not in request:
         yield warning(
             "retries-without-checkpoints",
@@ -134,7 +134,7 @@ def _profiler(job: SageMakerJob) -> Iterator[Finding]:
         near = min(INTERVALS, key=lambda legal: abs(legal - job.profile_ms))
         yield error(
             "profiler-interval",
-            f"profile_ms={job.profile_ms}: the profiler knows {legal} ms; nothing but the service checks it",
+            f"profile_ms={job.profile_ms}: the profiler knows {legal} ms; botocore does not check it",
             f"--profile-ms {near}, or 0 to switch it off",
             PROFILER_DOCS,
         )

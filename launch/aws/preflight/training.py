@@ -23,7 +23,7 @@ CHANNELS = "/opt/ml/input/data"
 
 
 def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
-    """``bundled``: the names of the files that travel with the job; empty where that is not known."""
+    """``bundled``: the names of the files in the code bundle; empty if they are not known."""
     read = preflight.read_config(job, root, f"{CHANNELS}/{_channel(job) or 'train'}")
     yield from read.findings
     config = read.config
@@ -50,7 +50,7 @@ def _machines(job: SageMakerJob) -> preflight.Machines:
 
 
 def _channel(job: SageMakerJob) -> str:
-    """The channel that the container takes as the data's root: train, or the only one."""
+    """The channel that is data.root in the container: train, or the only one; "" if that is not clear."""
     names = [channel.name for channel in job.data]
     return "train" if "train" in names else names[0] if len(names) == 1 else ""
 
@@ -89,13 +89,8 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
             f"data: none of the channels {names} is called 'train', so which holds the data set is not clear",
             f"--data train=s3://..., or data.root={CHANNELS}/{job.data[0].name}",
         )
-    if layout in ("folders", "list") and not config.data.classes and job.data:
-        yield warning(
-            "classes-unknown",
-            f"data.classes is empty, and data.layout={layout} has no class names: unless a classes.txt is at "
-            "the top of the data, the job ends at its start",
-            "data.classes=[background, road, ...], in the order of the ids",
-        )
+    if job.data:
+        yield from preflight.class_names(config)
     for channel in job.data:
         if channel.mode == "FastFile" and not channel.is_file_system and layout != "shards":
             yield warning(
@@ -112,7 +107,9 @@ def _lies_in(place: str, channel: str) -> bool:
 
 
 def _weights(job: SageMakerJob, config: Config) -> Iterator[Finding]:
-    """Weights come as a channel: the bundle holds code alone, and this machine's folders are not the container's."""
+    """Findings for weights that are in no channel: the bundle has only code, and the container cannot see this
+    machine's folders.
+    """
     for key, place in files_of_weights(config):
         if any(_lies_in(place, channel.name) for channel in job.data):
             continue
@@ -129,8 +126,8 @@ def _weights(job: SageMakerJob, config: Config) -> Iterator[Finding]:
 
 
 def _kept(job: SageMakerJob, config: Config) -> Iterator[Finding]:
-    """What is written outside of the folders that SageMaker saves is gone with the machine."""
-    if config.out and not config.out.startswith("/opt/ml/"):
+    """Findings for results that are lost with the machine, restarts that begin again, and weights that need NAT."""
+    if config.out and not config.out_bucket and not config.out.startswith("/opt/ml/"):
         yield warning(
             "out",
             f"out={config.out!r}: in the container only /opt/ml/checkpoints, /opt/ml/model and /opt/ml/output are kept",

@@ -1,4 +1,4 @@
-"""Checks of the VPC: from their subnets the machines reach each other, the file system, S3 and the package index."""
+"""Checks of the VPC: the machines in its subnets reach each other, the file system, S3, and the package index."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def vpc(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
             "vpc-several",
             f"subnets={','.join(job.subnets)} and security_groups={','.join(job.security_groups)} are of several VPCs "
             f"({', '.join(sorted(homes))})",
-            "take them of one",
+            "take subnets and security groups of one VPC",
         )
         return
     yield from _tenancy(subnets[0]["VpcId"], ask)
@@ -65,7 +65,7 @@ def _tenancy(name: str, ask: Asking) -> Iterator[Finding]:
 
 
 def _addresses(job: SageMakerJob, subnets: Sequence[Item]) -> Iterator[Finding]:
-    """All machines of a job are put into one subnet."""
+    """Findings for subnets with too few free addresses: all machines of a job are placed in one subnet."""
     need = sum(count * (5 if (found := INSTANCES.get(name)) and found.efa else 2) for name, count in kinds(job).items())
     few = [item for item in subnets if item.get("AvailableIpAddressCount", need) < need]
     if few:
@@ -158,7 +158,9 @@ def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: Asking) ->
 
 
 def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
-    """Machines of a job have no public address: an internet gateway is no way out for them."""
+    """Findings for subnets that cannot reach S3 or the package index. Machines of a job have no public address, so that
+    they cannot use an internet gateway.
+    """
     home = subnets[0]["VpcId"]
     mine = [{"Name": "vpc-id", "Values": [home]}]
     tables = ask.pages(f"routes of {home}", ask.clients.ec2, "describe_route_tables", "RouteTables", Filters=mine)
@@ -170,7 +172,9 @@ def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterat
         if table is None:
             continue
         gate = any(
-            route.get("DestinationCidrBlock") == "0.0.0.0/0" and not str(route.get("GatewayId", "")).startswith("igw-")
+            route.get("DestinationCidrBlock") == "0.0.0.0/0"
+            and not str(route.get("GatewayId", "")).startswith("igw-")
+            and route.get("State") != "blackhole"  # its NAT gateway was deleted
             for route in table.get("Routes", [])
         )
         s3 = [
@@ -183,13 +187,13 @@ def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterat
             or table["RouteTableId"] in end.get("RouteTableIds", [])
             for end in s3
         )
-        if to_s3:  # then the endpoint's route is taken, also where there is a NAT gateway
+        if to_s3:  # traffic to S3 then goes through the endpoint, even if there is a NAT gateway
             yield from bucket_policy(job, s3)
         if not gate and not to_s3:
             yield error(
                 "vpc-s3",
-                f"subnet {subnet['SubnetId']} has no way to S3 (no gateway endpoint, no NAT): code, checkpoints "
-                "and model go there",
+                f"subnet {subnet['SubnetId']} has no route to S3 (no gateway endpoint, no NAT), which the job "
+                "needs for code, checkpoints, and model",
                 f"an S3 gateway endpoint for route table {table['RouteTableId']}",
                 FSX_DOCS,
             )

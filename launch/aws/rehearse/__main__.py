@@ -1,26 +1,13 @@
-"""The program inside the namespaces of a rehearsal: ``python -m launch.aws.rehearse ORDERS``, started by run.py."""
+"""The program that run.py starts in a rehearsal's Linux namespaces: ``python -m launch.aws.rehearse orders.json``."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from launch.aws.rehearse.play import Orders, play
 from launch.aws.rehearse.report import save
-from segtrain.errors import EXIT_ERROR, SegtrainError
-
-
-def main(path: Path) -> int:
-    orders = Orders(**json.loads(path.read_text()))
-    try:
-        report = play(orders, lambda text: print(text, flush=True))
-    except SegtrainError as error:
-        path.with_name("error.txt").write_text(str(error))
-        return EXIT_ERROR
-    save(report, path.with_name("report.json"))
-    return 0
-
+from launch.rehearse.apart import played
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(played(Path(sys.argv[1]), Orders, play, save))

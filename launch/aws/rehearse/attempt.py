@@ -9,17 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch.aws.rehearse.container import Container
-from launch.aws.rehearse.logs import HostLogs
 from launch.rehearse.cluster import Plant
+from launch.rehearse.container import Container
+from launch.rehearse.logs import HostLogs
 
 GRACE_S = 120.0  # between SIGTERM and SIGKILL, as documented for StopTrainingJob
-FAILED_S = 15.0  # a host has failed: so long the others may still say why before they are stopped
+FAILED_S = 15.0  # after a host has failed: time for the other hosts to log the cause before they are killed
 
 
 @dataclass(frozen=True)
 class Ending:
-    """``why``: "ended" (all by themselves, or since one failed), "stopped", "interrupted" or "timeout"."""
+    """How an attempt ended. ``why``: "ended" (all hosts ended by themselves, or one failed and the others were killed),
+    "stopped", "interrupted", or "timeout".
+    """
 
     why: str
     began: float  # time.monotonic()
@@ -39,8 +41,8 @@ def run(
     limit_s: float,
     tell: Callable[[str, str], None],
 ) -> Ending:
-    """``flag``: the file that a planted failure waits for; ``limit_s``: MaxRuntimeInSeconds; ``tell`` (status,
-    message).
+    """Run the containers until all have ended. ``flag``: the file that a planted failure waits for; ``limit_s``:
+    MaxRuntimeInSeconds; ``tell``: is called with a status and a message.
     """
     readers = [
         threading.Thread(target=one.read, args=(logs.listener(one.host.name),), daemon=True) for one in containers
@@ -52,7 +54,7 @@ def run(
         why, killed = _watch(containers, logs, plant, began, flag, fill_disks, grace_s, limit_s, tell)
     finally:
         for one in containers:
-            one.kill()  # also what a first process left behind, and everything on Ctrl-C
+            one.kill()  # also the processes that process 1 of a container left behind, and everything after Ctrl-C
     for reader in readers:
         reader.join()
     codes = tuple(one.code or 0 for one in containers)
@@ -70,11 +72,11 @@ def _watch(
     limit_s: float,
     tell: Callable[[str, str], None],
 ) -> tuple[str, list[str]]:
-    """Until the last container has ended: why, and which had to be killed."""
-    why, deadline, killed, planted = "ended", math.inf, [], plant.kind == ""
+    """Wait until the last container has ended. Returns why the attempt ended, and the hosts that had to be killed."""
+    why, deadline, killed, planted = "ended", math.inf, [], plant.kind in ("", "absent")
     while any(one.code is None for one in containers):
         now = time.monotonic()
-        if not planted and _due(plant, logs):
+        if not planted and why == "ended" and _due(plant, logs):
             planted = True
             why = _act(plant, containers, flag, fill_disks, tell, grace_s)
             if why != "ended":
@@ -106,12 +108,16 @@ def _act(
     tell: Callable[[str, str], None],
     grace_s: float,
 ) -> str:
-    """Returns why the attempt will have ended."""
+    """Inject the fault. Returns the reason for which the attempt will end, as in ``Ending``."""
     if plant.kind == "fail":
         flag.touch()
         return "ended"
     if plant.kind == "disk":
         fill_disks()
+        return "ended"
+    if plant.kind == "helper":
+        tell("Training", "The hosts that do not train are stopped (planted)")
+        _each([one for one in containers if not one.host.trains], "stop")
         return "ended"
     if plant.kind == "kill":
         tell("Interrupted", "Training job was interrupted: its machines were reclaimed without notice (planted)")
@@ -134,6 +140,6 @@ def _each(containers: Sequence[Container], what: str) -> None:
 
 
 def plant_variable(plant: Plant, parameters: Mapping[str, str], flag: Path) -> str:
-    """What planted/sitecustomize.py reads; "" where it has nothing to do."""
+    """The value of SEGTRAIN_PLANT for planted/sitecustomize.py; "" if no rank is to fail."""
     program = parameters.get("sagemaker_program", '"train.py"').strip('"')
     return f"{plant.at} {program} {flag}" if plant.kind == "fail" else ""

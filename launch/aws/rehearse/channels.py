@@ -1,4 +1,4 @@
-"""Data of a host's input/data: downloaded from the rehearsal's S3, or a folder in place of a file system."""
+"""The data in a host's input/data: downloaded from the rehearsal's S3 server, or a folder in place of a file system."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from launch.rehearse.cluster import RehearsalCluster, RehearsalHost
 
 
 def divided(sample: Path, request: Mapping[str, Any]) -> bool:
-    """Whether a sample has a folder for each of several channels; else it fills each of them whole."""
+    """Whether a sample has a folder for each of several channels. Else every channel gets the whole sample."""
     names = [channel["ChannelName"] for channel in of_data(request)]
     return len(names) > 1 and all((sample / name).is_dir() for name in names)
 
 
 def of_data(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The channels without the one that brings the code."""
+    """The channels of the request, except the channel of the code."""
     uri = code_uri(request)
     return [
         channel
@@ -31,7 +31,7 @@ def of_data(request: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def upload(store: S3Server, request: Mapping[str, Any], sample: Path | None) -> int:
-    """The sample to the places in S3 that the channels name. Returns the number of files."""
+    """Upload the sample to the S3 prefixes of the channels. Returns the number of files."""
     count = 0
     if sample is None:
         return count
@@ -53,7 +53,9 @@ def fill(
     sample: Path | None,
     bind: bool,
 ) -> None:
-    """``bind``: file systems are mounted (read-only where the channel is); else they are links."""
+    """Fill a host's input/data. ``bind``: the sample is bind-mounted in place of a file system (read-only if the
+    channel is); else it is a symbolic link.
+    """
     several = sample is not None and divided(sample, request)
     for channel in trees.channels(request, host):
         name, place = channel["ChannelName"], base / "input/data" / channel["ChannelName"]
@@ -69,7 +71,7 @@ def fill(
 def _download(
     store: S3Server, s3: Mapping[str, Any], stage: RehearsalCluster, host: RehearsalHost, place: Path
 ) -> None:
-    """The whole prefix, or this host's share of its keys."""
+    """Download the whole prefix, or this host's share of its keys."""
     groups = s3.get("InstanceGroupNames") or [group for group, _ in stage.groups]
     sharing = [member for member in stage.hosts if member.group in groups]
     mine = sharing.index(host)
@@ -77,7 +79,7 @@ def _download(
         store.get_folder(s3["S3Uri"], place, (mine, len(sharing)))
     elif mine == 0:
         store.get_folder(s3["S3Uri"], place)
-    else:  # the same bytes: no need to serve them again
+    else:  # copy the files that the first host has downloaded
         first = place.parents[3] / sharing[0].name / place.relative_to(place.parents[2])
         shutil.copytree(first, place, dirs_exist_ok=True)
 
@@ -89,12 +91,12 @@ def _mount(folder: Path, place: Path, bind: bool, access: str) -> None:
         return
     place.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "--bind", str(folder), str(place)], check=True)
-    if access == "ro":  # a plain user may not where the folder's own mount has more restrictions
+    if access == "ro":  # fails for an unprivileged user if the folder's own mount has more restrictions
         subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=False, capture_output=True)
 
 
 def release(base: Path) -> None:
-    """Before a host is cleared: nothing may be deleted through a mount or a link."""
+    """Remove the mounts and links in input/data before a host is cleared, so that their files are not deleted."""
     for place in (base / "input/data").glob("*"):
         if place.is_symlink():
             place.unlink()

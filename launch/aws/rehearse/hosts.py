@@ -14,12 +14,12 @@ DEFAULT_CHECKPOINTS = "/opt/ml/checkpoints"
 
 
 def base_folder(folder: Path, host: RehearsalHost) -> Path:
-    """The host's /opt/ml."""
+    """The folder on this machine that is the host's /opt/ml."""
     return folder / "hosts" / host.name
 
 
 def checkpoint_folder(base: Path, request: Mapping[str, Any]) -> Path | None:
-    """Where SageMaker keeps checkpoints the same as S3; None where the job has none, or a place outside /opt/ml."""
+    """The folder that is synchronized with the checkpoints in S3; None if the job has none, or outside of /opt/ml."""
     described = request.get("CheckpointConfig")
     if not described:
         return None
@@ -28,7 +28,7 @@ def checkpoint_folder(base: Path, request: Mapping[str, Any]) -> Path | None:
 
 
 def clear(base: Path) -> None:
-    """A new machine: nothing of the old one is left but what is mounted there."""
+    """Empty a host's folder, as on a new machine. The folder itself stays: it may be a mount."""
     if base.is_dir():
         for item in base.iterdir():
             if item.is_dir() and not item.is_symlink():
@@ -73,7 +73,7 @@ def described(host: RehearsalHost, stage: RehearsalCluster, request: Mapping[str
 
 
 def channels(request: Mapping[str, Any], host: RehearsalHost) -> list[Mapping[str, Any]]:
-    """The channels that this host gets: all, but those that are given to other groups."""
+    """The channels that this host gets: all except those of other groups."""
     found = []
     for channel in request.get("InputDataConfig", []):
         groups = channel["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames")
@@ -93,7 +93,7 @@ def _channel(channel: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str
 
 
 def failure(base: Path) -> str:
-    """The first 1024 characters of what the container wrote, which DescribeTrainingJob shows; "" where nothing was."""
+    """The first 1024 characters of the container's failure file, which DescribeTrainingJob shows; "" without a file."""
     try:
         return (base / "output/failure").read_text(errors="replace")[:1024].strip()
     except OSError:
@@ -101,5 +101,5 @@ def failure(base: Path) -> str:
 
 
 def files_below(folder: Path) -> dict[str, int]:
-    """Name -> bytes."""
+    """Path of each file, relative to the folder -> size in bytes."""
     return {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -1,4 +1,4 @@
-"""Hosts of a rehearsed SageMaker job, their groups, and the hyperparameters that differ from the cloud's. Pure."""
+"""Hosts of a rehearsed SageMaker job, their groups, and hyperparameters that differ from the cloud. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ def set_stage(
     isolated: bool,
     settings: Mapping[str, Any],
 ) -> RehearsalCluster:
-    """``hosts``: of the group that trains (None: as asked for, at most 3; a helping group keeps one). ``settings``:
-    segtrain's, for this rehearsal alone. Raises ConfigError.
+    """The hosts and hyperparameters of a rehearsal. ``hosts``: number of hosts in each group that trains (None: as in
+    the request, at most 3); a group that does not train has one host. ``settings``: changed settings of segtrain, for
+    this rehearsal only. Raises ConfigError.
     """
     given: Mapping[str, str] = request.get("HyperParameters", {})
     said: list[str] = []
     counted = _counted(request, hosts, said)
     trains = _training_groups(given, [name for name, _, _ in counted])
     numbered = [(name, kind) for name, kind, count in counted for _ in range(count)]
-    # Helpers first: then algo-1 is no host that trains, which is what careless code takes for granted.
+    # Hosts that do not train come first, so that code that wrongly expects algo-1 to train fails here.
     numbered.sort(key=lambda item: item[0] in trains)
     if len(numbered) > MOST_HOSTS:
         raise ConfigError(f"--hosts: {len(numbered)} hosts on one machine are too many: at most {MOST_HOSTS}")
@@ -37,14 +38,14 @@ def set_stage(
         RehearsalHost(f"algo-{n}" if isolated else f"127.0.0.{n}", n, group, kind, group in trains)
         for n, (group, kind) in enumerate(numbered, 1)
     )
-    # Where AWS's toolkit puts rank 0: the first host that the training group lists.
+    # AWS's toolkit puts rank 0 on the first host in the training group's list, which ``members`` returns reversed.
     leader = [host for host in stage if host.trains][-1]
     parameters = _hyperparameters(given, procs, settings, said)
     return RehearsalCluster(stage, "eth0" if isolated else "lo", leader, parameters, tuple(said))
 
 
 def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> list[tuple[str, str, int]]:
-    """Name, type and size of each group."""
+    """Name, type, and number of hosts of each group."""
     if hosts is not None and hosts < 1:
         raise ConfigError(f"--hosts {hosts}: at least one host must train")
     resources = request["ResourceConfig"]
@@ -93,5 +94,5 @@ def _hyperparameters(
 
 
 def starts_ranks(parameters: Mapping[str, str]) -> bool:
-    """Whether the toolkit starts several processes that know each other (torchrun); else one plain process a host."""
+    """Whether the toolkit starts the ranks of one process group (torchrun). Else it starts one process per host."""
     return parameters.get("sagemaker_torch_distributed_enabled") == "true"

@@ -1,49 +1,38 @@
-"""Life of a job on SageMaker, played here: Starting, Downloading, Training, Interrupted, Uploading, Completed."""
+"""A SageMaker job's statuses in a rehearsal: Starting, Downloading, Training, Interrupted, Uploading, Completed."""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from launch.aws.rehearse import attempt, channels, container
 from launch.aws.rehearse import hosts as trees
-from launch.aws.rehearse.logs import HostLogs
 from launch.aws.rehearse.plan import set_stage
 from launch.aws.rehearse.report import HostEnd, Report, Transition
 from launch.aws.rehearse.s3 import S3Server
 from launch.aws.rehearse.sync import Sync
 from launch.aws.request import code_uri
-from launch.rehearse import disks, network
+from launch.rehearse import apart, disks, network
 from launch.rehearse.cluster import GATEWAY, Plant, RehearsalCluster, read_plant
+from launch.rehearse.container import Container
+from launch.rehearse.logs import HostLogs
+
+TOOLKIT_STARTS = "Invoking script with the following command"  # above this line, the toolkit prints its environment
 
 
 @dataclass(frozen=True)
-class Orders:
-    """What is to be played: all that the process inside the namespaces needs to know, as JSON."""
-
-    request: Mapping[str, Any]
-    bundle: str
-    sample: str
-    folder: str
-    hosts: int | None
+class Orders(apart.Orders):
     procs: int | None
-    settings: Mapping[str, Any]
-    plant: str
-    isolated: bool
-    grace_s: float
-    said: tuple[str, ...]
-    mark: str  # of all processes of this rehearsal, in their environment
-    scratch: str  # for their temporary files
 
 
 @dataclass
 class _Act:
-    """One rehearsal while it is played."""
+    """The state of a running rehearsal."""
 
     orders: Orders
     stage: RehearsalCluster
@@ -74,7 +63,7 @@ class _Act:
 
 
 def play(orders: Orders, say: Callable[[str], None]) -> Report:
-    """Inside the namespaces, where there are any."""
+    """Run the rehearsal. This process is inside the namespaces, if there are any."""
     began = time.monotonic()
     plant, folder, request = read_plant(orders.plant), Path(orders.folder), orders.request
     stage = set_stage(
@@ -83,7 +72,9 @@ def play(orders: Orders, say: Callable[[str], None]) -> Report:
     if orders.isolated:
         network.build(stage, folder, served="s3")
     region = json.loads(stage.hyperparameters.get("sagemaker_region", '"us-east-1"'))
-    logs = HostLogs(folder / "logs", stage.leader.name, request, say)
+    definitions = request["AlgorithmSpecification"].get("MetricDefinitions", [])
+    metrics = {item["Name"]: item["Regex"] for item in definitions}
+    logs = HostLogs(folder / "logs", stage.leader.name, say, metrics, after=TOOLKIT_STARTS)
     with S3Server(GATEWAY if orders.isolated else "127.0.0.1", region) as store:
         act = _Act(orders, stage, store, logs, say, began, remarks=[*orders.said, *stage.said])
         act.status("Starting", "Preparing the instances for training")
@@ -100,7 +91,7 @@ def play(orders: Orders, say: Callable[[str], None]) -> Report:
 
 
 def _attempt(act: _Act, plant: Plant) -> attempt.Ending:
-    """New machines: empty but for the data and the checkpoints that S3 has."""
+    """Run the job once, on new machines: they have only the data and the checkpoints from S3."""
     orders, request = act.orders, act.orders.request
     started = time.monotonic()
     act.status("Downloading", "Downloading input data")
@@ -145,7 +136,7 @@ def _checkpoints(act: _Act) -> dict[str, Path]:
     return found
 
 
-def _start(act: _Act, host: Any, plant: str) -> container.Container:
+def _start(act: _Act, host: Any, plant: str) -> Container:
     orders = act.orders
     env = container.environment(
         orders.request,
@@ -158,7 +149,9 @@ def _start(act: _Act, host: Any, plant: str) -> container.Container:
         plant=plant,
     )
     argv = container.command(orders.request)
-    return container.Container(host, act.base(host), act.folder, argv, env, orders.isolated)
+    if read_plant(orders.plant).kind == "absent" and not host.trains:
+        argv = container.unconnected(argv)
+    return Container(host, act.base(host), act.folder, argv, env, orders.isolated, container.MOUNTS)
 
 
 def _fill_disks(act: _Act) -> None:
@@ -216,7 +209,7 @@ def _reason(ending: attempt.Ending, hosts: tuple[HostEnd, ...]) -> str:
 
 
 def _notice(act: _Act, ending: attempt.Ending, plant: Plant, hosts: tuple[HostEnd, ...]) -> None:
-    """What a person should know before sending the job."""
+    """Add the remarks that a user should read before sending the job."""
     request, seen = act.orders.request, {item.status for item in act.transitions}
     if plant.kind in ("stop", "spot", "kill") and not seen & {"Stopping", "Interrupted"}:
         act.remarks.append(

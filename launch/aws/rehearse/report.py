@@ -43,7 +43,7 @@ class Report:
     end_s: float  # of the whole rehearsal
     training_s: float  # TrainingTimeInSeconds: Downloading to the end, all attempts
     metrics: Mapping[str, tuple[int, float | None]]  # name -> how many values CloudWatch would have, and the last
-    remarks: tuple[str, ...]  # what is different from the cloud, and what was noticed
+    remarks: tuple[str, ...]  # differences from the cloud, and problems of the job that were noticed
     folder: str
 
     @property
@@ -70,7 +70,7 @@ def load(path: Path) -> Report:
 
 
 def show(report: Report) -> str:
-    """A page for people."""
+    """The report as text for a terminal."""
     lines = [f"rehearsed: the cloud would have shown {report.status}", ""]
     if report.failure_reason:
         lines += [f"  FailureReason  {_one_line(report.failure_reason)}", ""]

@@ -1,4 +1,4 @@
-"""S3 of a rehearsal: moto's server in a thread on a loopback or bridge address, with real HTTP and no account."""
+"""S3 for a rehearsal: moto's server in a thread, on a loopback or bridge address. Real HTTP, but no AWS account."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from launch.aws.cloud import split_uri
 from segtrain.errors import MissingExtra
 
-SECRET = "rehearsal"  # any key and secret will do
+SECRET = "rehearsal"  # moto accepts any access key and secret
 
 
 class S3Server:
-    """A context manager. ``url`` is what AWS_ENDPOINT_URL must be."""
+    """A local S3 server, as a context manager. ``url`` is the value for AWS_ENDPOINT_URL."""
 
     def __init__(self, address: str, region: str) -> None:
         try:
@@ -23,7 +23,7 @@ class S3Server:
             from moto.server import ThreadedMotoServer
         except ImportError as error:
             raise MissingExtra(error.name or "moto", "rehearse", "--rehearse") from None
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it logs a line for each request
         self._server = ThreadedMotoServer(address, 0, verbose=False)
         self._server.start()
         host, port = self._server.get_host_and_port()
@@ -41,7 +41,7 @@ class S3Server:
         self._server.stop()
 
     def environment(self) -> dict[str, str]:
-        """For AWS's toolkit and any boto3 in a container."""
+        """Variables with which AWS's toolkit and any boto3 in a container find this server."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "S3_ENDPOINT_URL": self.url,
@@ -58,8 +58,8 @@ class S3Server:
             place = {} if self.region == "us-east-1" else {"LocationConstraint": self.region}
             self.client.create_bucket(Bucket=bucket, **({"CreateBucketConfiguration": place} if place else {}))
             self._buckets.add(bucket)
-        # Read first: a file that grows during the upload would not match its checksum. One request: a client's threads
-        # for parts of a file cost more here than they save.
+        # The file is read first: if it grew during the upload, it would not match its checksum. It is sent in one
+        # request: a multipart upload, with its threads, costs more here than it saves.
         self.client.put_object(Bucket=bucket, Key=key, Body=path.read_bytes())
 
     def put_folder(self, folder: Path, uri: str) -> int:
@@ -69,7 +69,7 @@ class S3Server:
         return len(files)
 
     def keys(self, uri: str) -> list[str]:
-        """Every key that begins with the prefix, as SageMaker takes it: ``s3://b/run-1`` finds ``run-10/`` too."""
+        """Every key that begins with the prefix, as in SageMaker: ``s3://b/run-1`` finds ``run-10/`` too."""
         bucket, prefix = split_uri(uri)
         if bucket not in self._buckets:
             return []
@@ -77,7 +77,7 @@ class S3Server:
         return sorted(item["Key"] for page in pages for item in page.get("Contents", []))
 
     def get_folder(self, uri: str, folder: Path, share: tuple[int, int] = (0, 1)) -> int:
-        """Download what lies below a prefix; ``share`` (n, of): every of-th key from the n-th on."""
+        """Download the keys below a prefix. ``share`` is (first, step): every ``step``-th key, from index ``first``."""
         bucket, prefix = split_uri(uri)
         keys = self.keys(uri)[share[0] :: share[1]]
         for key in keys:

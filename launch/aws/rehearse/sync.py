@@ -1,7 +1,8 @@
-"""Checkpoints of a rehearsal: copied to S3 while the job runs, and back to every host before it starts."""
+"""Checkpoints of a rehearsal: copied to S3 while the job runs, and copied back to every host before the job starts."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +13,11 @@ INTERVAL_S = 1.0
 
 
 class Sync:
-    """A context manager: while inside, what changes in the folders (host -> folder) goes up each second, and once more
-    at the end.
+    """A context manager that uploads changed files from the folders (host -> folder) every second, and once more at the
+    end.
 
-    Nothing is ever deleted in S3, as nothing says that SageMaker would. Hosts that write the same name overwrite each
-    other there.
+    Nothing is ever deleted in S3: AWS does not document that SageMaker deletes anything. Hosts that write the same name
+    overwrite each other there.
     """
 
     def __init__(self, store: S3Server, uri: str, folders: Mapping[str, Path]) -> None:
@@ -30,7 +31,7 @@ class Sync:
         if self._uri:
             for folder in self._folders.values():
                 self._store.get_folder(self._uri, folder)
-                self._seen.update(_marks(folder))  # what came from there need not go back
+                self._seen.update(_marks(folder))  # downloaded files need no upload
             self._thread.start()
         return self
 
@@ -42,7 +43,7 @@ class Sync:
 
     @property
     def contested(self) -> list[str]:
-        """Names that more than one host wrote: on SageMaker the last one wins."""
+        """Names of files that more than one host wrote. On SageMaker, the last write wins."""
         return sorted(name for name, hosts in self._writers.items() if len(hosts) > 1)
 
     def up(self) -> None:
@@ -54,22 +55,24 @@ class Sync:
                 try:
                     self._store.put(path, f"{self._uri.rstrip('/')}/{name}")
                 except OSError:
-                    continue  # replaced or deleted meanwhile
+                    continue  # the file was replaced or deleted in the meantime
                 self._seen[path] = mark
                 self._writers.setdefault(name, set()).add(host)
 
     def _run(self) -> None:
         while not self._done.wait(INTERVAL_S):
-            self.up()
+            # A failed request must not end the thread: it is repeated, at last by __exit__, which raises.
+            with contextlib.suppress(Exception):
+                self.up()
 
 
 def _marks(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Size and time of each file."""
+    """The size and modification time of each file, by which a change is noticed."""
     found = {}
     for path in sorted(folder.rglob("*")):
         try:
             if path.is_file():
                 found[path] = (path.stat().st_size, path.stat().st_mtime_ns)
         except OSError:
-            continue  # gone since it was listed
+            continue  # the file was deleted after it was listed
     return found

@@ -1,11 +1,13 @@
-"""Fault of a rank on purpose. Python imports this file at its start; SEGTRAIN_PLANT="RANK PROGRAM FLAG" says which."""
+"""Makes a rank fail on purpose. Python imports this file at startup. SEGTRAIN_PLANT="RANK PROGRAM FLAG" names the rank
+and its program, which fails when the file FLAG appears.
+"""
 
 import os
 import sys
 
 
 class PlantedFailure(RuntimeError):
-    """Raised in the main thread, wherever that is: as an error of the training would be."""
+    """Raised in the main thread, at whatever it is running, as an error of the training would be."""
 
     def __init__(self) -> None:
         super().__init__("planted by the rehearsal (--plant fail)")
@@ -28,6 +30,7 @@ def _watch(flag: str) -> None:
 
 if os.environ.get("SEGTRAIN_PLANT"):
     _rank, _program, _flag = os.environ["SEGTRAIN_PLANT"].split(" ", 2)
-    # Not torchrun, which names the program further behind, nor AWS's toolkit, nor a helper process of a rank.
+    # Only the rank itself, not torchrun (which has the program later in its arguments), AWS's toolkit, or a helper
+    # process of a rank.
     if _program in sys.orig_argv[1:3] and os.environ.get("RANK", "0") == _rank:
         _watch(_flag)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import zlib
@@ -15,14 +14,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from segtrain.bucket.faults import RequestError, ignoring_file_faults
 from segtrain.cores import cores
 from segtrain.data.audit.image_depth import Look, look_at
-from segtrain.data.audit.mask_values import MaskValues, smear, top_of, values_of
+from segtrain.data.audit.mask_values import MaskValues, raw_and_values, smear
 from segtrain.data.audit.statistics import AuditReport, class_weights, grouped, label_warnings, load, save
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import files
 from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.jpeg_tiles import Tiles
+from segtrain.data.storage import LOCAL
 from segtrain.errors import DataError, some_of
 from segtrain.files import cache_folder
 from segtrain.terminal import counted
@@ -31,19 +32,22 @@ __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
 # Version of the cached statistics.
 VERSION = 10
-# Kinds of faults in one error.
+# Most kinds of faults that one error lists.
 _SHOWN = 20
 # Samples in flight at once.
 _WINDOW = 1024
-# See smear: the masks of CamVid stay below 0.02, and above 0.3 if they are resized with bilinear interpolation.
+# Errors of a bucket that may not occur the next time, even if sizes and etags are the same.
+_IN_BUCKETS = ("object-changed", "object-missing", "sample-checksum")
+# Limit of ``smear``: the masks of CamVid are below 0.02, and above 0.3 after resizing with bilinear interpolation.
 _SMEARED = 0.15
 
 
 def check_before_training(dataset: Dataset, faults: str = "error", report: AuditReport | None = None) -> AuditReport:
-    """The audit, from the cache if no file changed. ``report``: the result of ``audit``, if it is known.
+    """Audit a split, and refuse a faulty one. Returns the report, from the cache if no file changed.
 
-    Raises one DataError with the kinds of faults, and the path of a list of all if it does not name all; with
-    ``faults`` "skip" only if every sample is faulty. Also raises DataError for a split that is all void.
+    Raises DataError if there are faults, or with ``faults="skip"`` only if every sample is faulty. The message lists
+    the kinds of faults. If it leaves some faults out, it names a file that lists all of them. Also raises DataError if
+    every pixel is void. ``report``: the result of ``audit``, if it is known.
     """
     report = report or audit(dataset)
     where, split, bad, count = f"{dataset.name} {dataset.split}", dataset.split, len(report.bad), len(report.faults)
@@ -63,7 +67,7 @@ def check_before_training(dataset: Dataset, faults: str = "error", report: Audit
 
 
 def _list_of_all(report: AuditReport) -> str:
-    """Where to find all faults: a file of the cache folder, or the command that prints them."""
+    """Write all faults to a file in the cache folder. Returns a line with its path, or with a command to print them."""
     name = re.sub(r"[^\w.-]", "_", f"faults-{report.name}-{report.split}.txt")
     path = cache_folder() / name
     try:
@@ -78,13 +82,14 @@ def _list_of_all(report: AuditReport) -> str:
 def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = True, cache: bool = True) -> AuditReport:
     """Read every image and mask of a split in parallel threads. Faults are collected, not raised.
 
+    Raises RequestError if a bucket cannot be read at all, for example in an outage.
     ``decode_images=False`` reads only the header and the end of each image. The report with its faults is cached under
     ``$SEGTRAIN_CACHE`` (default ~/.cache/segtrain) and used until a file of the split changes its name, size, or time;
     ``cache=False`` always reads the files.
     """
     stamped = _stamps(dataset)
     fingerprint = dataset.fingerprint(stamped)
-    # The content of a split on this machine: its fingerprint, and the times of its files.
+    # The cache key: the settings and the fingerprint of the split, and the modification times of its files.
     settings = f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.reading} {fingerprint}"
     digest = hashlib.sha256(settings.encode() + stamped[:, :, 1].tobytes()).hexdigest()
     path = cache_folder() / f"audit-{digest[:24]}.json"
@@ -102,9 +107,12 @@ def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = Tr
 class _Sample:
     """The result of reading one sample.
 
-    faults: (file, error). values: the mask values as stored. look: None for a generated or undecoded image. Only for a
-    sample without faults: counts, int64 [256], the pixels of each train id; mask_crc, the CRC-32 of the train ids;
-    warnings, pairs of a kind of ``_WARNINGS`` and the file.
+    faults: pairs (file, error). If there are any, only ``values`` is used besides them.
+    values: the mask values as stored.
+    look: properties of the image; None for a generated or undecoded image.
+    counts: int64 [256], the number of pixels of each train id.
+    mask_crc: the CRC-32 of the train ids.
+    warnings: pairs (key of ``_WARNINGS``, file).
     """
 
     size: tuple[int, int] = (0, 0)
@@ -117,7 +125,7 @@ class _Sample:
 
 
 def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str) -> tuple[AuditReport, bool]:
-    """The report, and whether a file could not be read, which may work the next time."""
+    """The report, and whether it has read errors that may not occur the next time."""
     labels = dataset.labels
     counts, images_with = np.zeros(256, np.int64), np.zeros(256, np.int64)
     sizes, forms = Counter[tuple[int, int]](), Counter[str]()
@@ -128,7 +136,10 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
     brightest = (-1, "")
     tiles, values = Tiles.of(dataset), MaskValues()
     mask_crc = np.zeros(len(dataset), np.uint32)
-    with ThreadPoolExecutor(max(1, workers)) as pool:
+    # From a bucket, whole files are read ahead. From a disk, the header is read first, since a wrong file may be huge.
+    ahead = dataset.store is not LOCAL and decode_images
+    indices = range(len(dataset) if ahead else 0)
+    with ThreadPoolExecutor(max(1, workers)) as pool, dataset.reading_ahead(indices, workers):
         inspect = partial(_inspect, dataset, decode_images, tiles)
         for index, sample in in_windows(pool, inspect, range(len(dataset))):
             values.add(sample.values)
@@ -178,9 +189,13 @@ def in_windows(
     pool: ThreadPoolExecutor, function: Callable[[int], Result], indices: Sequence[int]
 ) -> Iterator[tuple[int, Result]]:
     """Each index and its result, in order. The pool's own ``map`` would hold the results of all samples at once."""
-    for begin in range(0, len(indices), _WINDOW):
-        window = indices[begin : begin + _WINDOW]
-        yield from zip(window, pool.map(function, window))
+    try:
+        for begin in range(0, len(indices), _WINDOW):
+            window = indices[begin : begin + _WINDOW]
+            yield from zip(window, pool.map(function, window))
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
 
 
 def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) -> _Sample:
@@ -190,22 +205,28 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
         if dataset.draw:
             found.size = dataset.size(index)
         else:
-            header = dataset.header(index)
+            stored = dataset.stored_image(index) if decode_images and dataset.store is not LOCAL else None
+            header = dataset.header(index) if stored is None else _header(stored, entry.image)
             found.size, turned = (header.height, header.width), header.orientation != 1
             if decode_images:
-                stored = dataset.stored_image(index)
+                stored = dataset.stored_image(index) if stored is None else stored
                 _check_pixels(dataset, index, stored, found.size, tiles)
                 array = isinstance(stored, np.ndarray)
                 found.look = Look("8-bit RGB") if array else look_at(stored, entry.image, header)
+    except RequestError:
+        raise
     except DataError as error:
         found.faults.append((entry.image, error))
     file = str(entry.mask)
     try:
-        raw = dataset.read_raw_mask(index)
-        found.values = stored_values(dataset, index, raw)
+        raw, found.values = raw_and_values(dataset, index)
         mask = raw if dataset.draw else labels.remap(raw, file)
+    except RequestError:
+        raise
     except DataError as error:
-        found.faults.append((entry.mask or entry.image, error))
+        # One request may read both image and mask: its error counts as one fault.
+        if str(error) not in (str(other) for _, other in found.faults):
+            found.faults.append((entry.mask or entry.image, error))
         return found
     if any(found.size) and found.size != mask.shape:
         found.faults.append((file, dataset.other_size(index, found.size, mask.shape)))
@@ -221,26 +242,19 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
     return found
 
 
-def stored_values(dataset: Dataset, index: int, raw: np.ndarray) -> MaskValues:
-    """The values of a mask that was read as ``raw``; none of a generated one."""
-    if dataset.draw or raw.dtype.kind not in "uib":
-        return MaskValues()
-    found = {int(value): int(count) for value, count in zip(*values_of(raw))}
-    if raw.ndim == 3:
-        return MaskValues(colors=found)
-    file = str(dataset.entries[index].mask)
-    palette = {value: (color, file) for value, color in dataset.palette(index).items() if value in found}
-    return MaskValues(found, palette=palette, tops={top_of(found, dataset.labels.ignore_index): 1})
+def _header(stored: Any, name: str) -> decode.Header:
+    """The header of an image file in memory. Raises DataError if the file is not complete."""
+    return decode.Header("npy", *stored.shape) if isinstance(stored, np.ndarray) else decode.check_whole(stored, name)
 
 
 def _of_reading(error: DataError) -> bool:
-    return isinstance(error.__context__, OSError) and error.__context__.errno is not None
+    return error.code in _IN_BUCKETS or (isinstance(error.__context__, OSError) and error.__context__.errno is not None)
 
 
 def _check_pixels(dataset: Dataset, index: int, stored: Any, size: tuple[int, int], tiles: Tiles) -> None:
-    """Read every byte of an image, without making pixels if the native decoder can. Raises DataError.
+    """Check every byte of an image. The native decoder does this without keeping any pixels. Raises DataError.
 
-    The positions found in a JPEG are kept, so that the first epoch decodes only the part that each crop needs.
+    The tile positions in a JPEG are cached, so that the first epoch decodes only the part that each crop needs.
     """
     name = dataset.entries[index].image
     image = dataset.ready(stored, name)
@@ -261,11 +275,11 @@ _WARNINGS = {
 
 def _stamps(dataset: Dataset) -> np.ndarray:
     """``Dataset.stamps``, with -1 for missing files, which the scan reports."""
-    with contextlib.suppress(DataError):
+    with ignoring_file_faults():
         return dataset.stamps()
     found = np.full((len(dataset), 2, 2), -1, np.int64)
     for index, both in enumerate(files(dataset.entries, 0, len(dataset))):
         for part, path in enumerate(both):
-            with contextlib.suppress(DataError):
+            with ignoring_file_faults():
                 found[index, part] = dataset.store.stat(path) if path else (0, 0)
     return found

@@ -1,35 +1,38 @@
-"""`segtrain data check`: the layout of a folder, and an audit of its splits."""
+"""`segtrain data check`: reports the layout of a folder, and audits its splits."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
 
+from segtrain.bucket import is_bucket
+from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, make_config, parse_overrides
 from segtrain.config.paste import command
-from segtrain.data.audit.audit import AuditReport, audit, stored_values
+from segtrain.data.audit.audit import AuditReport, audit
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
-from segtrain.data.audit.mask_values import MaskValues, ids_of, shown
+from segtrain.data.audit.mask_values import MaskValues, ids_of, raw_and_values, shown
 from segtrain.data.audit.overlap import overlap_finding
+from segtrain.data.audit.sampling import Sample, sample_of
 from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.detect import detect
 from segtrain.data.index.detect_pairs import others
 from segtrain.data.index.listing import WARNING
+from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.index.subset import whole
 from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.data.shards.reader import ShardDataset
-from segtrain.errors import ConfigError, DataError, some_of
+from segtrain.errors import ConfigError, some_of
 
-# Classes that are proposed at most, and masks that are read to propose them.
+# If classes have no names, the values in about _SOME masks are read, and at most _NAMED names are proposed.
 _NAMED, _SOME = 16, 50
 
 
@@ -42,7 +45,10 @@ class Checked:
     reports: tuple[AuditReport, ...]
 
     def text(self) -> str:
-        """Text for a terminal: first the detected settings to paste, with the command to train if nothing stops it."""
+        """Text for a terminal: the reports of all splits.
+
+        If the layout was detected, settings to paste come first, and the command to train if no report failed.
+        """
         head = []
         if self.detected:
             values = {"data": self.data.model_dump(mode="json", exclude_defaults=True)}
@@ -52,35 +58,52 @@ class Checked:
         return "\n\n".join([*head, *(report.table() for report in self.reports)])
 
 
-def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> Checked:
-    """Audit each split (None: all splits), and the checksums of shards. Raises what ``settings_of`` raises."""
+def check_folder(
+    root: str, splits: list[str] | None, overrides: list[str], sample: int | None = None, seed: int = 0
+) -> Checked:
+    """Audit the splits (None: all), and verify the checksums of shards. Raises the errors of ``settings_of``.
+
+    With ``sample``, only this many images of each split are audited, drawn at random with ``seed``, and the checksums
+    of shards are not verified.
+    """
+    if sample is not None and sample < 1:
+        says = f"--sample {sample}: give the number of images to check in each split, such as 400"
+        raise ConfigError(says, code="number-out-of-range", key="--sample", found=sample)
     data, found = settings_of(root, overrides)
     datasets = {split: _opened(data, split) for split in splits or found}
+    audited: dict[str, Dataset] = {}
     detected = not _layout_given(overrides)
     reports: dict[str, AuditReport] = {}
     findings: dict[str, list[SplitFinding]] = {split: [] for split in datasets}
     # Findings about the whole folder are shown with the first split.
     first, of_folder = next(iter(datasets.values())), next(iter(findings.values()))
     for split, dataset in datasets.items():
-        report = audit(dataset)
+        part = audited[split] = dataset if sample is None else sample_of(dataset, sample, seed)
+        report = audit(part)
         inner = whole(dataset)
-        faults = report.faults + (inner.verify() if isinstance(inner, ShardDataset) else ())
+        faults = report.faults
+        # In a bucket, samples with checksums were verified by the audit: a second read of all bytes would add little.
+        if isinstance(inner, ShardDataset) and part is dataset and inner.table.checks is None:
+            faults += inner.verify()
+        elif part is not dataset:
+            drawn = Sample(len(part), len(dataset), len(report.bad), seed)
+            report = replace(report, sample=drawn, warnings=tuple(f"in the sample, {w}" for w in report.warnings))
         notes = [note for note in dataset.notes if not note.startswith(WARNING)]
         findings[split] += [SplitFinding(note.removeprefix(WARNING)) for note in dataset.notes if note not in notes]
         reports[split] = replace(report, faults=faults, notes=(*notes, *report.notes))
     if detected and data.layout == "folders":
-        # The settings leave these folders out.
-        unread = [f"{images} with {masks}" for images, masks in others(data.root, data.images)]
+        # Pairs of image and mask folders that the detected settings leave out.
+        unread = [f"{images} with {masks}" for images, masks in others(data.root, data.images, tree_of(data.root))]
         says = (
             f"{data.root}: {len(unread)} other folder{'s' * (len(unread) > 1)} of images with masks not read: "
             f"{some_of(unread, 4)}. To train on all, name the pairs in lists (data.layout=list); to use another one, "
             "set data.images and data.masks"
         )
         of_folder += [SplitFinding(says)] if unread else []
-    of_folder += _findings(data, first.labels, datasets, reports)
-    for split, leak in _leaks(data, datasets):
+    of_folder += _findings(data, first.labels, audited, reports)
+    for split, leak in _leaks(data, datasets, sample, seed):
         findings[split].append(leak)
-    # The settings that are printed include those that divide a folder without a train or val split.
+    # If there is no train or no val split, the printed settings divide the images into both.
     if detected:
         says, settings = missing(data, found, lambda split: names_of(datasets.get(split) or _opened(data, split)))
         of_folder += [SplitFinding(f"{first.name}: {says}", settings=settings)] if says else []
@@ -90,7 +113,7 @@ def check_folder(root: str, splits: list[str] | None, overrides: list[str]) -> C
 
 
 def _opened(data: Data, split: str) -> Dataset:
-    """``open_dataset``. If the classes have no names, the error lists the mask values and proposes settings."""
+    """Open a split. If the classes have no names, the error lists the mask values and proposes settings."""
     try:
         return open_dataset(data, split)
     except ConfigError as error:
@@ -112,11 +135,11 @@ def _opened(data: Data, split: str) -> Dataset:
 
 
 def _some_values(dataset: Dataset) -> MaskValues:
-    """The values in some masks of a split, without those that cannot be read."""
+    """The values in some masks of a split. Masks that cannot be read are left out."""
     values = MaskValues()
     for index in range(0, len(dataset), max(1, len(dataset) // _SOME)):
-        with contextlib.suppress(DataError):
-            values.add(stored_values(dataset, index, dataset.read_raw_mask(index)))
+        with ignoring_file_faults():
+            values.add(raw_and_values(dataset, index)[1])
     return values
 
 
@@ -127,27 +150,37 @@ def _findings(
     masks = mask_finding(data, labels, {split: report.values for split, report in reports.items()})
     depth = depth_finding(data, (report.brightest for report in reports.values()))
     yield from filter(None, (masks, depth))
-    stored = (entry.mask for one in datasets.values() if not one.draw for entry in one.entries[:64])
-    jpegs = [mask for mask in stored if mask and is_jpeg(mask)]
+    if data.layout in ("scenes", "shards"):
+        return
+    store = next(iter(datasets.values())).store
+    faulty = (one.entries[int(index)].mask for split, one in datasets.items() for index in reports[split].bad[:_SOME])
+    jpegs = [mask for mask in faulty if mask and is_jpeg(mask, store)]
     if jpegs:
-        copy = command_for(data, jpegs, labels)
-        yield SplitFinding(f"the masks are JPEGs. Make a copy with PNG masks:\n  {copy}")
+        copy = command_for(data, jpegs, labels, store)
+        first = "Download the data set, and make" if is_bucket(data.root) else "Make"
+        yield SplitFinding(f"the masks are JPEGs. {first} a copy with PNG masks:\n  {copy}")
 
 
-def _leaks(data: Data, datasets: dict[str, Dataset]) -> Iterator[tuple[str, SplitFinding]]:
-    """Findings about images that are in two splits, with the second split."""
+def _leaks(
+    data: Data, datasets: dict[str, Dataset], sample: int | None, seed: int
+) -> Iterator[tuple[str, SplitFinding]]:
+    """Pairs (split, finding) for splits that contain training images.
+
+    ``sample``: compare only this many images of each split with all training images.
+    """
     train = datasets.get(data.train_split)
     for split in dict.fromkeys((data.split, "test")):
         if train is not None and split in datasets and split != data.train_split:
-            with contextlib.suppress(DataError):  # a file is missing, which is a fault already
-                if leak := overlap_finding(data, train, datasets[split]):
+            other = datasets[split] if sample is None else sample_of(datasets[split], sample, seed)
+            with ignoring_file_faults():  # a file is missing, which is a fault already
+                if leak := overlap_finding(data, train, other):
                     yield split, leak
 
 
 def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]:
-    """The settings of a folder, and its splits. ``overrides`` (data.layout=..., data.classes=...) come first.
+    """The settings of a folder, and its splits. ``overrides`` (such as data.classes=...) replace detected settings.
 
-    Raises DataError for a folder of no known layout, ConfigError for a wrong override.
+    Raises DataError if the layout of the folder is not known, ConfigError for a wrong override.
     """
     values: dict[str, Any] = {"root": root}
     found: tuple[str, ...] = ()
@@ -156,7 +189,7 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
         values = detected.model_dump(exclude_unset=True)
     settings = parse_overrides(overrides)
     given = settings.get("data", {})
-    # Detected values are never parsed as text.
+    # Overrides are parsed as YAML; detected values are not, since they have their types already.
     settings["data"] = {**values, **given} if isinstance(given, dict) else given
     data = make_config(settings, "the command line").data
     if data.split_by.on:

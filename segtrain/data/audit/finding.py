@@ -1,4 +1,4 @@
-"""Findings about whole splits, with the settings that fix them as values and as text to paste."""
+"""Findings about whole splits; each may come with settings that fix it, both as values and as text to paste."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from segtrain.errors import DataError
 
 @dataclass(frozen=True)
 class SplitFinding:
-    """A problem of the settings or the splits.
+    """A problem with the settings or the splits.
 
-    ``settings`` fix it; ``others`` are (condition, settings). A fatal one stops ``check`` and ``train``.
+    ``settings`` are the proposed fix, and ``others`` are fixes for other cases, as pairs (condition, settings). If the
+    finding is ``fatal``, the check fails, and training does not start.
     """
 
     message: str
@@ -32,7 +33,7 @@ class SplitFinding:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; ``paste`` holds the settings as command-line arguments, where keys stay numbers."""
+        """Plain values for JSON. JSON turns number keys into text, so ``paste`` has the settings as arguments, too."""
         others = [{"when": when, "settings": dict(settings)} for when, settings in self.others]
         return {**vars(self), "paste": words(self.settings), "others": others}
 
@@ -40,7 +41,7 @@ class SplitFinding:
 def refuse(found: Iterable[SplitFinding], faults: Sequence[str] = ()) -> None:
     """Raise one DataError for all fatal findings, with the settings of the first one that has any.
 
-    ``faults``: messages about single files. The first one is shown.
+    ``faults``: messages about single files. The error shows their number and the first one.
     """
     fatal = [finding for finding in found if finding.fatal]
     if not fatal:

@@ -27,7 +27,7 @@ class Look:
 
 
 def look_at(stored: Any, name: str, header: decode.Header) -> Look:
-    """The properties of an image file, which is decoded only if it is deep or has alpha. Raises DataError."""
+    """The properties of an image file. It is decoded only if it has more than 8 bits or alpha. Raises DataError."""
     if header.format != "jpeg" and header.bits > 8:
         values = decode.deep_values(bytes(stored), header, name)
         colors = values if values.ndim == 2 else values[..., : 3 if values.shape[2] >= 3 else 1]
@@ -44,7 +44,10 @@ def _transparent(values: np.ndarray) -> bool:
 
 
 def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFinding | None:
-    """The finding about deep images that would be nearly black. seen: the brightest value of a split, and its file."""
+    """A finding if images of more than 8 bits would be nearly black after their conversion to 8 bits.
+
+    seen: (brightest value, its file) of each split.
+    """
     brightest, name = max(seen, default=(-1, ""))
     reading = decode.Reading.of(data)
     if brightest < 0 or not too_dark(brightest, reading):

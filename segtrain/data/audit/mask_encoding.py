@@ -1,4 +1,4 @@
-"""Detection of masks that the settings read wrong, and of settings that fix it, from the values in all masks."""
+"""Detects from the values in all masks that the settings misread them, and proposes settings that fix it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import SHOWN, Clash, MaskValues, ids_of, percent, rgb, shown
 from segtrain.data.labels.space import LabelSpace, code, color_wheel
 
-# Values that a proposed setting may list, and instance ids.
+# Most values that a proposed setting lists, and the largest instance id that it maps.
 _LISTED, _INSTANCES = 40, 255
 _BACKGROUND = ("background", "backgrounds", "bg", "back", "other", "others", "none", "rest", "nothing")
 _VOID = "void"
@@ -29,7 +29,7 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
         found = _unknown_colors(labels, values, where)
         if found:
             return found
-    elif values.colors and not ids:  # a few RGB masks among others are faulty files
+    elif values.colors and not ids:  # with ids as well, the RGB masks are faulty files
         ids = ids_of(values)
         if not ids:
             return _colors_wanted(labels, values, where)
@@ -51,13 +51,13 @@ Table = dict[int, int]
 
 
 def _mapped(says: str, table: Table, *others: tuple[str, Table], fatal: bool = True) -> SplitFinding:
-    """A finding that a data.label_map fixes. ``others``: (condition, data.label_map)."""
+    """A finding that ``data.label_map=table`` fixes. ``others``: tables for other cases, as (condition, table)."""
     more = tuple((when, {"data.label_map": other}) for when, other in others)
     return SplitFinding(says, fatal, {"data.label_map": table}, more)
 
 
 def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding | None:
-    """Two classes of which one split stores the second as 1, and another split as ``ignore_index``."""
+    """The finding about masks of two classes, of which some store the second class as 1, others as ``ignore_index``."""
     void = labels.ignore_index
     if labels.num_classes != 2 or any(values.colors for values in splits.values()):
         return None
@@ -78,7 +78,7 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFi
 
 
 def _plain_ids(labels: LabelSpace, ids: dict[int, int], tops: dict[int, int], where: str) -> SplitFinding | None:
-    """Masks whose values are read as ids 0 .. C-1 and ``ignore_index``."""
+    """The finding about masks whose values are read as ids 0 .. C-1 and ``ignore_index``."""
     count, void = labels.num_classes, labels.ignore_index
     used = sorted(set(ids) - {void})
     if count == 2 and len(ids) == 2 and void in ids and used[0] in (0, 1):
@@ -100,7 +100,7 @@ def _plain_ids(labels: LabelSpace, ids: dict[int, int], tops: dict[int, int], wh
 
 
 def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> SplitFinding | None:
-    """Some ids are not a class: the finding with a table of the ids that occur, if their meaning is clear."""
+    """The finding about ids that are not classes, with a table of the ids; None if their meaning is unclear."""
     count, void, names = labels.num_classes, labels.ignore_index, labels.names
     says = f"{where}: there are {count} classes, and the masks have the values {shown(ids)}"
     in_order = f"{says}: not ids from 0 to {count - 1}. Map them in order (class {names[0]!r} first), or as intended"
@@ -111,13 +111,13 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
         return _mapped(in_order, {value: train for train, value in enumerate(used)})
     if used == list(range(count + 1)):
         tables = {0: {0: -1, **from_one}, count: {**{value: value for value in range(count)}, count: -1}}
-        # Void is on the borders of most images: rarer than a first class, and not as rare as the rarest classes.
+        # Void lies on borders in most images: it is rarer than the first class, but not as rare as the rarest classes.
         rare = sorted(ids[value] for value in range(1, count))[count // 4]
         last = _is_background(names[0]) or rare <= ids[count] < ids[0]
         first, second = (count, 0) if last else (0, count)
         says = f"{says}: one id more than classes. Ignore id {first}, or name its class"
         return _mapped(says, tables[first], (f"if id {second} is the one to ignore", tables[second]))
-    # Some of the gray levels that divide 0 .. 255 evenly, or as many values as classes including ``ignore_index``.
+    # Two cases are clear: all ids are gray levels that divide 0 .. 255 evenly, or there are as many ids as classes.
     levels = (
         {level(255 * train / (count - 1)): train for train in range(count)} for level in (round, int) if count > 2
     )
@@ -130,11 +130,14 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
 
 
 def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> SplitFinding | None:
-    """The ids of each mask count up without a gap, to different numbers far beyond the number of classes."""
+    """The finding about masks that seem to hold instance ids instead of class ids.
+
+    The ids of nearly every mask have no gap, their largest ids differ, and the maximum is far above the class count.
+    """
     count, most = labels.num_classes, max(tops, default=0)
     if most < max(8, 4 * count) or len(set(tops) - {-1, 0}) < 3 or tops.get(-1, 0) > 0.1 * sum(tops.values()):
         return None
-    says = f"{where}: the ids of each mask count up from 0, at most to {most}: these look like instance ids"
+    says = f"{where}: the ids of each mask count up without a gap, at most to {most}: these look like instance ids"
     if count != 2:
         return SplitFinding(f"{says}, not class ids of {count} classes: make masks of class ids", True)
     if most > _INSTANCES:
@@ -144,7 +147,7 @@ def _instances(labels: LabelSpace, tops: dict[int, int], where: str) -> SplitFin
 
 
 def _unknown_ids(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFinding | None:
-    """Ids that are not in the label space, with the complete table that ignores them."""
+    """The finding about ids that are not in the label space, with a complete data.label_map that ignores them."""
     unknown = sorted(value for value in ids if value not in labels.raw_to_train)
     if not unknown or len(unknown) + len(labels.raw_to_train) > _LISTED:
         return None
@@ -155,7 +158,7 @@ def _unknown_ids(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFi
 def _background_as_void(
     labels: LabelSpace, ids: dict[int, int], used: list[int], missing: int, where: str
 ) -> SplitFinding:
-    """Void and all classes but one occur: that class may be stored as void."""
+    """The finding about masks with void and all classes but one: that class may be stored as void."""
     void, names = labels.ignore_index, labels.names
     if missing and _is_background(names[-1]) and not _is_background(names[0]):
         table, lost = {**{value: value for value in used}, void: missing}, names[-1]
@@ -169,7 +172,10 @@ def _background_as_void(
 
 
 def _clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFinding:
-    """One index has two colors: it means two classes, or the palettes mean nothing."""
+    """The finding about a palette index that has different colors in two files.
+
+    Either the index means two classes, or the colors have no meaning.
+    """
     says = f"{where}: palette masks are read by index, but index {clash.palette_index} is {rgb(clash.color)} in "
     says += (
         f"{clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are right, save the masks as "
@@ -180,11 +186,11 @@ def _clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFin
 
 
 def _palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
-    """Palette masks are read by index. If their colors mean other classes than their indices, neither is safe."""
+    """The finding about palette masks whose colors mean other classes than their indices. They are read by index."""
     by_color = {index: labels.colors.get(color) for index, (color, _) in values.palette.items()}
     known = {index: train for index, train in sorted(by_color.items()) if train is not None}
     if not known:
-        return None  # the palette means nothing
+        return None  # no color of the palette is the color of a class
     if all(labels.raw_to_train.get(index) == train for index, train in by_color.items()):
         return None
     says = f"{where}: palette masks are read by index, but the colors of their palettes belong to other classes"
@@ -195,7 +201,7 @@ def _palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) 
 
 
 def _colors_wanted(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
-    """RGB masks, but the classes have no colors: the colors that occur, assigned to the names by a guess."""
+    """The finding about RGB masks of classes without colors, with a guess of which color is which class."""
     colors = values.colors
     says = f"{where}: RGB masks, but the classes have no colors"
     if values.cut or len(colors) > max(_LISTED, 2 * labels.num_classes):
@@ -210,7 +216,11 @@ def _colors_wanted(labels: LabelSpace, values: MaskValues, where: str) -> SplitF
 
 
 def _deal(labels: LabelSpace, colors: dict[int, int]) -> dict[str, Any]:
-    """Class name -> color: the palette of Pascal VOC in its order, otherwise black first, then frequent to rare."""
+    """A value of data.classes that guesses the color of each class name.
+
+    If all colors are from Pascal VOC's palette, the names get them in its order. Otherwise black comes first, and the
+    other colors follow from frequent to rare.
+    """
     names, voc = list(labels.names), [0, *(code(color) for color in color_wheel(max(labels.num_classes - 1, 1)))]
     if set(colors) <= {*voc, 0xE0E0C0}:
         dealt: dict[str, Any] = {name: rgb(color) for name, color in zip(names, voc)}

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from segtrain.data.datasets import Dataset
+from segtrain.data.pixels import decode
 from segtrain.errors import some_of
 
-# Distinct values of a split that are counted.
+# At most this many distinct values of a split are counted.
 MOST = 1024
-# Values in a message.
+# A message shows at most this many values.
 SHOWN = 12
 _TABLES = ("ids", "colors", "tops")
 
@@ -30,11 +32,11 @@ class Clash(NamedTuple):
 
 @dataclass
 class MaskValues:
-    """Pixels of each value as stored in one or many masks.
+    """Pixel counts of the values that one or many masks store.
 
-    ids: of masks with one channel. colors: 0xRRGGBB of RGB masks. palette: index -> color and file of palette masks,
-    for indices that occur. clash: the first two palettes that contradict each other. tops: largest id (see ``top_of``)
-    -> masks. cut: there were more than ``MOST`` values.
+    ids: id -> pixels, in masks with one channel. colors: 0xRRGGBB -> pixels, in RGB masks. palette: index -> its color
+    and a file with it, for the indices that occur in palette masks. clash: the first two palettes that contradict each
+    other. tops: result of ``top_of`` -> masks. cut: there were more than ``MOST`` values, so some are left out.
     """
 
     ids: dict[int, int] = field(default_factory=dict)
@@ -61,7 +63,7 @@ class MaskValues:
         self.cut |= other.cut
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON: tables as lists of rows, since its keys would be text."""
+        """Plain values for JSON: tables as lists of rows, since keys in JSON are always text."""
         tables = {name: [list(pair) for pair in sorted(getattr(self, name).items())] for name in _TABLES}
         palette = [[index, *entry] for index, entry in sorted(self.palette.items())]
         return {**tables, "palette": palette, "clash": self.clash and list(self.clash), "cut": self.cut}
@@ -75,7 +77,7 @@ class MaskValues:
 
 
 def ids_of(values: MaskValues) -> dict[int, int]:
-    """Pixels of each id, also where RGB masks have the ids in all three channels; none if any mask has colors."""
+    """Pixels of each id, also in RGB masks with equal channels (R = G = B = id); empty if any mask has other colors."""
     ids = Counter(values.ids)
     for color, count in values.colors.items():
         if color != (color & 255) * 0x010101:
@@ -85,9 +87,9 @@ def ids_of(values: MaskValues) -> dict[int, int]:
 
 
 def values_of(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct values of a raw mask (colors as 0xRRGGBB), ascending, and their pixels, int64.
+    """The distinct values of a raw mask (colors as 0xRRGGBB), ascending, and the number of pixels of each, int64.
 
-    Runs are counted instead of pixels, since most neighbors are equal.
+    Runs of equal pixels are summed instead of single pixels, since most neighbors are equal.
     """
     if raw.ndim == 3:
         raw = raw[..., 0].astype(np.int32) << 16 | raw[..., 1].astype(np.int32) << 8 | raw[..., 2]
@@ -99,8 +101,29 @@ def values_of(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.astype(np.int64), np.bincount(runs.ravel(), weights=lengths).astype(np.int64)
 
 
+def raw_and_values(dataset: Dataset, index: int) -> tuple[np.ndarray, MaskValues]:
+    """A mask as from ``Dataset.read_raw_mask``, and its values (empty for a generated mask). Its file is read once."""
+    stored, file = dataset.stored_mask(index), str(dataset.entries[index].mask)
+    raw = stored if isinstance(stored, np.ndarray) else decode.decode_mask(stored, file)
+    return raw, _values(dataset, raw, stored, file)
+
+
+def _values(dataset: Dataset, raw: np.ndarray, stored: Any, file: str) -> MaskValues:
+    if dataset.draw or raw.dtype.kind not in "uib":
+        return MaskValues()
+    found = {int(value): int(count) for value, count in zip(*values_of(raw))}
+    if raw.ndim == 3:
+        return MaskValues(colors=found)
+    colors = {} if isinstance(stored, np.ndarray) else decode.palette_of(stored, file)
+    palette = {value: (color, file) for value, color in colors.items() if value in found}
+    return MaskValues(found, palette=palette, tops={top_of(found, dataset.labels.ignore_index): 1})
+
+
 def top_of(ids: Iterable[int], void: int) -> int:
-    """The largest id of a mask whose ids are 0 .. n or 1 .. n without a gap, like instance ids; otherwise -1."""
+    """The largest id of a mask whose ids are 0 .. n or 1 .. n without a gap, like instance ids; otherwise -1.
+
+    If there is a gap, the id ``void`` is left out, and the other ids are tested again.
+    """
     for used in (sorted(ids), sorted(set(ids) - {void})):
         if used and used[0] in (0, 1) and used[-1] - used[0] + 1 == len(used):
             return used[-1]
@@ -108,10 +131,11 @@ def top_of(ids: Iterable[int], void: int) -> int:
 
 
 def smear(mask: np.ndarray, ignore_index: int) -> float:
-    """Share of label borders (along every fourth row) with a single pixel of a value in between.
+    """Share of label borders (in every fourth row) at which one pixel has a value between those on its two sides.
 
-    Nearly all borders of a mask that was resized with interpolation are like this, and nearly none of other masks.
-    Borders with ignored pixels do not count, since these have no order. 0 if there are fewer than 50 borders.
+    Nearly all borders are like this in a mask that was resized with interpolation, and nearly none in other masks.
+    Borders with ignored pixels do not count, since ``ignore_index`` has no place in the order of the class ids. The
+    result is 0 if there are fewer than 50 borders.
     """
     rows = mask[::4]
     left, middle, right = rows[:, :-2], rows[:, 1:-1], rows[:, 2:]
@@ -132,6 +156,6 @@ def percent(count: int, of: dict[int, int]) -> str:
 
 
 def shown(ids: dict[int, int]) -> str:
-    """``0 (30.1 %) and 255 (69.9 %)``."""
+    """The ids with their shares as text: ``0 (30.1 %) and 255 (69.9 %)``."""
     texts = [f"{value} {percent(count, ids)}" for value, count in sorted(ids.items())]
     return some_of(texts, SHOWN) if len(texts) > SHOWN else " and ".join(", ".join(texts).rsplit(", ", 1))

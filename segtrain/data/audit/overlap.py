@@ -1,4 +1,4 @@
-"""Images that are in two splits, found by their paths, then by content: sizes, some bytes, all bytes."""
+"""Finds images that are in two splits. Files are compared by size, then by some bytes, then by all bytes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ from pathlib import Path
 import numpy as np
 
 from segtrain import config
+from segtrain.bucket.faults import RequestError
 from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.split_by import POOL, division, names_of
 from segtrain.data.index.stamps import relative
+from segtrain.data.storage import LOCAL
 from segtrain.errors import DataError
 from segtrain.files import cache_folder, writing
 
 # Version of the cached results.
 VERSION = 1
-_SHOWN, _READERS = 3, 8
-# Bytes at two places of a file, which differ for nearly all images of the same size.
+_SHOWN = 3
+# Threads that read from a disk, and from a bucket.
+_READERS, _BUCKET_READERS = 8, 64
+# Number of bytes that are compared first, at each of two places in a file. Nearly all different images differ there.
 _BYTES = 4096
 _BLOCK = 1 << 20
+# Takes the place of the digest if a file cannot be read.
+_UNREAD = b""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,11 @@ class SplitOverlap:
 
 
 def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
-    """Images of ``other`` that are in ``train``; cached until a file changes. Raises DataError for a missing file."""
+    """The images of ``other`` that are also in ``train``.
+
+    The result is cached until a file changes, unless a file could not be read. Raises DataError for a missing file, and
+    for a bucket that cannot be read.
+    """
     if train.draw or other.draw:  # generated images have names only
         return _by_name(train, other)
     stamped = [split.stamps() for split in (train, other)]
@@ -52,7 +62,9 @@ def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
     path = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
     if kept := _kept(path):
         return kept
-    found = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0])
+    found, complete = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0])
+    if not complete:
+        return found
     with contextlib.suppress(OSError):  # the audit has reported that the cache is not writable
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path) as stream:
@@ -76,43 +88,56 @@ def _kept(path: Path) -> SplitOverlap | None:
         return None
 
 
-def _by_content(train: Dataset, other: Dataset, train_sizes: np.ndarray, other_sizes: np.ndarray) -> SplitOverlap:
-    """``train_sizes``, ``other_sizes``: file sizes in bytes. Only files whose size occurs in both splits are read."""
+def _by_content(
+    train: Dataset, other: Dataset, train_sizes: np.ndarray, other_sizes: np.ndarray
+) -> tuple[SplitOverlap, bool]:
+    """The overlap, and whether all files could be read. Only files whose size occurs in both splits are read.
+
+    ``train_sizes``, ``other_sizes``: file sizes in bytes.
+    """
+    unread = 0
     train_left = np.flatnonzero(np.isin(train_sizes, other_sizes)).tolist()
     other_left = np.flatnonzero(np.isin(other_sizes, train_sizes)).tolist()
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(_READERS if train.store is LOCAL else _BUCKET_READERS) as pool:
         for complete in (False, True):
             train_groups = _grouped(pool, train, train_left, train_sizes, complete)
             other_groups = _grouped(pool, other, other_left, other_sizes, complete)
+            unread += len(train_groups.pop(_UNREAD, [])) + len(other_groups.pop(_UNREAD, []))
             both = train_groups.keys() & other_groups.keys()
             train_left = sorted(index for key in both for index in train_groups[key])
             other_left = sorted(index for key in both for index in other_groups[key])
     twins = sorted((index, train_groups[key][0]) for key in both for index in other_groups[key])
     names = [(train.entries[a].image, other.entries[b].image) for b, a in twins[:_SHOWN]]
-    return SplitOverlap(len(twins), tuple((relative(a, train.root), relative(b, other.root)) for a, b in names))
+    pairs = tuple((relative(a, train.root), relative(b, other.root)) for a, b in names)
+    return SplitOverlap(len(twins), pairs), not unread
 
 
 def _grouped(
     pool: ThreadPoolExecutor, split: Dataset, indices: list[int], sizes: np.ndarray, complete: bool
 ) -> dict[bytes, list[int]]:
-    """Digest -> indices of the images that have it, without images that cannot be read."""
+    """Digest -> indices of the images that have it; ``_UNREAD`` -> those that cannot be read."""
     found: dict[bytes, list[int]] = defaultdict(list)
     for index, digest in in_windows(pool, lambda i: _digest(split, i, int(sizes[i]), complete), indices):
-        if digest:
-            found[digest].append(index)
+        found[digest].append(index)
     return found
 
 
 def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
-    """A digest of all bytes, or of the middle and the end, since files that one program wrote begin alike."""
+    """A digest of all bytes if ``complete``, otherwise of some bytes in the middle and at the end.
+
+    The first bytes say little, since files from one program often begin alike. Returns ``_UNREAD`` for a file that
+    cannot be read. Raises RequestError.
+    """
     ends = [(size // 2, _BYTES), (max(0, size - _BYTES), _BYTES)]
     parts = [(begin, _BLOCK) for begin in range(0, size, _BLOCK)] if complete else ends
     digest = hashlib.blake2b(size.to_bytes(8, "big"), digest_size=16)
     try:
         for begin, length in parts:
             digest.update(split.image_bytes(index, begin, length))
+    except RequestError:
+        raise
     except DataError:  # the audit reports it
-        return b""
+        return _UNREAD
     return digest.digest()
 
 

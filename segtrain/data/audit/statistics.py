@@ -16,6 +16,7 @@ import numpy as np
 
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
+from segtrain.data.audit.sampling import Sample
 from segtrain.errors import some_of
 from segtrain.files import writing
 from segtrain.terminal import counted
@@ -23,14 +24,20 @@ from segtrain.terminal import counted
 
 @dataclass(frozen=True)
 class AuditReport:
-    """The result of the audit of one split. Arrays are int64 [C], over the samples without a fault.
+    """The result of the audit of one split.
 
-    pixels: of each class. void: ignored pixels. images_with: images with at least one pixel of the class.
-    sizes: (height, width) -> images. faults: (file, message). bad: indices of faulty samples, ascending.
-    notes: about the audit itself. decoded: every image was decoded, not only its header and end.
-    mask_crc: uint32 [images], CRC-32 of the train ids of each mask, 0 for a faulty sample, to detect changed labels.
-    forms: "8-bit RGB" -> images. brightest: largest value in images of more than 8 bits, and its file; -1 without any.
-    values: as stored in all masks. findings: about settings and splits, added later and not cached.
+    ``images`` counts all samples, and ``values`` covers all masks that can be read. The other counts leave out faulty
+    samples.
+
+    images: number of images. pixels: int64 [C], pixels of each class. void: number of ignored pixels.
+    images_with: int64 [C], number of images with at least one pixel of each class.
+    sizes: (height, width) -> number of images. faults: (file, message). bad: indices of faulty samples, ascending.
+    notes: remarks about the audit itself. decoded: whether every image was decoded, and not only its header checked.
+    mask_crc: uint32 [images], CRC-32 of the train ids of each mask, to detect changed labels; 0 for a faulty sample.
+    forms: kind of image, such as "8-bit RGB" -> number of images. brightest: the largest value in images of more than
+    8 bits, and the file that has it; -1 if there is no such image. values: the values that the masks store.
+    findings: problems with the settings and the splits. sample: the sample that was audited; None: the whole split.
+    ``findings`` and ``sample`` are added after the audit, and are not cached.
     """
 
     name: str
@@ -52,10 +59,11 @@ class AuditReport:
     brightest: tuple[int, str] = (-1, "")
     values: MaskValues = field(default_factory=MaskValues)
     findings: tuple[SplitFinding, ...] = ()
+    sample: Sample | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether something stops training."""
+        """Whether faults or fatal findings prevent training."""
         return bool(self.faults) or any(finding.fatal for finding in self.findings)
 
     def table(self) -> str:
@@ -64,10 +72,11 @@ class AuditReport:
         common = sorted(self.sizes.items(), key=lambda item: -item[1])
         sizes = [f"{h} x {w}" + (f" ({n})" if len(common) > 1 else "") for (h, w), n in common]
         forms = "".join(f", {form}" + (f" ({n})" if len(self.forms) > 1 else "") for form, n in self.forms.items())
-        lines = [
-            f"{self.name} {self.split} #{self.fingerprint}: {self.images} images, "
-            f"{some_of(sizes, 4) or 'all faulty'}{forms}, {self.void / total:.1%} void"
-        ]
+        drawn = self.sample
+        images = f"{self.images} images" if drawn is None else f"a sample of {self.images:,} of {drawn.total:,} images"
+        # A sample has the fingerprint of its images, which is not that of the split.
+        name = f"{self.name} {self.split}" + (f" #{self.fingerprint}" if drawn is None else "")
+        lines = [f"{name}: {images}, {some_of(sizes, 4) or 'all faulty'}{forms}, {self.void / total:.1%} void"]
         wide = max(len(name) for name in ("class", *self.classes))
         lines.append(f"{'class':<{wide}}  {'pixels':>15}  {'share':>8}  {'images':>7}  {'weight':>7}")
         rows = zip(self.classes, self.pixels, self.images_with, class_weights(self.pixels))
@@ -81,11 +90,12 @@ class AuditReport:
         where = f" in {len(self.bad):,} of {self.images:,} images" if self.faults else ""
         count = len(self.faults) + len(fatal)
         warnings = counted(len(self.warnings) + len(others), "warning")
-        return "\n".join([*lines, f"{counted(count, 'fault')}{where}, {warnings}"])
+        lines.append(f"{counted(count, 'fault')}{where}, {warnings}")
+        return "\n".join([*lines, *([drawn.text()] if drawn else [])])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, without ``mask_crc``. ``from_dict`` reads them back, except ``findings``."""
-        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "mask_crc"}
+        """Plain values for JSON, without ``mask_crc``. ``from_dict`` reads all but weights, findings, and sample."""
+        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("mask_crc", "sample")}
         return {
             **content,
             **{name: content[name].tolist() for name in _ARRAYS},
@@ -93,12 +103,13 @@ class AuditReport:
             "sizes": [[h, w, n] for (h, w), n in self.sizes.items()],
             "values": self.values.to_dict(),
             "findings": [finding.to_dict() for finding in self.findings],
+            **({"sample": self.sample.to_dict()} if self.sample else {}),
         }
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> AuditReport:
-        """The report without ``findings``. Raises KeyError, TypeError, or ValueError for other content."""
-        values = {f.name: content[f.name] for f in fields(cls) if f.name not in ("mask_crc", "findings")}
+        """A report without ``findings`` and ``sample``. Raises KeyError, TypeError, or ValueError for wrong content."""
+        values = {f.name: content[f.name] for f in fields(cls) if f.name not in ("mask_crc", "findings", "sample")}
         values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
         values |= {name: tuple(content[name]) for name in ("classes", "warnings", "notes", "brightest")}
         values["sizes"] = {(height, width): images for height, width, images in content["sizes"]}
@@ -112,7 +123,7 @@ _ARRAYS = ("pixels", "images_with", "bad")
 def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
     """One line for each kind of fault: the message of the first file, the number of others, and two of their names.
 
-    faults: (file, message). Two are of one kind if their messages agree up to the first digit, apart from the file.
+    faults: (file, message). Faults are of one kind if their messages, without the file, agree up to the first digit.
     """
     kinds: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for file, message in faults:
@@ -125,7 +136,7 @@ def grouped(faults: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, void: int = 0) -> tuple[str, ...]:
-    """Warnings about a score over these pixels: classes without a pixel, a single class, mostly void."""
+    """Warnings that a score over these pixels says little: classes have no pixel, only one has any, most are void."""
     absent = [name for name, count in zip(names, pixels) if not count]
     texts, total = [], int(sum(int(count) for count in pixels)) + void
     if absent:
@@ -138,9 +149,10 @@ def label_warnings(names: Sequence[str], pixels: Sequence[int] | np.ndarray, voi
 
 
 def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.ndarray:
-    """(median share / share) ** power over the classes that occur, float32 [C]; an absent class gets 1.
+    """The weight (median share / share) ** power of each class, float32 [C]. An absent class gets the weight 1.
 
-    Power 1 is median frequency balancing (Eigen and Fergus 2015) with shares of the whole split; 0 weights all alike.
+    The median is over the classes that occur. Power 1 is median frequency balancing (Eigen and Fergus 2015) with shares
+    of the whole split. Power 0 gives all classes the same weight.
     """
     counts = np.asarray(pixels, np.float64)
     weights = np.ones(len(counts))

@@ -1,8 +1,9 @@
-"""Random geometry of a training sample, drawn before any pixel is decoded, and the pixels of its crop.
+"""Draws the geometry of a training sample before any pixel is decoded, and makes the pixels of its crop.
 
 The result equals that of resizing the image by the drawn scale, cropping at integer positions, padding, flipping, and
-color jitter, with one resampling of the pixels of the crop alone. Images are resampled bilinearly at pixel centers;
-below a scale of 1/2, blocks of 2x2, 4x4, ... are averaged first, as in a mipmap. Masks: nearest neighbor, in integers.
+color jitter, but only the pixels of the crop are resampled, and only once. Images are resampled bilinearly at pixel
+centers; below a scale of 1/2, blocks of 2x2, 4x4, ... are averaged first, as in a mipmap. Masks are resampled with
+nearest neighbor, in integer arithmetic.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from segtrain.config import Data
 
 FILL = (124, 116, 104)  # ImageNet's mean color: zero after normalization
 GRAY = np.array([0.299, 0.587, 0.114])  # luma weights of ITU-R BT.601, as in torchvision and PIL
-YIQ = np.array([GRAY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # of NTSC: luma, and the plane of colors
-# A quarter turn of that plane, from red towards yellow, as a map of RGB.
+YIQ = np.array([GRAY, [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])  # NTSC's: luma, and two axes of a color plane
+# A quarter turn of that color plane, from red toward yellow, as a matrix for RGB.
 TURN = np.linalg.inv(YIQ) @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ YIQ
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The place of a crop: its corner (top, left) in the image of ``size`` (height, width) scaled to ``scaled``.
+    """The place of a crop: its corner (top, left) in the image after it is resized from ``size`` to ``scaled``.
 
-    All in whole pixels. A negative corner, or a crop beyond ``scaled``, means padding.
+    Sizes are (height, width). Sizes and corner are in whole pixels. If the corner is negative, or the crop extends
+    beyond ``scaled``, the crop is padded.
     """
 
     size: tuple[int, int]
@@ -46,7 +48,7 @@ class Geometry:
         return self.brightness, self.contrast, self.saturation, self.hue
 
     def plain(self) -> Geometry:
-        """The same place without colors, for colors on the device."""
+        """The same geometry without its color changes, for samples whose colors are changed on the device."""
         return replace(self, brightness=1.0, contrast=1.0, saturation=1.0, hue=0.0)
 
     def covered(self, crop: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -66,7 +68,7 @@ def draw(
 ) -> Geometry:
     """Draw scale, place, flip, colors, and angle of one sample.
 
-    ``rng`` gives ten numbers with any settings, so that the same rng gives the same relative place at every crop size.
+    Ten numbers are always drawn, so that the same state of ``rng`` gives the same relative place at every crop size.
     ``scale``: (min, max) of this step, if it differs from ``data.scale`` (progressive size). ``center``: a source pixel
     (y, x) on which the crop is centered, as far as the borders of the image allow.
     """
@@ -90,7 +92,7 @@ def draw(
 def _place(scaled: int, crop: int, u: float, center: float | None) -> int:
     """The crop's first pixel along one axis; ``u`` in [0, 1), ``center`` as a share of the axis."""
     free = scaled - crop
-    if free < 0:  # the image lies somewhere in the crop
+    if free < 0:  # the scaled image is smaller than the crop, and lies somewhere in it
         return -int(u * (1 - free))
     if center is None:
         return int(u * (1 + free))
@@ -98,7 +100,7 @@ def _place(scaled: int, crop: int, u: float, center: float | None) -> int:
 
 
 def class_center(mask: np.ndarray, u: np.ndarray, num_classes: int) -> tuple[int, int] | None:
-    """A pixel (y, x) for a class-balanced crop: of a random class in ``mask``, a random pixel, both uniformly.
+    """The center (y, x) of a class-balanced crop: a uniformly random pixel of a uniformly random class in ``mask``.
 
     ``u``: two numbers in [0, 1). Returns None if all pixels are void.
     """
@@ -121,8 +123,8 @@ def apply(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The crop's image uint8 (h, w, 3) and mask uint8 (h, w), written into ``out`` (two contiguous arrays) if given.
 
-    ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are whole and do not change. Padding is ``FILL`` in the image
-    and ``ignore_index`` in the mask.
+    ``image`` uint8 (H, W, 3) and ``mask`` uint8 (H, W) are the whole sample, and are not modified. Padding is ``FILL``
+    in the image and ``ignore_index`` in the mask.
     """
     height, width = crop
     pixels, labels = out or (np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8))
@@ -144,7 +146,7 @@ def apply(
 
 
 def _resample(image: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:
-    """Rows and columns of ``image`` resized to ``scaled``, without the rest."""
+    """These rows and columns of ``image`` resized to ``scaled``. No other pixels are computed."""
     size = image.shape[:2]
     if size == scaled:
         return image[rows, columns]
@@ -168,7 +170,7 @@ def _average_blocks(
 ) -> tuple[np.ndarray, int, int]:
     """Means of ``block`` x ``block`` pixels of the image where the crop needs them, and the place of the first block.
 
-    Blocks that the right or lower border cuts off repeat the last pixel.
+    Blocks that extend beyond the right or lower border are filled with the last pixel.
     """
     spans = []
     for part, step, length in ((rows, step_y, image.shape[0]), (columns, step_x, image.shape[1])):
@@ -184,7 +186,7 @@ def _average_blocks(
 
 
 def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: slice) -> np.ndarray:
-    """Rows and columns of ``mask`` resized to ``scaled``: the source pixel below the center of each new pixel."""
+    """These rows and columns of ``mask`` resized to ``scaled``. A new pixel takes the source pixel at its center."""
     if mask.shape == scaled:
         return mask[rows, columns]
     index = [
@@ -196,10 +198,10 @@ def _nearest(mask: np.ndarray, scaled: tuple[int, int], rows: slice, columns: sl
 
 
 def color_matrix(brightness: float, contrast: float, saturation: float, hue: float) -> np.ndarray:
-    """float64 (3, 3), the map of RGB without the offset of contrast. Gray stays gray.
+    """The RGB matrix of these color changes, float64 (3, 3), without the offset that contrast adds. Gray stays gray.
 
-    Hue rotates the plane of colors (I and Q of YIQ) by ``hue`` turns: linear and with constant luma, as in DALI and
-    FFCV; torchvision rotates the hexagon of HSV pixel by pixel.
+    Hue rotates the color plane (I and Q of YIQ) by ``hue`` turns. This is linear and does not change luma, as in DALI
+    and FFCV. torchvision instead changes the hue of each pixel in HSV.
     """
     angle = 2 * math.pi * hue
     gray = np.ones((3, 1)) * GRAY
@@ -209,7 +211,7 @@ def color_matrix(brightness: float, contrast: float, saturation: float, hue: flo
 
 def color_terms(colors: tuple[float, float, float, float]) -> np.ndarray:
     """float32 (10,): ``color_matrix`` row by row, and the factor of the mean gray that is added to each channel."""
-    # Rounded first, as in older versions, so that their runs continue with the same bits.
+    # Round to float32 first, as older versions did, so that their runs resume bit for bit.
     brightness, contrast, saturation, hue = np.asarray(colors, np.float32).tolist()
     matrix = color_matrix(brightness, contrast, saturation, hue)
     return np.append(matrix, (1 - contrast) * brightness).astype(np.float32)
@@ -218,8 +220,8 @@ def color_terms(colors: tuple[float, float, float, float]) -> np.ndarray:
 def _color(image: np.ndarray, geometry: Geometry) -> np.ndarray:
     """Brightness, contrast, saturation (torchvision's formulas), and hue, in that order, as one affine map of colors.
 
-    Contrast mixes with the mean gray of the brightened crop, saturation with each pixel's own gray. Values are clamped
-    once, at the end; torchvision clamps after each of the four.
+    Contrast mixes each pixel with the mean gray of the brightened crop, saturation mixes it with its own gray. Values
+    are clamped once, at the end; torchvision clamps after each of the four.
     """
     if geometry.colors == (1.0, 1.0, 1.0, 0.0):
         return image

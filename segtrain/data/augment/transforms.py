@@ -1,7 +1,7 @@
 """Repeatable augmentation by the user's transforms: albumentations, torchvision v2, or a function.
 
 Every random number of a call comes from (seed, epoch, sample id): before each call, the library's random state is set
-from them. Each thread has its own copy of the pipeline, since albumentations keeps the parameters of a call in it.
+from them. Each thread has its own copy of the pipeline, since albumentations stores the parameters of a call there.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _FLOATS_FIX = "segtrain normalizes on the device: remove Normalize, ToFloat, ToT
 
 
 class Transforms:
-    """A pipeline that any thread may call. It pickles: another process builds it again from the config.
+    """A pipeline that any thread may call. It can be pickled: another process builds it again from ``given``.
 
-    ``given``: a value of ``data.transforms``, or an object: a transform of albumentations or torchvision v2, a list of
-    them, or a function ``f(image, mask, rng) -> (image, mask)`` of uint8 (H, W, 3), uint8 (H, W), and a
-    ``numpy.random.Generator``. Raises ConfigError for a pipeline that cannot be built or would change labels,
-    MissingExtra without albumentations.
+    ``given``: a value of ``data.transforms``, a transform of albumentations or torchvision v2, a list of such
+    transforms, or a function ``f(image, mask, rng) -> (image, mask)``. The function gets an image uint8 (H, W, 3), a
+    mask uint8 (H, W), and a ``numpy.random.Generator``. Raises ConfigError for a pipeline that cannot be built or would
+    change labels, and MissingExtra if albumentations is needed but not installed.
     """
 
     def __init__(self, given: Any, ignore_index: int) -> None:
@@ -42,9 +42,9 @@ class Transforms:
         self._own = threading.local()
         self._pipeline = build(given)
         self.kind = kind_of(self._pipeline)
-        self.notes: tuple[str, ...] = ()  # what was changed in it
+        self.notes: tuple[str, ...] = ()  # what was changed in the pipeline
         if self.kind == "albumentations":
-            self._pipeline = copy.deepcopy(self._pipeline)  # the caller's does not change
+            self._pipeline = copy.deepcopy(self._pipeline)  # the caller's pipeline must not change
             self.notes = _guard_masks(self._pipeline, ignore_index)
         elif self.kind == "torchvision":
             from segtrain.data.augment.transforms_torch import refuse_class_0
@@ -57,19 +57,20 @@ class Transforms:
     def __call__(self, pair: Pair, out: Pair, key: tuple[int, int, int], name: str) -> None:
         """Transform an image uint8 (H, W, 3) and its mask uint8 (H, W) into ``out``, two arrays of the crop's size.
 
-        ``key``: seed, epoch, sample id. Raises DataError about ``name`` for a wrong size, a wrong dtype, or new ids.
+        ``key``: seed, epoch, sample id. ``name``: the file to name in errors. Raises DataError if the pipeline fails or
+        returns a wrong size, a wrong dtype, or new ids.
         """
         run: Run | None = getattr(self._own, "run", None)
         if run is None:
             run = self._own.run = self._runner()
         rng = rng_for(*key, TRANSFORMS)
         known = _id_counts(pair[1])
-        cv2.setRNGSeed(int(rng.random() * (1 << 31)))  # this thread's own
+        cv2.setRNGSeed(int(rng.random() * (1 << 31)))  # OpenCV has one random state per thread
         try:
             image, mask = run(*pair, rng)
         except SegtrainError:
             raise
-        except (Exception, SystemExit) as error:  # exit() in code that was a script once
+        except (Exception, SystemExit) as error:  # the user's code may call exit()
             reason = f"data.transforms failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}"
             found = f"{type(error).__name__}: {error}"
             raise file_error(name, reason, code="transforms-failed", found=found) from error
@@ -95,7 +96,7 @@ class Transforms:
 
 
 def transforms_of(given: Any, data: Data, ignore_index: int) -> Transforms | None:
-    """``given``, or ``data.transforms`` if that is None, as ``Transforms``. None if there are no transforms."""
+    """``Transforms`` of ``given``, or of ``data.transforms`` if ``given`` is None. None if there are no transforms."""
     if isinstance(given, Transforms):
         return given
     given = data.transforms if given is None else given
@@ -107,7 +108,7 @@ def _draws(part: Any) -> bool:
 
 
 def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
-    """Make transforms pad masks with ``ignore_index``, not class 0, and return a note on it; refuse blended masks."""
+    """Make transforms pad masks with ``ignore_index``, not class 0, and return a note. Refuse blending of mask ids."""
     changed = set()
     for part in parts_of(pipeline, _draws):
         name = type(part).__name__
@@ -115,7 +116,7 @@ def _guard_masks(pipeline: Any, ignore_index: int) -> tuple[str, ...]:
             reason = f"{name} would blend the ids of a mask: set mask_interpolation to 0 (nearest)"
             raise transforms_error(reason, code="transforms-blend-mask", found=name)
         default = inspect.signature(type(part).__init__).parameters.get("fill_mask")
-        # A default of None (the dropouts) leaves the mask as it is: the user set the 0.
+        # Dropout transforms have the default None, which leaves masks as they are: there, only the user can set 0.
         padding = default is not None and default.default == 0
         if padding and getattr(part, "fill_mask", None) == 0 and ignore_index != 0:
             part.fill_mask = ignore_index

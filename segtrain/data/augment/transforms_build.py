@@ -1,4 +1,4 @@
-"""Builder of the pipeline that ``data.transforms`` describes."""
+"""Builds the augmentation pipeline that ``data.transforms`` describes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from typing import Any
 from segtrain.config import file_digest, importable, transform_source
 from segtrain.errors import ConfigError, MissingExtra, SegtrainError, closest
 
-# Of albumentations: its random state can be set for each call, and masks are padded by fill_mask.
+# The first version of albumentations with a random state that can be set per call, and with fill_mask to pad masks.
 OLDEST = (1, 4, 24)
 
 
 def transforms_error(reason: str, *, code: str, **values: Any) -> ConfigError:
-    """The error of a pipeline that cannot be used."""
+    """The error for a pipeline that cannot be used."""
     return ConfigError(f"data.transforms: {reason}", code=code, **values)
 
 
 def build(given: Any) -> Any:
-    """The pipeline of a setting or of an object. Raises ConfigError, or MissingExtra."""
+    """Build the pipeline from a value of ``data.transforms`` or from objects. Raises ConfigError or MissingExtra."""
     if isinstance(given, str):
         given = _from_code(given)
     elif all(isinstance(part, dict) for part in (given if isinstance(given, (list, tuple)) else [given])):
@@ -40,7 +40,7 @@ def build(given: Any) -> Any:
 
 
 def _from_names(setting: dict[str, Any] | Sequence[dict[str, Any]]) -> Any:
-    """A pipeline of albumentations, from its own dict or from a list of names with settings."""
+    """An albumentations pipeline, from a dict of ``albumentations.to_dict`` or a list of names with settings."""
     library = albumentations()
     try:
         if isinstance(setting, dict):
@@ -54,7 +54,7 @@ def _from_names(setting: dict[str, Any] | Sequence[dict[str, Any]]) -> Any:
 
 
 def albumentations() -> Any:
-    """The library, without its request for a newer version over the network. Raises MissingExtra or ConfigError."""
+    """Import albumentations, without its online check for a newer version. Raises MissingExtra or ConfigError."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     try:
         library = importlib.import_module("albumentations")
@@ -70,7 +70,7 @@ def albumentations() -> Any:
 
 
 def _named(library: Any, item: Any) -> Any:
-    """``{"OneOf": {"transforms": [{"Blur": {}}, ...], "p": 1}}`` to the albumentations object."""
+    """The albumentations object for an item such as ``{"OneOf": {"transforms": [{"Blur": {}}, ...], "p": 1}}``."""
     if not isinstance(item, dict) or len(item) != 1:
         reason = f"{item!r} must be one name with its settings, as {{HorizontalFlip: {{p: 0.5}}}}"
         raise transforms_error(reason, code="transforms-not-one-name", found=item)
@@ -88,7 +88,7 @@ def _named(library: Any, item: Any) -> Any:
         makers = [vars(base)["__init__"] for base in cls.__mro__ if "__init__" in vars(base)]
         known = {parameter for maker in makers for parameter in inspect.signature(maker).parameters}
         unknown = sorted(set(settings) - known)
-        if unknown:  # the library would warn and go on without them
+        if unknown:  # albumentations would only warn and ignore them
             settable = ", ".join(sorted(known - {"self", "args", "kwargs"}))
             says = f"{name} of albumentations {library.__version__} has no setting {', '.join(unknown)}"
             reason = f"{says}; it has {settable}"
@@ -97,7 +97,7 @@ def _named(library: Any, item: Any) -> Any:
 
 
 def _from_code(text: str) -> Any:
-    """The attribute of a Python file or module. Raises ConfigError, also if the digest of the file differs."""
+    """The object that ``FILE.py:NAME`` or ``MODULE:NAME`` names. Raises ConfigError, also for a changed file digest."""
     try:
         path, attribute, digest = transform_source(text)
     except ValueError as error:
@@ -132,7 +132,7 @@ def _file_module(source: str) -> Any:
 
 
 def kind_of(pipeline: Any) -> str:
-    """albumentations, torchvision, or function. Raises ConfigError for anything else."""
+    """The kind of a pipeline: "albumentations", "torchvision", or "function". Raises ConfigError for anything else."""
     modules = [] if inspect.isclass(pipeline) else [cls.__module__ for cls in type(pipeline).__mro__]
     for package in ("albumentations.", "torchvision.transforms.v2"):
         if any(module.startswith(package) for module in modules):
@@ -148,7 +148,10 @@ def kind_of(pipeline: Any) -> str:
 
 
 def parts_of(pipeline: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
-    """The wanted parts of a pipeline: itself, its attributes, theirs, and what is in their lists, tuples, and dicts."""
+    """Yield all objects in a pipeline for which ``wanted`` is true, the pipeline itself included.
+
+    Searches lists, tuples, dicts, and the attributes of wanted objects, but not those of other objects.
+    """
     seen: set[int] = set()
     waiting = [pipeline]
     while waiting:

@@ -1,7 +1,7 @@
-"""Transforms of torchvision v2 that draw from the random numbers of a sample, in any thread.
+"""Runs torchvision v2 transforms with the random generator of a sample, in any thread.
 
-torchvision draws from torch's global generator, as the model's dropout does. So each call runs in a mode that gives its
-own generator to every torch function that draws; the global one is neither set nor advanced.
+torchvision uses torch's global generator, as the model's dropout does. So each call runs in a TorchFunctionMode that
+passes a separate generator to every random torch function. The global generator is neither seeded nor advanced.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _DRAWS = {
     )
     for name in names.split()
 }  # fmt: skip
-_LIKE = {torch.rand_like: torch.Tensor.uniform_, torch.randn_like: torch.Tensor.normal_}  # torch 2.0: without generator
+_LIKE = {torch.rand_like: torch.Tensor.uniform_, torch.randn_like: torch.Tensor.normal_}  # no generator= in torch 2.0
 
 
 class _Drawing(TorchFunctionMode):
-    """Makes random functions of this thread draw from ``generator``."""
+    """Makes torch's random functions use ``generator`` in this thread."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()

@@ -1,27 +1,39 @@
-"""Data sets in buckets: which places are buckets, and the store that reads one."""
+"""Selects the store that reads a data set: the local disk or a bucket."""
 
 from __future__ import annotations
 
+from segtrain.bucket import is_bucket
+from segtrain.config import Data
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import ConfigError
 
-SCHEMES = ("s3://", "gs://", "az://", "https://", "http://")
+# Seconds without an answer after which reading names, lists, and class files fails. They are read while a run starts,
+# when an error loses no work.
+OUTAGE_S = 60.0
 
 
-def is_bucket(place: str) -> bool:
-    """Whether a path or URL names a place in a bucket rather than on the disk."""
-    return place.startswith(SCHEMES)
+def store_of(place: str, outage_s: float, data: Data | None = None) -> Store:
+    """The store of a folder or file, with the disk cache that ``data`` describes.
 
-
-def store_of(place: str, outage_s: float) -> Store:
-    """The store of a folder or file. ``outage_s``: see BucketStore. Raises MissingExtra, ConfigError."""
+    ``outage_s``: see BucketStore. Raises MissingExtra, ConfigError.
+    """
     if not is_bucket(place):
         return LOCAL
     from segtrain.data.bucket.store import BucketStore
 
+    cache = None
+    if data is not None and data.cache == "disk":
+        from segtrain.data.bucket.disk_cache import cache_of
+
+        cache = cache_of(data)
+    return BucketStore(parts_of(place)[0], outage_s, cache=cache)
+
+
+def parts_of(place: str) -> tuple[str, str]:
+    """Split the URL of an object or folder into ``s3://BUCKET`` and the key. Raises ConfigError without a bucket."""
     scheme, _, rest = place.partition("://")
-    bucket = rest.partition("/")[0]
+    bucket, _, key = rest.partition("/")
     if not bucket:
-        says = f"data.root={place} names no bucket: write {scheme}://BUCKET/FOLDER"
+        says = f"{place} names no bucket: write {scheme}://BUCKET/FOLDER"
         raise ConfigError(says, code="bucket-name-missing", key="data.root", found=place)
-    return BucketStore(f"{scheme}://{bucket}", outage_s)
+    return f"{scheme}://{bucket}", key.strip("/")

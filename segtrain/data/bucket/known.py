@@ -1,9 +1,11 @@
-"""Sizes and etags of the objects that a listing named, in little memory and shared by the processes of a host."""
+"""A compact table of the sizes and etags of listed objects, shared by the processes of a host."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
+import warnings
+import zlib
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,14 +14,14 @@ import numpy as np
 
 from segtrain.files import cache_folder, writing
 
-# Files of the cache that begin so are removed when they have not been used for long.
+# Cached files with this prefix are removed after a long time without use.
 _PREFIX = "listing-bucket-"
 
 
 class KnownObjects:
-    """A table key -> (size, etag). A million objects take about 64 MB: keys are kept as 64 bits of a digest.
+    """A table key -> (size, etag). A million objects take about 64 MB, since a key is stored as a 64-bit digest.
 
-    ``file``: a saved table, which is mapped into memory. Any thread may call any method.
+    ``file``: a saved table, which is mapped into memory. Thread-safe.
     """
 
     def __init__(self, file: str = "") -> None:
@@ -31,11 +33,11 @@ class KnownObjects:
         return len(self._table) + len(self._single)
 
     def find(self, key: str) -> tuple[int, str] | None:
-        """Size and etag of an object; None if none was named."""
+        """Size and etag of an object; None if the table does not have it."""
         single = self._single.get(key)
         if single is not None:
             return single
-        table, digest = self._table, _digest(key)
+        table, digest = self._table, digest_of(key)
         # numpy's own search would copy the column.
         place = bisect_left(table["key"], digest)
         if place == len(table) or table["key"][place] != digest:
@@ -43,19 +45,30 @@ class KnownObjects:
         return int(table["size"][place]), table["etag"][place].decode()
 
     def add(self, key: str, size: int, etag: str) -> None:
-        """One object that was read without a listing."""
+        """Add one object that was read without a listing."""
         with self._lock:
             self._single[key] = size, etag
 
     def extend(self, pages: Sequence[np.ndarray]) -> None:
-        """The objects of a listing, as ``rows_of`` each page."""
+        """Add the objects of a listing. ``pages``: an array from ``rows_of`` for each page."""
         with self._lock:
             merged = np.concatenate([*pages, self._table])
             # Of equal keys, unique keeps the first, which is the newest.
             self._table = merged[np.unique(merged["key"], return_index=True)[1]]
 
+    def marks(self) -> np.ndarray:
+        """The result of ``cache_entry.mark_of`` for each object, uint64 [n]."""
+        with self._lock:
+            table, single = self._table, list(self._single.items())
+        checks = np.array([zlib.crc32(etag) for etag in table["etag"].tolist()], np.uint64)
+        more = [digest_of(key) ^ (zlib.crc32(etag.encode()) << 32) for key, (_, etag) in single]
+        return np.concatenate([table["key"] ^ (checks << np.uint64(32)), np.array(more, np.uint64)])
+
     def save(self) -> str:
-        """Write the table into the cache and return its path; "" if it is empty or the cache cannot be written."""
+        """Write the table into the cache and return its path; "" if it is empty.
+
+        If the cache cannot be written, it warns and returns "".
+        """
         with self._lock:
             single = rows_of((key, *value) for key, value in self._single.items())
             table = np.concatenate([single, self._table])
@@ -67,28 +80,32 @@ class KnownObjects:
         try:
             if not path.exists():
                 _write(path, table)
-        except OSError:
+        except OSError as error:
+            lost = "worker processes ask for the sizes and etags again, and accept an object that has changed since"
+            fix = "set SEGTRAIN_CACHE to a writable folder"
+            warnings.warn(f"{path}: cannot be written ({error.strerror or error}): {lost}: {fix}", stacklevel=2)
             return ""
         return str(path)
 
 
 def _write(path: Path, table: np.ndarray) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with writing(path) as stream:
+    with writing(path, sync=True) as stream:
         np.save(stream, table)
 
 
 def rows_of(objects: Iterable[tuple[str, int, str]]) -> np.ndarray:
     """Objects as rows of the table, in the given order."""
-    rows = [(_digest(key), size, etag.encode()) for key, size, etag in objects]
+    rows = [(digest_of(key), size, etag.encode()) for key, size, etag in objects]
     width = max((len(etag) for _, _, etag in rows), default=1)
     return np.array(rows, [("key", "<u8"), ("size", "<i8"), ("etag", f"S{max(1, width)}")])
 
 
-def _digest(text: str) -> int:
+def digest_of(text: str) -> int:
+    """A 64-bit digest of a key or an etag."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
 
 
 def etag_number(etag: str) -> int:
     """A number below 2**63 that differs for different etags."""
-    return _digest(etag) >> 1
+    return digest_of(etag) >> 1

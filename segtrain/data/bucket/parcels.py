@@ -1,7 +1,7 @@
-"""Bytes that a rank has read ahead, sent to the worker process that makes their sample.
+"""A rank reads bytes ahead, and sends them to the worker process that makes their sample.
 
-A process of its own would wait for the bucket sample by sample. So the rank fetches for all of its processes, and each
-task carries the bytes of its sample: they are taken from the read-ahead when the task is sent.
+A worker process that fetched by itself would wait for the bucket at each sample. So the rank fetches for all of its
+worker processes. When a task is sent, the bytes of its sample are taken from the read-ahead and sent with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segtrain.errors import SegtrainError
 
 
 class Parcel:
-    """A task in the rank. Pickling it waits for the bytes of its sample, so that the process gets a ``Received``."""
+    """A task in the rank. Pickling it waits for the bytes of its sample; unpickling it gives a ``Received``."""
 
     def __init__(self, task: Any, ranges: Sequence[Range], ahead: ReadAhead) -> None:
         self.task, self.ranges, self.ahead = task, ranges, ahead
@@ -33,20 +33,20 @@ class Parcel:
                 content = self.ahead.take(wanted)
                 if content is not None:
                     parts[wanted] = bytes(content)
-        except SegtrainError as failure:  # raised in the process, like every other error of a sample
+        except SegtrainError as failure:  # raised in the worker process, like every other error of a sample
             error = failure
         return Received, (self.task, parts, error, time.perf_counter() - began)
 
 
 class Received:
-    """A task in a worker process. A range that is not in ``parts`` is fetched there."""
+    """A task in a worker process, which itself fetches the ranges that are not in ``parts``."""
 
     def __init__(self, task: Any, parts: dict[Range, bytes], error: SegtrainError | None, waited: float) -> None:
         self.task, self.parts, self.error, self.waited = task, parts, error, waited
 
 
 class Unpacking:
-    """A maker that takes ``Received`` tasks."""
+    """Wraps a maker of samples, so that it takes ``Received`` tasks."""
 
     def __init__(self, maker: Maker, store: BucketStore) -> None:
         self.maker, self.store = maker, store
@@ -72,7 +72,7 @@ def with_parcels(
             unpacking = Unpacking(batch.maker, dataset.store)
         batch.maker = unpacking
         for sample in batch.samples:
-            # A task of training names its sample, one of evaluation is its sample.
+            # A training task has the attribute ``index``; an evaluation task is the index itself.
             index = int(getattr(sample.task, "index", sample.task))
             sample.task = Parcel(sample.task, dataset.ranges(index), ahead)
         yield batch

@@ -6,28 +6,37 @@ import hashlib
 import io
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from segtrain.bucket import key_in
+from segtrain.bucket.client import Answer, Client, Stopped, client_of
+from segtrain.bucket.faults import ends_early
+from segtrain.bucket.listing import side_by_side
+from segtrain.bucket.tally import RequestTally
 from segtrain.data.bucket.ahead import ReadAhead
-from segtrain.data.bucket.client import Client, client_of, etag_of
-from segtrain.data.bucket.faults import ends_early
+from segtrain.data.bucket.cache_entry import Entry
 from segtrain.data.bucket.known import KnownObjects, etag_number, rows_of
-from segtrain.data.bucket.tally import RequestTally
+from segtrain.data.bucket.once import pages, rows
+from segtrain.data.checksum import checksum
 from segtrain.data.storage import LOCAL, FileStat, Range, Store
-from segtrain.errors import DataError
+from segtrain.errors import DataError, file_error
 from segtrain.files import cache_folder, writing
 from segtrain.memory import memory_limit
 
-# A stream reads an object in blocks of this size: the first one nearly always holds an image's header.
+if TYPE_CHECKING:
+    from segtrain.data.bucket.disk_cache import DiskCache
+
+# A stream reads an object in blocks of this size: the first block nearly always contains an image's header.
 _BLOCK = 1 << 16
 # An object up to this size is read at once: more requests would take longer.
 _SMALL = 1 << 18
 # Share of the memory that the read-aheads of a host may hold.
 _MEMORY = 0.05
 _MOST_MEMORY = 2 << 30
-# Of the objects and of the folders in a folder.
+# Names of the objects, and names of the folders, in a folder.
 Names = tuple[list[str], list[str]]
 
 
@@ -35,21 +44,26 @@ class BucketStore(Store):
     """Objects of a bucket; paths are URLs below ``base``, such as ``s3://bucket/train/a.png``.
 
     ``outage_s``: seconds without any answer after which a request fails. ``seen``: a file of known sizes and etags.
-    What was listed or read once must keep its etag: a changed object is an error. A pickled store holds no more than
-    these three, so that worker processes expect the same etags.
+    ``cache``: stores the samples that are read. An object that was listed or read must keep its etag: a changed object
+    is an error. A pickled store has all known etags in ``seen``, so that worker processes expect the same etags.
     """
 
-    def __init__(self, base: str, outage_s: float, seen: str = "") -> None:
-        self.base, self.outage_s = base, outage_s
+    def __init__(self, base: str, outage_s: float, seen: str = "", cache: DiskCache | None = None) -> None:
+        self.base, self.outage_s, self.cache = base, outage_s, cache
         self._known = KnownObjects(seen)
+        self.keeps = cache is not None
+        if cache is not None:
+            cache.protect(base, self._known)
         self._folders: dict[str, Names] = {}
         self._aheads: tuple[ReadAhead, ...] = ()
-        # Bytes that came to a worker process with its task.
+        # Bytes that a worker process received with its task, see parcels.py.
         self.given: dict[Range, bytes] = {}
         self._lock = threading.Lock()
+        # For each worker thread, the entry and bytes of a sample of which it has read only one part so far.
+        self._before = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BucketStore, (self.base, self.outage_s, self._known.save())
+        return BucketStore, (self.base, self.outage_s, self._known.save(), self.cache)
 
     @property
     def _client(self) -> Client:
@@ -61,7 +75,7 @@ class BucketStore(Store):
         return self._client.tally
 
     def _key(self, path: str) -> str:
-        return path.removeprefix(self.base).strip("/")
+        return key_in(self.base, path)
 
     def place(self, root: str) -> str:
         return root.rstrip("/")
@@ -74,19 +88,23 @@ class BucketStore(Store):
     def _folder(self, key: str) -> Names:
         """Names of the objects and of the folders in a folder, which is listed once."""
         if key not in self._folders:
-            objects, folders = self._client.folder(key, self.outage_s)
-            self._known.extend([rows_of(map(_row, objects))])
-            names = [item["path"].rpartition("/")[2] for item in objects]
+            ((found, folders),) = pages(f"{self.base}/{key}/", lambda: iter([self._listed(key)]))
+            self._known.extend([rows_of(found)])
+            names = [path.rpartition("/")[2] for path, *_ in found]
             self._folders[key] = names, [f"{name.rstrip('/').rpartition('/')[2]}/" for name in folders]
         return self._folders[key]
 
+    def _listed(self, key: str) -> Any:
+        objects, folders = self._client.folder(key, self.outage_s)
+        return rows(objects), folders
+
     def walk(self, folder: str) -> Iterator[str]:
-        """Paths of all files below a folder, relative to it, in the order of keys. Their etags are kept."""
-        key, pages = self._key(folder), []
-        for page in self._client.below(key, self.outage_s):
-            pages.append(rows_of(map(_row, page)))
-            yield from (item["path"][len(key) + 1 if key else 0 :] for item in page)
-        self._known.extend(pages)
+        """Paths of all files below a folder, relative to it, in any order. Their etags are kept."""
+        key, tables = self._key(folder), []
+        for page in pages(f"{self.base}/{key}", lambda: map(rows, side_by_side(self._client, key, self.outage_s))):
+            tables.append(rows_of(page))
+            yield from (path[len(key) + 1 if key else 0 :] for path, *_ in page)
+        self._known.extend(tables)
 
     def stat(self, path: str) -> FileStat:
         key = self._key(path)
@@ -98,10 +116,15 @@ class BucketStore(Store):
         return FileStat(found[0], etag_number(found[1]))
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
-        return bytes(self._content(Range(path, offset, -1 if length is None else length)))
+        wanted = Range(path, offset, -1 if length is None else length)
+        return bytes(self._content(wanted, keep=wanted == Range(path)))
 
     def view(self, path: str, offset: int, length: int) -> memoryview:
-        return memoryview(self._content(Range(path, offset, length)))
+        # Not cached: headers and other small parts are needed only once.
+        return memoryview(self._content(Range(path, offset, length), keep=False))
+
+    def part(self, wanted: Range) -> memoryview:
+        return memoryview(self._content(wanted))
 
     def content(self, path: str) -> memoryview:
         return memoryview(self._content(Range(path, 0, -1)))
@@ -111,8 +134,9 @@ class BucketStore(Store):
         try:
             return LOCAL.view(self.copied(path), 0, size)
         except DataError as error:
-            if error.code not in ("cache-unwritable", "file-ends-early"):
+            if error.code != "cache-unwritable":
                 raise
+            warnings.warn(f"{error}: each process keeps {size:,} bytes of {path} in memory", stacklevel=2)
             return self.content(path)
 
     def scan(self, path: str) -> Callable[[int, int], memoryview]:
@@ -130,13 +154,13 @@ class BucketStore(Store):
         """A local copy of an object in the cache, made once for each etag. Raises DataError."""
         size, etag = self.stat(path)
         digest = hashlib.sha256(repr((path, size, etag)).encode()).hexdigest()[:24]
-        copy = cache_folder() / f"listing-copy-{digest}"
-        if copy.exists():
+        copy = cache_folder() / f"listing-copy-{digest}{os.path.splitext(path)[1]}"
+        if copy.exists() and copy.stat().st_size == size:
             return str(copy)
-        content = self.content(path)
+        content = self.fetch(Range(path), None)
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
-            with writing(copy) as stream:
+            with writing(copy, sync=True) as stream:
                 stream.write(content)
         except OSError as error:
             fix = "set SEGTRAIN_CACHE to a folder with free space"
@@ -152,45 +176,99 @@ class BucketStore(Store):
     def read_ahead(self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int) -> ReadAhead:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         most = int(min(_MOST_MEMORY, _MEMORY * memory_limit()[0] / ranks))
-        ahead = ReadAhead(self._fetch, samples, batch, in_progress, most)
+        local = self._is_cached if self.keeps else None
+        ahead = ReadAhead(self._fetch_or_cached, samples, batch, in_progress, most, local, self.tally.repeated)
         with self._lock:
             running = (other for other in self._aheads if not other.closed)
             self._aheads = (*running, ahead)
         return ahead
 
-    def _content(self, wanted: Range) -> Any:
+    def _content(self, wanted: Range, keep: bool = True) -> Any:
         if wanted in self.given:
             return self.given.pop(wanted)
         passes = [ahead for ahead in self._aheads if not ahead.closed]
         # A pass that is being closed stops its workers, but not those of another pass.
         passes = [ahead for ahead in passes if not ahead.stop.is_set()] or passes
         for ahead in passes:
-            found = ahead.take(wanted)
-            if found is not None:
-                return found
-        return self._fetch(wanted, passes[-1].stop if passes else None)
+            try:
+                if (found := ahead.take(wanted)) is not None:
+                    return found
+            except Stopped:
+                if all(other.stop.is_set() for other in passes):
+                    raise
+        fetch = self._fetch_or_cached if keep else self.fetch
+        return fetch(wanted, passes[0].stop if len(passes) == 1 else None)
 
-    def _fetch(self, wanted: Range, stop: threading.Event | None) -> Any:
-        """Bytes of a range in one request, of the object that was listed or read before."""
-        path, offset, length = wanted
+    def _fetch_or_cached(self, wanted: Range, stop: threading.Event | None) -> Any:
+        """The bytes of a range. With a disk cache, the whole sample is read from the cache, or fetched and cached."""
+        whole = wanted.within or wanted
+        entry = self.entry(whole) if self.cache is not None else None
+        if self.cache is None or entry is None:
+            return self.fetch(wanted, stop)
+        # A worker reads the image and then the mask of a sample, so the bytes of the whole sample are kept in between.
+        before: tuple[Entry, Any] | None = getattr(self._before, "read", None)
+        content = before[1] if before and before[0] == entry else self.cache.get(entry)
+        if content is None:
+            content = self.fetch(whole, stop)
+            self.cache.put(entry, content)
+        if whole is wanted:
+            return content
+        self._before.read = None if before and before[0] == entry else (entry, content)
+        begin = wanted.offset - whole.offset
+        return memoryview(content)[begin : begin + wanted.length]
+
+    def _is_cached(self, wanted: Range) -> bool:
+        entry = self.entry(wanted.within or wanted)
+        return self.cache is not None and entry is not None and self.cache.holds(entry)
+
+    def entry(self, wanted: Range) -> Entry | None:
+        """The cache entry of an object or of a sample in a shard; None if its etag is unknown or the range is empty."""
+        key = self._key(wanted.path)
+        found = self._known.find(key)
+        return Entry(self.base, key, found[1], wanted.offset, wanted.length) if found and wanted.length else None
+
+    def fetch(self, wanted: Range, stop: threading.Event | None) -> Any:
+        """The bytes of a range, in one request. The object must have the etag that it was listed or read with.
+
+        An answer whose checksum differs from that in the index is fetched once more.
+        """
+        answer = self._answer(wanted, stop)
+        if wrong_part(wanted, answer.content):
+            self.tally.withdrawn("checksum", len(answer.content), answer.seconds)
+            answer = self._answer(wanted, stop)
+            if wrong := wrong_part(wanted, answer.content):
+                raise wrong
+        return answer.content
+
+    def _answer(self, wanted: Range, stop: threading.Event | None) -> Answer:
+        path, offset, length = wanted[:3]
         key = self._key(path)
         found = self._known.find(key)
         size, etag = found or (-1, "")
         if not length or (length < 0 and not size):
-            return b""
+            return Answer(b"", 0, etag)
         if length < 0 and offset:
             length = max(0, self.stat(path).size - offset)
         span = None if length < 0 else (offset, offset + length)
         if found and span and span[1] > size:
             raise ends_early(path, size, span[1])
-        answer = self._client.get(key, span, etag, self.outage_s, stop)
+        answer = self._client.get(key, span, etag, self.outage_s, stop, size)
         if found is None:
             self._known.add(key, answer.size, answer.etag)
-        return answer.content
+        return answer
 
 
-def _row(item: Any) -> tuple[str, int, str]:
-    return item["path"], item["size"], etag_of(item)
+def wrong_part(wanted: Range, content: Any) -> DataError | None:
+    """The error for the first part of a range that fails one of ``wanted.checks``; None if all parts are right."""
+    for offset, length, expected in wanted.checks:
+        found = checksum(memoryview(content)[offset : offset + length])
+        if found != expected:
+            at = wanted.offset + offset
+            reason = f"bytes {at:,} to {at + length:,} have the checksum {found:08x}, but had {expected:08x} when they "
+            reason += "were packed: upload or pack the shard again"
+            values = {"byte": at, "found": found, "expected": expected}
+            return file_error(wanted.path, reason, code="sample-checksum", **values)
+    return None
 
 
 class _Stream(io.RawIOBase):
@@ -215,8 +293,7 @@ class _Stream(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        size = self._store.stat(self._path).size
-        count = max(0, min(len(buffer), size - self._at))
+        count = max(0, min(len(buffer), self._store.stat(self._path).size - self._at))
         if count:
             buffer[:count] = self._store.view(self._path, self._at, count)
             self._at += count

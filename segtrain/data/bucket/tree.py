@@ -1,23 +1,21 @@
-"""Names and small files of a data set in a bucket, for the listers of layouts."""
+"""Lists the file names of a data set in a bucket, and copies small files of it to the local disk."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from segtrain.data.bucket import store_of
+from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.storage import Store
 from segtrain.errors import DataError, closest, some_of
-
-# Seconds: lists and class files are read while a run starts, when nothing would be lost by an error.
-_OUTAGE_S = 60.0
 
 
 def rows_below(store: Store, folder: str, what: str, ending: str) -> tuple[list[str], list[str]]:
     """The images below a folder of a bucket, as ``walk.files_under`` collects them from the disk.
 
-    Rows of ``key, "\\0", number``, and what follows key 1, 2, ... Raises DataError for a folder without objects.
+    Returns a row ``key + "\\0" + chr(number)`` for each image, and a list of endings. The key is the path without its
+    ending; number 1 is the first ending of the list. Raises DataError for a folder without objects.
     """
     rows, tails, numbers, empty = list[str](), dict[str, int](), dict[str, int | None](), True
     for path in store.walk(folder):
@@ -33,26 +31,31 @@ def rows_below(store: Store, folder: str, what: str, ending: str) -> tuple[list[
         if number is not None:
             rows.append(f"{below}{slash}{stem[: len(stem) - len(ending)]}\0{chr(number)}")
     if empty:
-        raise _no_folder(store, folder, what)
-    return rows, list(tails)
+        raise no_bucket_folder(store, folder, what)
+    # Pages of the listing come in any order: number the endings in sorted order instead.
+    order = {chr(number): chr(place) for place, (_, number) in enumerate(sorted(tails.items()), 1)}
+    if any(number != place for number, place in order.items()):
+        rows = [row[:-1] + order[row[-1]] for row in rows]
+    return rows, sorted(tails)
 
 
-def _no_folder(store: Store, folder: str, what: str) -> DataError:
-    """The error for a folder without objects, with the nearest name beside it."""
+def no_bucket_folder(store: Store, folder: str, what: str) -> DataError:
+    """The error for a folder without objects, with the most similar name in the folder above."""
     above, _, name = folder.rpartition("/")
     there = [found[:-1] for found in store.list(above, "/")]
-    near = closest(name, there, 0.4)
+    near = closest(name, [other for other in there if other != name], 0.4)
     fix = f"did you mean {above}/{near}?" if near else f"{above} holds {some_of(there, 8) or 'no folder'}"
-    says = f"{folder}: {what}: no such folder in the bucket: {fix}"
+    problem = "this folder of the bucket has no files" if name in there else "no such folder in the bucket"
+    says = f"{folder}: {what}: {problem}: {fix}"
     return DataError(says, code="folder-missing", folder=folder, near=near)
 
 
 def first_in_bucket(root: str, names: Sequence[str]) -> Path | None:
-    """A local copy of the first of these files that a folder of a bucket has."""
-    there = set(store_of(root, _OUTAGE_S).list(root.rstrip("/"), ""))
+    """A local copy of the first of the files ``names`` that exists in a folder of a bucket; None if none exists."""
+    there = set(store_of(root, OUTAGE_S).list(root.rstrip("/"), ""))
     return next((Path(local_copy(f"{root.rstrip('/')}/{name}")) for name in names if name in there), None)
 
 
 def local_copy(path: str) -> str:
-    """A local file with the content of a file: itself, or its copy in the cache."""
-    return store_of(path, _OUTAGE_S).copied(path)
+    """The path of a local file with the content of ``path``: a local file itself, or the cached copy of an object."""
+    return store_of(path, OUTAGE_S).copied(path)

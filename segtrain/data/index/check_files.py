@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
+from segtrain.bucket import is_bucket, key_in, split_url
 from segtrain.data.index.entries import Column, Entries
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.unpaired import in_other_form
@@ -19,7 +20,7 @@ _MANY = 1000
 
 
 def checked(entries: Entries, source: str, watch: Watch) -> Entries:
-    """The same entries. Raises DataError for no entries, a missing file, or an image that is listed twice."""
+    """Return the entries. Raises DataError if there are none, a file is missing, or an image is listed twice."""
     if not len(entries):
         raise file_error(source, "the split has no rows: check the list and data.split", code="split-empty")
     files, what, code, cause = _repeated(entries.image), "listed twice", "list-file-repeated", ""
@@ -36,11 +37,14 @@ def checked(entries: Entries, source: str, watch: Watch) -> Entries:
 def _repeated(paths: Column) -> list[str]:
     """Absolute paths that occur more than once, also in other spellings (``./``, ``//``, ``x/../``).
 
-    Hashes are compared first, since a table of a million strings would be large.
+    Hashes are compared first, since a table of a million strings would take much memory.
     """
     here = os.getcwd()
 
     def absolute(path: str | None) -> str:
+        if is_bucket(str(path)):
+            base, _ = split_url(str(path))
+            return f"{base}/{key_in(base, str(path))}"
         return os.path.normpath(os.path.join(here, str(path)))
 
     hashes = np.fromiter((hash(absolute(path)) for path in paths), np.int64, len(paths))
@@ -51,7 +55,7 @@ def _repeated(paths: Column) -> list[str]:
 
 
 def _absent(paths: Column, watch: Watch) -> list[str]:
-    """Paths that are not files, in order. A folder with many listed files is read once."""
+    """Paths that are not existing files, in the order of the list. A folder with many listed files is read once."""
     rows_of: dict[str, list[int]] = defaultdict(list)
     for row, path in enumerate(paths):
         rows_of[os.path.dirname(str(path))].append(row)
@@ -65,7 +69,7 @@ def _absent(paths: Column, watch: Watch) -> list[str]:
         if len(rows) < _MANY or not os.path.isdir(folder):
             absent += [row for row in rows if not os.path.isfile(str(paths[row]))]
             continue
-        # Hashes, since a set of a million names would be large.
+        # Compare hashes, since a set of a million names would take much memory.
         with os.scandir(folder) as listing:
             there = np.fromiter((hash(item.name) for item in listing if item.is_file()), np.int64)
         hashes = np.fromiter((hash(os.path.basename(str(paths[row]))) for row in rows), np.int64, len(rows))

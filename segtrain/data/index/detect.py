@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from segtrain import config
-from segtrain.data.bucket import is_bucket
+from segtrain.data.bucket import OUTAGE_S, store_of
+from segtrain.data.bucket.tree import no_bucket_folder
 from segtrain.data.index.layouts import LAYOUTS, SHARDS
 from segtrain.data.index.lists import LIST
 from segtrain.data.index.names import SUFFIXES, folders_in
+from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.walk import no_folder, unread
 from segtrain.data.shards.foreign import splits_in
+from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
 _SHOWN = 5
 _SPLITS = ("train", "val", "test")
-# Settings of the splits to train and to evaluate on, their default, and the names that are taken instead.
+# Settings for the training and evaluation splits: the default name, and the names to look for if it does not exist.
 _SPLIT_SETTINGS = (
     ("train_split", "train", ("train", "training")),
     ("split", "val", ("val", "valid", "validation", "dev", "test", "testing")),
@@ -26,19 +28,18 @@ _SPLIT_SETTINGS = (
 def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
     """Settings that fit a folder, and its splits ('train' first). Raises DataError when no layout fits.
 
-    They include train_split and split if the splits have other names than train and val, such as VAL.
+    The settings include train_split and split if the splits are not named train and val (but VAL, for example).
     """
-    if is_bucket(root):
-        raise DataError(
-            f"{root}: the layout of a bucket is not detected: set data.layout", code="layout-not-set", folder=root
-        )
-    if not os.path.isdir(root):
+    store = tree_of(root)
+    if store is not LOCAL and not any(store.list(root, ending) for ending in ("", "/")):
+        raise no_bucket_folder(store_of(root, OUTAGE_S), root.rstrip("/"), "the data folder")
+    if store is LOCAL and not os.path.isdir(root):
         raise no_folder(root, "the data folder")
-    fits = ((layout.name, *found) for layout in LAYOUTS.values() if (found := layout.detect(root)))
-    # Shards without an index come last, because the tar file that a data set came in may lie beside it.
-    layout, settings, splits = next(fits, None) or (SHARDS.name, {}, splits_in(root))
+    fits = ((layout.name, *found) for layout in LAYOUTS.values() if (found := layout.detect(root, store)))
+    # Shards without an index come last: a tar file may only be the download of the data set beside it.
+    layout, settings, splits = next(fits, None) or (SHARDS.name, {}, splits_in(root, store=store))
     if layout == SHARDS.name and not splits:
-        raise _unknown(root)
+        raise _unknown(root, store)
     rank = {split: number for number, split in enumerate(_SPLITS)}
     order = sorted(set(splits), key=lambda split: (rank.get(split.lower(), len(rank)), split))
     written = {split.lower(): split for split in order}
@@ -49,15 +50,15 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
     return config.Data.model_validate({"root": root, "layout": layout, **settings}), tuple(order)
 
 
-def _unknown(root: str) -> DataError:
+def _unknown(root: str, store: Store) -> DataError:
     """The error for a folder of no known layout: what it holds, what was looked for, and how to describe it."""
-    there = sorted(path.name + "/" * path.is_dir() for path in Path(root).iterdir() if path.name[0] != ".")
-    # Any folder with a table could be a list, so lists do not count.
+    there = sorted([*(f"{name}/" for name in folders_in(root, store)), *store.list(root, "")])
+    # Any folder with a CSV file could have the layout ``list``, so this layout is not tried.
     layouts = [layout for layout in LAYOUTS.values() if layout is not LIST]
-    folders = (os.path.join(root, name) for name in folders_in(root)[:50])
-    inner = next((folder for folder in folders if any(layout.detect(folder) for layout in layouts)), None)
+    folders = (os.path.join(root, name) for name in folders_in(root, store)[:50])
+    inner = next((folder for folder in folders if any(layout.detect(folder, store) for layout in layouts)), None)
     hint = f"; did you mean {inner}?" if inner else ""
-    empty = "".join(f"\n  {text}" for text in _without_images(root))
+    empty = "".join(f"\n  {text}" for text in (_without_images(root) if store is LOCAL else []))
     looked = "".join(f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values())
     says = (
         f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}{empty}\nlooked for:{looked}\n"

@@ -12,6 +12,7 @@ from typing import Any
 from segtrain.data.index.names import NAME, SUFFIXES, fitted, folders_in, propose
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.unpaired import several_masks
+from segtrain.data.storage import LOCAL, Store
 
 IMAGE_WORDS = (
     "images", "image", "imgs", "img", "jpegimages", "frames", "photos", "inputs", "input", "rgb", "pngimages",
@@ -28,41 +29,50 @@ _TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
 Found = tuple[dict[str, Any], list[str]]  # settings of layout 'folders', splits
 
 
-def pair_of_folders(root: str) -> Found | None:
-    """``images/SPLIT`` beside ``masks/SPLIT``, ``SPLIT/images`` beside ``SPLIT/masks``, ``images_SPLIT`` beside
-    ``masks_SPLIT``, or the same without splits, with any of the usual words; or images and masks in one folder, told
-    apart by their names."""
-    folders = _below(root)
-    order = _ranked(root, folders)
+def pair_of_folders(root: str, store: Store) -> Found | None:
+    """Detect a folder of images and a folder of masks by their names, or images and masks in one folder by file names.
+
+    The two folders may be ``images/SPLIT`` and ``masks/SPLIT``, ``SPLIT/images`` and ``SPLIT/masks``, ``images_SPLIT``
+    and ``masks_SPLIT``, or ``images`` and ``masks``, with any of IMAGE_WORDS and MASK_WORDS.
+    """
+    folders = _below(root, store)
+    order = _ranked(root, folders, store)
     if order:
         (images, masks), splits = order[0]
         settings: dict[str, Any] = {"images": images, "masks": masks}
-        patterns = _patterns(root, images.replace("{split}", splits[0]), masks.replace("{split}", splits[0]))
+        patterns = _patterns(root, images.replace("{split}", splits[0]), masks.replace("{split}", splits[0]), store)
         return settings | ({"pair": patterns} if patterns else {}), splits
-    return _one_folder(root, folders)
+    return _one_folder(root, folders, store)
 
 
-def others(root: str, images: str) -> list[tuple[str, str]]:
-    """Other pairs of folders, outside of ``images``: ``{split}/Urban/images`` beside ``{split}/Rural/images``."""
+def others(root: str, images: str, store: Store = LOCAL) -> list[tuple[str, str]]:
+    """Pairs of an image folder and a mask folder, other than the pair of ``images``.
+
+    If ``images`` is ``{split}/Urban/images``, for example, another pair may have ``{split}/Rural/images``.
+    """
     inside = images + "/"
-    return [pair for pair, _ in _ranked(root, _below(root)) if pair[0] != images and not pair[0].startswith(inside)]
+    return [
+        pair
+        for pair, _ in _ranked(root, _below(root, store), store)
+        if pair[0] != images and not pair[0].startswith(inside)
+    ]
 
 
-def _ranked(root: str, folders: list[str]) -> list[tuple[tuple[str, str], list[str]]]:
-    """Pairs of folders, with ``{split}`` if they have splits, and the names of the splits; the likeliest first."""
+def _ranked(root: str, folders: list[str], store: Store) -> list[tuple[tuple[str, str], list[str]]]:
+    """Pairs of folders, with ``{split}`` if they have splits, and the names of the splits; the most likely first."""
     templates: dict[tuple[str, str], list[str]] = defaultdict(list)
     there = {name.lower(): name for name in folders}
     for images in folders:
         masks = _mask_folder(images, there)
-        # In Pascal VOC, lists say which image is in which split.
+        # Not a pair: in Pascal VOC (with ImageSets), lists say which image is in which split.
         if masks is None or os.path.join(os.path.dirname(images), "ImageSets").lower() in there:
             continue
         inner = [name.rpartition("/")[2] for name in folders if os.path.dirname(name) == images]
-        own = [name for name in inner if _holds_images(root, there.get(f"{masks}/{name}".lower(), ".none"))]
-        # Below a split lie cities or scenes.
+        own = [name for name in inner if _holds_images(root, there.get(f"{masks}/{name}".lower(), ".none"), store)]
+        # Folders below a split are not splits, but cities or scenes.
         if own and not set(images.lower().split("/")) & set(SPLITS):
             templates[f"{images}/{{split}}", f"{masks}/{{split}}"] = own
-        elif _holds_images(root, images) and _holds_images(root, masks):
+        elif _holds_images(root, images, store) and _holds_images(root, masks, store):
             *template, split = _with_split(images, masks)
             templates[template[0], template[1]].append(split)
 
@@ -75,17 +85,24 @@ def _ranked(root: str, folders: list[str]) -> list[tuple[tuple[str, str], list[s
     return sorted(templates.items(), key=rank)
 
 
-def _below(root: str) -> list[str]:
+def _below(root: str, store: Store) -> list[str]:
     """Relative paths of the folders under the root, down to the depth at which data sets have their splits."""
     found, level = list[str](), [""]
     for _ in range(_DEPTH):
-        level = [os.path.join(above, name) for above in level[:_MANY] for name in folders_in(os.path.join(root, above))]
+        level = [
+            os.path.join(above, name)
+            for above in level[:_MANY]
+            for name in folders_in(os.path.join(root, above), store)
+        ]
         found += level[: max(0, _MANY - len(found))]
     return found
 
 
 def _mask_folder(images: str, there: dict[str, str]) -> str | None:
-    """The folder named like ``images`` with a word for masks instead of that for images. there: lowercase -> name."""
+    """The folder named as ``images``, but with a word of MASK_WORDS in place of its image word; None if none exists.
+
+    there: lowercase name -> name.
+    """
     tokens = _TOKEN.findall(images)
     for index, token in enumerate(tokens):
         if token.lower() not in IMAGE_WORDS:
@@ -98,7 +115,7 @@ def _mask_folder(images: str, there: dict[str, str]) -> str | None:
 
 
 def _with_split(images: str, masks: str) -> tuple[str, str, str]:
-    """Both names with ``{split}`` instead of the name of a split, and that name; "all" if there is none."""
+    """Both names with ``{split}`` in place of the split's name, and that name ("all" if there is no split)."""
     for split in sorted({token for token in _TOKEN.findall(images) if token.lower() in SPLITS}):
         if split in _TOKEN.findall(masks):
             parts = (_TOKEN.findall(text) for text in (images, masks))
@@ -107,22 +124,22 @@ def _with_split(images: str, masks: str) -> tuple[str, str, str]:
     return images, masks, "all"
 
 
-def _images_in(folder: str) -> Iterator[str]:
+def _images_in(folder: str, store: Store) -> Iterator[str]:
     """Relative paths of the images in a folder and below it; none for a missing folder."""
-    for above, _, names in os.walk(folder):
-        below = os.path.relpath(above, folder)
-        for name in names:
-            if os.path.splitext(name)[1].lower() in SUFFIXES:
-                yield os.path.normpath(os.path.join(below, name))
+    return (path for path in store.walk(folder) if os.path.splitext(path)[1].lower() in SUFFIXES)
 
 
-def _holds_images(root: str, folder: str) -> bool:
-    return next(_images_in(os.path.join(root, folder)), None) is not None
+def _holds_images(root: str, folder: str, store: Store) -> bool:
+    return next(_images_in(os.path.join(root, folder), store), None) is not None
 
 
-def _patterns(root: str, images: str, masks: str) -> list[str] | None:
-    """data.pair if the names of images and masks differ and match patterns; None if no pattern is needed or matches."""
-    one, other = (sorted(_images_in(os.path.join(root, part))) for part in (images, masks))
+def _patterns(root: str, images: str, masks: str, store: Store) -> list[str] | None:
+    """The value of data.pair for images and masks with different names; None if no pattern is needed or matches."""
+    one, other = (sorted(_images_in(os.path.join(root, part), store)) for part in (images, masks))
+    if store is not LOCAL:
+        # Of a large folder in a bucket, only the first names are known, so one list may be longer than the other.
+        count = min(len(one), len(other))
+        one, other = one[:count], other[:count]
     if {os.path.splitext(path)[0] for path in one} == {os.path.splitext(path)[0] for path in other}:
         return None
     found = propose(one, other)
@@ -133,23 +150,23 @@ def _patterns(root: str, images: str, masks: str) -> list[str] | None:
     return None if of_images == NAME and of_masks.removeprefix(NAME) in MASK_ENDINGS else [of_images, of_masks]
 
 
-def _one_folder(root: str, folders: list[str]) -> Found | None:
+def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:
     """Images beside their masks, ``a.jpg`` and ``a_mask.png``: in a folder per split, or in one folder."""
     splits = [name for name in folders if name.lower() in SPLITS]
     for folder, names in (("{split}", splits[:1]), (".", [""])):
-        settings = _beside(os.path.join(root, names[0])) if names else None
+        settings = _beside(os.path.join(root, names[0]), store) if names else None
         if settings is not None:
             return {"images": folder, "masks": folder, **settings}, splits if names[0] else ["all"]
     return None
 
 
-def _beside(folder: str) -> dict[str, Any] | None:
-    """data.pair for a folder of images and masks; None for other folders.
+def _beside(folder: str, store: Store) -> dict[str, Any] | None:
+    """The setting data.pair for a folder of images and masks; None for other folders.
 
-    A mask has the name of its image and a common ending, or the full name of its image (``a.jpg.png``), and at least
-    half of the images have one. No setting if images have several masks: the error comes when they are listed.
+    The name of a mask is that of its image with a common ending, or the full file name of its image (``a.jpg.png``). At
+    least half of the images need a mask. Returns {} if images have several masks: the lister raises the error for that.
     """
-    names = sorted(_images_in(folder))
+    names = sorted(_images_in(folder, store))
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
         masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
         images = sorted(set(names).difference(masks))
@@ -166,6 +183,6 @@ def _beside(folder: str) -> dict[str, Any] | None:
 
 
 def _texts(stem: str, paths: list[str]) -> list[str]:
-    """Patterns that begin with ``stem``: with the common suffix, or without one and with each of several."""
+    """Patterns of ``stem`` and a suffix of the paths. If there are several suffixes, the first pattern has none."""
     endings = [ending for ending, _ in Counter(os.path.splitext(path)[1] for path in paths).most_common()]
     return [stem + ending for ending in ([""] * (len(endings) > 1) + endings)]

@@ -1,7 +1,7 @@
 """Memory-mapped index of file names: a million samples in little memory, shared by all workers and ranks of a host.
 
-Strings stand end to end in one block, and an ``Entry`` is made on access. The blocks are in one memory-mapped file: all
-processes share its pages, and pickling an index pickles the path of the file.
+Strings are stored in a few large blocks of bytes, and an ``Entry`` is made on access. All blocks are in one
+memory-mapped file: all processes share its pages, and pickling an index only pickles the path of the file.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from typing import Any, Union
 
 import numpy as np
 
+from segtrain.bucket import SCHEMES
 from segtrain.errors import DataError
 from segtrain.files import writing
 
 ENDING = ".entries"
-# The file: these 24 bytes, the length of the header (8 bytes), the header (JSON), the blocks.
+# A file has these 24 bytes, the length of the header (8 bytes), the header (JSON), and the blocks.
 _MAGIC = b"segtrain entries 1\n\0\0\0\0\0"
 _ALIGN = 64
-# Strings that an iteration makes at once.
+# Number of strings that an iteration decodes at once.
 _PART = 4096
-# In place of None: this byte never occurs in UTF-8.
+# Stands for None: this byte never occurs in UTF-8.
 _ABSENT = b"\xff"
 
 
@@ -41,12 +42,15 @@ class Entry:
     meta: dict[str, str] = field(default_factory=dict, hash=False)
 
 
+_ABSOLUTE = ("/", *SCHEMES)  # beginnings of absolute paths
+
+
 @dataclass(frozen=True, eq=False)
 class Column:
     """Strings ``prefix + text + tails[codes[i]]``, where text ``i`` is ``blob[bounds[i]:bounds[i + 1]]`` in UTF-8.
 
-    bounds: uint32 or uint64 [n + 1]. A text that is an absolute path gets no prefix. Without ``codes``, all have the
-    first of the ``tails``. Images, masks, and names share ``blob`` and ``bounds``, and differ in the rest.
+    bounds: uint32 or uint64 [n + 1]. A text that is an absolute path or a URL gets no prefix. Without ``codes``, every
+    string ends with ``tails[0]``. Columns of images, masks, and names can share ``blob`` and ``bounds``.
     """
 
     blob: Union[bytes, memoryview]
@@ -57,7 +61,7 @@ class Column:
 
     @property
     def keys(self) -> Column:
-        """The texts alone."""
+        """The texts without prefix and tails."""
         return Column(self.blob, self.bounds)
 
     def __len__(self) -> int:
@@ -71,12 +75,12 @@ class Column:
             yield from self.part(first, first + _PART)
 
     def part(self, first: int, after: int) -> list[str | None]:
-        """The strings from ``first`` to before ``after``, faster than one by one."""
+        """The strings ``first`` to ``after - 1``, faster than one by one."""
         parts = (self.blob[begin:end] for begin, end in itertools.pairwise(self.bounds[first : after + 1].tolist()))
         texts = (None if part == _ABSENT else str(part, "utf-8", "surrogatepass") for part in parts)
         codes = itertools.repeat(0) if self.codes is None else self.codes[first:after].tolist()
         return [
-            None if text is None else ("" if text.startswith("/") else self.prefix) + text + self.tails[code]
+            None if text is None else ("" if text.startswith(_ABSOLUTE) else self.prefix) + text + self.tails[code]
             for text, code in zip(texts, codes)
         ]
 
@@ -91,7 +95,7 @@ def _bounds(lengths: np.ndarray) -> np.ndarray:
 
 
 class ColumnBuilder:
-    """Collects strings (or None) one by one. ``done`` empties it."""
+    """Builds a Column from strings (or None) that are appended one by one. ``done`` returns it and starts a new one."""
 
     def __init__(self) -> None:
         self.blob, self.ends = bytearray(), array("Q", [0])
@@ -110,7 +114,7 @@ class ColumnBuilder:
 
 
 def column_of(strings: Iterable[str | None], prefix: str = "") -> Column:
-    """All strings of an iterable."""
+    """A Column of all strings of an iterable."""
     builder = ColumnBuilder()
     for text in strings:
         builder.append(text)
@@ -118,7 +122,10 @@ def column_of(strings: Iterable[str | None], prefix: str = "") -> Column:
 
 
 def pack_keys(rows: list[str], prefix: str, tails: tuple[str, ...]) -> Column:
-    """Strings from sorted rows ``key + "\\0" + chr(code)``. Codes are 1 to 127. Empties ``rows``."""
+    """A Column from sorted rows ``key + "\\0" + chr(code)``, where code (1 to 127) is an index in ``tails``.
+
+    Empties ``rows``.
+    """
     content = "".join(rows).encode("utf-8", "surrogatepass")
     # A million strings take more memory than everything below.
     rows.clear()
@@ -132,7 +139,7 @@ def pack_keys(rows: list[str], prefix: str, tails: tuple[str, ...]) -> Column:
 
 @dataclass(frozen=True)
 class LazyEntries(Sequence[Entry]):
-    """``length`` entries that ``entry`` makes from their index."""
+    """A sequence of ``length`` entries, which ``entry(index)`` makes on access."""
 
     length: int
     entry: Callable[[int], Entry]
@@ -146,7 +153,7 @@ class LazyEntries(Sequence[Entry]):
 
 
 class Entries(Sequence[Entry]):
-    """The entries of a split, made on access. ``file`` holds them ("": no file, so pickling copies them)."""
+    """The entries of a split, made on access. ``file``: where they are saved ("": nowhere, so pickling copies them)."""
 
     def __init__(self, image: Column, mask: Column, meta: dict[str, Column], file: str = "") -> None:
         self.image, self.mask, self.meta, self.file = image, mask, meta, file
@@ -157,7 +164,7 @@ class Entries(Sequence[Entry]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.select(range(len(self))[index])
-        row = range(len(self))[index]  # IndexError, and counts from the end
+        row = range(len(self))[index]  # raises IndexError, and supports negative indices
         meta = {name: value for name, column in self.meta.items() if (value := column[row]) is not None}
         return Entry(self.image[row] or "", self.mask[row], meta)
 
@@ -174,7 +181,7 @@ class Entries(Sequence[Entry]):
     def select(self, rows: Iterable[int]) -> Entries:
         """Only these rows, in this order, without a file."""
         chosen = np.fromiter(rows, np.int64)
-        # By the identity of the blob, which columns share.
+        # Keyed by the id() of a blob, because columns share blobs.
         texts: dict[int, Column] = {}
 
         def of(column: Column) -> Column:
@@ -193,7 +200,7 @@ def save(entries: Entries, folder: Path) -> Entries:
 
     The name of the file is a digest of its content, so a name always leads to the same entries.
     """
-    # By the identity of their owner: columns share blocks.
+    # Number of each block, keyed by the id() of its object: columns share blocks.
     numbers: dict[int, int] = {}
     blocks: list[bytes] = []
 
@@ -231,7 +238,7 @@ def _digest(header: bytes | memoryview, blocks: Iterable[bytes | memoryview]) ->
 
 
 def load(file: str, whole: bool = False) -> Entries:
-    """Memory-map entries. Raises OSError, or ValueError for a file that ``save`` did not write.
+    """Memory-map the entries in a file. Raises OSError, or ValueError for a file that ``save`` did not write.
 
     ``whole``: check every byte. Otherwise a changed byte inside a block goes unnoticed.
     """
@@ -271,7 +278,7 @@ def _entries(header: dict[str, Any], blocks: list[memoryview], file: str) -> Ent
 
 
 def _again(file: str) -> Entries:
-    """The entries of a pickled index, in a worker."""
+    """Map the entries of an index again, when a worker process unpickles it."""
     try:
         return load(file)
     except (OSError, ValueError) as error:

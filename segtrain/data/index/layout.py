@@ -1,4 +1,4 @@
-"""The type of a layout: how images and masks lie in a folder, with everything that segtrain knows about it."""
+"""The type ``Layout``: how images and masks are arranged in a folder, and everything that segtrain knows about it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from segtrain import config
-from segtrain.data.bucket import is_bucket
+from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.index.listing import Lister
 from segtrain.data.labels.classes import read_classes
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.storage import LOCAL, Store
 
 # Settings besides root and layout, and the names of the splits.
 Detected = tuple[dict[str, Any], list[str]]
@@ -26,29 +27,30 @@ CLASS_FILES = ("classes.txt", "class_names.txt", "labelmap.txt")
 class Layout:
     """One value of ``data.layout``. The table of all layouts is ``LAYOUTS`` in layouts.py.
 
-    name: the value of data.layout. example: the files that ``detect`` looks for, for the error about an unknown folder.
-    detect: settings and splits of a folder that has this layout; None for any other folder.
-    lister: entries of a split, sorted by name; raises one DataError for all bad files. None: not one file per
-    image.
+    name: the value of data.layout. example: the files that ``detect`` looks for, shown in the error for an unknown
+    folder. detect: returns settings and splits for a folder with this layout, and None for any other folder.
+    lister: lists the entries of a split, sorted by name; raises one DataError for all bad files. None: the images are
+    not separate files.
     labels: label space of the original data set; None: the config or a file beside the data names the classes.
-    class_files: names of such files. from_file: the label space of the masks, given the one that a file describes.
-    other_classes: the same for ``data.classes`` with another number of classes than ``labels``; None: that is an error.
-    home: the folder under the root that holds the images; None: the root itself.
-    files: paths of one image and its mask under the root, with ``{split}``, ``{name}``, and ``{city}``. Rehearsals
-    write generated images there; None: they cannot. split_folders: folder of a split where it has another name.
+    class_files: names of such files. from_file: turns the label space of a class file into that of the masks.
+    other_classes: does the same for ``data.classes`` if these are more or fewer classes than in ``labels``; None: their
+    number must be the same. home: finds the folder under the root that holds the images; None: the root holds them.
+    files: paths of one image and its mask under the root, with ``{split}``, ``{name}``, and ``{city}``. The rehearsal
+    of a cloud job writes generated images there; None: this layout cannot be rehearsed. split_folders: split -> folder,
+    for each split whose folder has another name.
     list_of: path and lines of the list of a split, given its (image, mask) paths; None: the layout has no lists.
     needs: paths with ``{split}`` that an uploaded data set must have; None: the folders of ``files``.
     """
 
     name: str
     example: str
-    detect: Callable[[str], Detected | None]
+    detect: Callable[[str, Store], Detected | None]
     lister: Lister | None = None
     labels: LabelSpace | None = None
     class_files: tuple[str, ...] = CLASS_FILES
     from_file: Recode | None = None
     other_classes: Recode | None = None
-    home: Callable[[str], str | None] | None = None
+    home: Callable[[str, Store], str | None] | None = None
     files: Callable[[config.Data], tuple[str, str]] | None = None
     split_folders: Mapping[str, str] = field(default_factory=dict)
     list_of: Callable[[config.Data, str, Sequence[tuple[str, str]]], tuple[str, list[str]]] | None = None
@@ -58,13 +60,13 @@ class Layout:
         """The file beside the data that names the classes."""
         if is_bucket(root):
             return first_in_bucket(root, self.class_files)
-        home = self.home(root) if self.home else None
+        home = self.home(root, LOCAL) if self.home else None
         paths = (Path(folder, name) for name in self.class_files for folder in dict.fromkeys((home or root, root)))
         return next((path for path in paths if path.exists()), None)
 
     def own_labels(self, data: config.Data) -> LabelSpace | None:
         """The label space that comes with the data; None where the config must name the classes. Raises DataError."""
-        # Where any classes fit the folders, those of the config come before those of a file.
+        # If the layout allows any classes, those of the config take precedence over those of a file.
         file = None if self.other_classes and data.classes else self.class_file(data.root)
         if file is None:
             return self.labels
@@ -72,7 +74,7 @@ class Layout:
         return self.from_file(found) if self.from_file else found
 
     def needed(self, data: config.Data, splits: Sequence[str]) -> list[str]:
-        """Paths under the root, up to the first part that differs between samples, that must exist for these splits."""
+        """Paths under the root that must exist for these splits, cut before the part that differs between samples."""
         paths = self.needs(data) if self.needs else self.files(data) if self.files else ()
         named = (path.replace("{split}", self.split_folders.get(split, split)) for split in splits for path in paths)
         return list(dict.fromkeys(path for path in map(_fixed, named) if path))

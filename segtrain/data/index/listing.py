@@ -1,7 +1,8 @@
 """Cache of the entries of a split, valid until a folder or list that was read for them changes.
 
 A new, deleted, or renamed file changes the time of its folder, so one stat per folder is enough. The content of files
-does not matter. ``listing-KEY.json`` under ``$SEGTRAIN_CACHE`` holds what was read and names a file of entries.
+does not matter. ``listing-KEY.json`` under ``$SEGTRAIN_CACHE`` has the stamps of all folders and lists that were read,
+and the name of the file of entries.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Union
@@ -20,17 +21,17 @@ from segtrain import config
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
 from segtrain.data.storage import LOCAL, Store
-from segtrain.files import cache_folder, now_ns, writing
+from segtrain.files import alone, cache_folder, now_ns, writing
 
-# Version of what listers find in a folder. Raise it with every change of a lister that finds other files.
+# Version of the listers. Raise it with every change after which a lister finds different files in the same folder.
 VERSION = 3
 # Prefix of a note that must not be overlooked.
 WARNING = "warning: "
-# Fewer entries are faster to list than to look up in the cache.
+# A split with fewer entries is not cached, because it is faster to list it again.
 _FEW = 256
 # Days without use after which a cached listing is removed.
 _DAYS = 30
-# ns: a change so shortly before the listing may hide another one with the same time.
+# If a folder changed less than this many ns before the listing, another change may get the same time stamp.
 _CLOCK = 2_000_000_000
 
 Stamp = Union[list[int], None]
@@ -47,9 +48,9 @@ def _stamp(path: str) -> Stamp:
 
 @dataclass
 class Watch:
-    """Folders and lists of ``store`` that a lister reads, with their stamps from before, and its notes for the user.
+    """Records the folders and lists that a lister reads, with their stamps before the reading, and notes for the user.
 
-    began: start of the listing in ns, by the clock that stamps files.
+    began: start of the listing in ns, by the clock of the file system. store: where the lister reads.
     """
 
     began: int = field(default_factory=time.time_ns)
@@ -77,7 +78,7 @@ Lister = Callable[[config.Data, str, Watch], Entries]
 def entries_of(data: config.Data, split: str, lister: Lister, store: Store = LOCAL) -> tuple[Entries, list[str]]:
     """The entries of a split (with data.limit applied) from the cache or the lister, and notes for the user.
 
-    A bucket is listed by every process, because it has no folders whose times would tell that nothing has changed.
+    A bucket is listed at every start, because it has no folders whose times would tell that nothing has changed.
     Processes that start together wait for the first one, which lists for the whole host. Raises what the lister raises.
     """
     folder = cache_folder()
@@ -86,7 +87,7 @@ def entries_of(data: config.Data, split: str, lister: Lister, store: Store = LOC
         return _list(data, split, lister, file, [], store)
     found, notes = _known(file)
     if found is None:
-        with _alone(file) as waited:
+        with alone(file) as waited:
             if not waited:
                 return _list(data, split, lister, file, notes)
         # The first process has listed. If it did not cache the result, all others list at the same time.
@@ -142,32 +143,8 @@ def _known(file: Path) -> tuple[Entries | None, list[str]]:
     return entries, notes
 
 
-@contextlib.contextmanager
-def _alone(file: Path) -> Iterator[bool]:
-    """Hold the lock of a listing, if locks are possible; yields whether another process held it before."""
-    waited, path = False, file.with_suffix(".lock")
-    with contextlib.ExitStack() as stack:
-        # A platform or a file system may have no locks, and a folder may be read-only.
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl
-
-            file.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(open(path, "ab"))
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waited = True
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield waited
-        finally:
-            # Waiting processes keep the file that they have open; later ones find the listing.
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
 def _tidy(folder: Path) -> None:
-    """Remove files that have not been used for long. Processes that have one mapped keep it."""
+    """Remove cached files that have not been used for 30 days. A process that has mapped one can still read it."""
     oldest = now_ns(folder) / 1e9 - _DAYS * 86400
     for path in folder.iterdir():
         if path.suffix == kept.ENDING or path.name.startswith("listing-"):

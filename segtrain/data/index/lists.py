@@ -1,6 +1,6 @@
 """The layout ``list``: CSV, JSONL, or text files that name images and masks.
 
-They are read line by line, since they may be long.
+The lists are read line by line, since they may be long.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from segtrain.data.index.entries import ColumnBuilder, Entries, column_of
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
+from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, closest, some_of
 
-# Names of columns in Kaggle competitions.
+# Names of columns with run-length masks in Kaggle competitions.
 _RUN_LENGTHS = re.compile(r"rle|encoded_?pixels|run_?length", re.IGNORECASE)
 
 
 def listed(data: config.Data, split: str, watch: Watch) -> Entries:
-    """Entries of a CSV (or .tsv) with the columns image and mask, or of JSONL with those keys. Paths are under
-    data.root or absolute.
+    """Entries of a CSV or TSV file with the columns image and mask, or of a JSONL file with these keys. Paths are
+    absolute or relative to data.root.
 
-    Other columns become the metadata of the entry. A file for all splits (no ``{split}`` in data.index) has a column
-    ``split``. A list without a header has two paths per line, image and mask, separated by a comma, a tab, or spaces.
+    Other columns become the metadata of an entry. In a file for all splits (no ``{split}`` in data.index), a column
+    ``split`` names the split of each row. A list without a header has two paths per line, image and mask, separated by
+    a comma, a tab, or spaces.
     """
     path = watch.look(os.path.join(data.root, data.index.replace("{split}", split)))
     if path.endswith((".jsonl", ".ndjson", ".json")):
@@ -43,13 +45,13 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
         rows = _plain_rows(path) if is_plain(path) else _csv_rows(path)
     one_for_all = "{split}" not in data.index
     by_split, keys, table = False, set[str](), _Table()
-    for row in rows:
+    for number, row in enumerate(rows, 1):
         keys.update(row)
         if one_for_all and "split" in row and not by_split:
-            # The rows so far name no split, so they belong to none.
+            # This is the first row with a split. The rows before it belong to no split, so they are left out.
             by_split, table = True, _Table()
         if not by_split or row.get("split") == split:
-            table.append(row)
+            table.append(row, number)
     missing = [key for key in ("image", "mask") if key not in keys]
     if keys and missing:
         lengths = next((key for key in sorted(keys) if _RUN_LENGTHS.search(key)), None)
@@ -74,7 +76,7 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
 
 
 def is_plain(path: str) -> bool:
-    """Whether a list has no header, so that its first line is two paths of images."""
+    """Whether a list has no header: its first line that is not empty has two image paths."""
     for line in lines(path):
         if line.strip():
             return _two(line) is not None
@@ -82,7 +84,7 @@ def is_plain(path: str) -> bool:
 
 
 def _two(line: str) -> list[str] | None:
-    """The two paths in a line; None for any other line."""
+    """The two image paths in a line; None for any other line."""
     for mark in (",", "\t", None):
         parts = [part.strip().strip("\"'") for part in line.strip().split(mark)]
         if len(parts) == 2 and all(os.path.splitext(part)[1].lower() in SUFFIXES for part in parts):
@@ -104,7 +106,7 @@ def _bad_line(path: str, number: int, what: str) -> DataError:
 
 
 def _elsewhere(entries: Entries, root: str) -> str:
-    """The prefix of the first path without which its file is found under ``root``; "" if the list is right."""
+    """The prefix to remove from the first path, so that its file is found under ``root``; "" if there is none."""
     image = str(entries.image[0])
     if not image.startswith("/") or not str(entries.image.keys[0]).startswith("/") or os.path.exists(image):
         return ""
@@ -116,7 +118,7 @@ def _elsewhere(entries: Entries, root: str) -> str:
 
 
 class _Table:
-    """Rows as columns. The path of an image is stored as stem, which is also the name of the sample, and suffix."""
+    """Collects rows as columns. An image path is stored as its stem (also the sample's name) and its suffix."""
 
     def __init__(self) -> None:
         self.count, self.empty = 0, list[int]()
@@ -124,10 +126,10 @@ class _Table:
         self.tails, self.codes = dict[str, int](), array("L")
         self.others: dict[str, ColumnBuilder] = {}
 
-    def append(self, row: dict[str, str]) -> None:
+    def append(self, row: dict[str, str], number: int) -> None:
         image, mask = row.get("image"), row.get("mask")
         if not image or not mask:
-            self.empty.append(self.count + len(self.empty) + 1)
+            self.empty.append(number)
             return
         stem, suffix = os.path.splitext(image)
         self.stems.append(stem)
@@ -152,7 +154,7 @@ class _Table:
         codes = np.array(self.codes, np.min_scalar_type(len(self.tails)))
         images = replace(stems, prefix=under, tails=tuple(self.tails) or ("",), codes=codes)
         others = {key: column.done() for key, column in self.others.items()}
-        # A row without a name takes that of its image.
+        # A row without a value in the column ``name`` is named after its image.
         if "name" in others:
             own = zip(others["name"], stems)
             others["name"] = column_of(stem if name is None else name for name, stem in own)
@@ -160,20 +162,20 @@ class _Table:
 
 
 def lines(path: str) -> Iterator[str]:
-    """Lines of a text file with their line ends. Raises DataError for a file that is missing or not UTF-8."""
-    path = local_copy(path)
-    if not os.path.isfile(path):
+    """Lines of a text file with their line endings. Raises DataError for a file that is missing or not UTF-8."""
+    copy = local_copy(path)
+    if not os.path.isfile(copy):
         folder = os.path.dirname(path) or "."
         there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         near = closest(os.path.basename(path), there, 0.4)
         says = f"{path}: no such list: " + (f"did you mean {near!r}?" if near else "check data.root and the split")
         raise DataError(says, code="list-missing", file=path, near=near)
     try:
-        with open(path, encoding="utf-8-sig", newline="") as stream:
+        with open(copy, encoding="utf-8-sig", newline="") as stream:
             yield from stream
     except (OSError, UnicodeDecodeError) as error:
-        says = f"{path}: cannot be read ({error}): write it in UTF-8"
-        raise DataError(says, code="list-unreadable", file=path) from None
+        fix = "check the file and its permissions" if isinstance(error, OSError) else "write it in UTF-8"
+        raise DataError(f"{path}: cannot be read ({error}): {fix}", code="list-unreadable", file=path) from None
 
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:
@@ -199,12 +201,15 @@ def _json_rows(path: str) -> Iterator[dict[str, str]]:
 
 
 _ENDINGS = (".csv", ".tsv", ".jsonl")
+# At most this many text files of a bucket are read to find out whether they are lists.
+_MOST_TEXTS = 20
 
 
-def _detect(root: str) -> Detected | None:
-    names = sorted(os.listdir(root))
+def _detect(root: str, store: Store) -> Detected | None:
+    names = sorted(os.listdir(root)) if store is LOCAL else store.list(root, "")
     lists = [name for name in names if name.endswith(_ENDINGS)]
-    lists = lists or [name for name in names if name.endswith(".txt") and _lists_pairs(os.path.join(root, name))]
+    texts = [name for name in names if name.endswith(".txt")][: None if store is LOCAL else _MOST_TEXTS]
+    lists = lists or [name for name in texts if _lists_pairs(os.path.join(root, name))]
     if not lists:
         return None
     ending = os.path.splitext(lists[0])[1]

@@ -1,4 +1,4 @@
-"""Patterns of file names: which part an image and its mask share, and what stands around it."""
+"""Patterns of file names: the part that an image and its mask share, and the text before and after it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from segtrain.data.storage import LOCAL, Store
+
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"))
 NAME = "{name}"
-# Names that a proposal looks at.
+# ``propose`` compares patterns on at most this many images and this many masks.
 _LOOKED_AT = 2000
-# One of images, one of masks: file names such as {name}_mask.png.
+# A pattern of image names and one of mask names, such as {name}.jpg and {name}_mask.png.
 Patterns = tuple[str, str]
 _FIRST = re.compile(r"^[^_\-. ]*[_\-. ]")
 
@@ -25,8 +27,10 @@ def is_folder(item: os.DirEntry[str]) -> bool:
         return False
 
 
-def folders_in(folder: str) -> list[str]:
+def folders_in(folder: str, store: Store = LOCAL) -> list[str]:
     """Names of the folders in a folder, sorted, without hidden ones; [] where it cannot be listed."""
+    if store is not LOCAL:
+        return [name[:-1] for name in store.list(folder, "/")]
     try:
         with os.scandir(folder) as listing:
             return sorted(item.name for item in listing if item.name[0] != "." and is_folder(item))
@@ -35,9 +39,10 @@ def folders_in(folder: str) -> list[str]:
 
 
 def name_in(pattern: str, path: str) -> str | None:
-    """``town/a`` of ``town/a_mask.png`` in the pattern ``{name}_mask.png``; None if the file does not match.
+    """The name that a pattern finds in a path; None without a match.
 
-    ``{name}`` is what an image and its mask share; any image suffix fits if the pattern has none.
+    ``{name}_mask.png`` finds the name ``town/a`` in ``town/a_mask.png``. ``{name}`` is the part that an image and its
+    mask share. A pattern without a suffix matches any suffix.
     """
     folder, _, file = path.rpartition("/")
     before, _, after = pattern.partition(NAME)
@@ -51,13 +56,13 @@ def name_in(pattern: str, path: str) -> str | None:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Patterns of images and masks, and the number of images that have a mask with them."""
+    """Patterns of images and masks, and the number of images that have a mask by these patterns."""
 
     patterns: Patterns
     pairs: int
 
 
-# Name of a file in its pattern -> its path.
+# The files that match a pattern: name (see ``name_in``) -> path.
 Named = dict[str, str]
 
 
@@ -75,7 +80,7 @@ def fitted(
 
 
 def part(patterns: Patterns, in_images: Named, in_masks: Named) -> None:
-    """Remove files that match both patterns from the images or the masks: they belong to the longer pattern."""
+    """If a file matches both patterns, keep it for the longer pattern only. Changes the dicts in place."""
     longer = len(patterns[1]) > len(patterns[0])
     losing, keeping = (in_images, in_masks) if longer else (in_masks, in_images)
     both = set(losing.values()) & set(keeping.values())
@@ -109,20 +114,23 @@ def _pairs(patterns: Patterns, images: Sequence[str], masks: Sequence[str]) -> i
 
 
 def _with_suffix(pattern: str, paths: Sequence[str]) -> str:
-    """The pattern; if it ends like an image file (``{name}.jpg`` for ``a.jpg.png``), with the real suffix appended."""
+    """A pattern with the suffix of its files: for ``a.jpg.png``, ``{name}.jpg`` becomes ``{name}.jpg.png``."""
     if os.path.splitext(pattern)[1].lower() not in SUFFIXES:
         return pattern
     return pattern + Counter(os.path.splitext(path)[1] for path in paths).most_common(1)[0][0]
 
 
 def _around(paths: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Possible beginnings of the names, then endings."""
+    """Possible beginnings of the file names, and possible endings before the suffix."""
     stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
     return _starts(stems), [start[::-1] for start in _starts([stem[::-1] for stem in stems])]
 
 
 def _starts(stems: Sequence[str]) -> list[str]:
-    """Nothing, the part up to the first separator, and the part that all names share; the shortest first."""
+    """Possible beginnings of names, shortest first.
+
+    They are "", the most common text up to the first separator, and the text with which all names begin.
+    """
     first = Counter(match[0] for stem in stems if (match := _FIRST.search(stem)))
     alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(stems), max(stems)) if len(stems) > 1 else ())
     shared = "".join(letter for letter, _ in alike)
@@ -130,7 +138,10 @@ def _starts(stems: Sequence[str]) -> list[str]:
 
 
 def _trimmed(one: str, other: str, side: int) -> tuple[str, str]:
-    """Both without the letters and digits next to the name that they share, because those belong to the name."""
+    """Remove the letters and digits next to ``{name}`` that ``one`` and ``other`` share: they belong to the name.
+
+    side: -1 for texts before the name, 0 for texts after it.
+    """
     while one and other and one[side] == other[side] and one[side].isalnum():
         one, other = (one[1:], other[1:]) if side == 0 else (one[:-1], other[:-1])
     return one, other

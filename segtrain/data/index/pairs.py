@@ -1,4 +1,4 @@
-"""Pairs of image and mask files of two folders, by the same name or by patterns of their names."""
+"""Pairs the image and mask files of two folders, by equal names or by patterns of their names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
 from segtrain.terminal import counted
 
-# Endings that annotation tools add to the names of masks. One is removed only if every mask of the split has it.
+# Endings that annotation tools add to the names of masks. An ending is removed only if all masks of a split have it.
 MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")
 
 
 def pair(images: Column, masks: Column, where: str, fix: Callable[[Column, Column], str] | None = None) -> Entries:
     """Entries of images and masks with the same key. Raises DataError with the files that have no partner.
 
-    ``fix``: the fix to name in that error, given the images and the masks.
+    ``fix``: returns the advice at the end of that error, given the images and the masks.
     """
     if not len(images):
         kinds = ", ".join(sorted(SUFFIXES))
@@ -54,7 +54,7 @@ def _unpaired(where: str, images: list[str], masks: list[str], others: list[str]
 
 
 def same_name(images: Column, masks: Column) -> str:
-    """The fix for images and masks without a partner."""
+    """The advice in the error for images and masks without a partner."""
     deeper = settings_that_fit(map(str, images.keys), map(str, masks.keys))
     if deeper:
         return f"the names match in other folders: {deeper}"
@@ -62,7 +62,10 @@ def same_name(images: Column, masks: Column) -> str:
 
 
 def name_patterns(images: Column, masks: Column) -> str:
-    """``same_name`` for a layout with data.pair: proposes patterns. Raises DataError if images have several masks."""
+    """Like ``same_name``, but the advice proposes patterns for data.pair if some fit.
+
+    Raises DataError if images have several masks.
+    """
     names = [[str(path)[len(files.prefix) :] for path in files] for files in (images, masks)]
     found = propose(names[0], names[1])
     several = several_masks(names[0], names[1], found.patterns[0] if found else NAME)
@@ -117,7 +120,10 @@ def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: li
 
 
 def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
-    """The images of a folder that match a pattern, by their name in it."""
+    """Name (see ``name_in``) -> path of each file that matches the pattern.
+
+    Raises DataError if two files have the same name, or if no file matches.
+    """
     found = dict[str, str]()
     for path in paths:
         key = name_in(pattern, path)
@@ -136,7 +142,7 @@ def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
 
 
 def _without_ending(images: Column, masks: Column) -> Column:
-    """Remove an ending of MASK_ENDINGS that all keys of the masks have, unless a key matches an image as it is."""
+    """Remove an ending of MASK_ENDINGS that all keys of the masks have, unless a key already equals an image's."""
     ending = next((e for e in MASK_ENDINGS if len(masks) and all(str(key).endswith(e) for key in masks.keys)), "")
     if not ending or sum(1 for _ in _without_partner(masks, images)) < len(masks):
         return masks
@@ -147,7 +153,7 @@ def _without_ending(images: Column, masks: Column) -> Column:
 
 
 def _without_partner(these: Column, those: Column) -> Iterator[str]:
-    """Files of the first column whose key is not in the second. Both are sorted, so no table is needed."""
+    """Files of the first column whose key is not in the second. Both are sorted, so one pass without a set suffices."""
     if these.same_keys(those):
         return
     others = iter(those.keys)

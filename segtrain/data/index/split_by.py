@@ -1,8 +1,8 @@
 """Division of a data set without splits into train, val, and test by the names of its images (``data.split_by``).
 
-The split of an image depends on its name and the seed only, so with shares a new file moves no other one. Names are
-those of the layout, without suffix and relative to the image folder. They are the same on every machine and in shards
-packed from the files.
+If the splits are given as shares, the split of an image depends only on its name and the seed. So a new file moves no
+other file to another split. The layout gives each image its name: the path relative to the image folder, without
+suffix. The names are the same on every machine and in shards packed from the files.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, st
 
 def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.ndarray:
     """uint8 [n]: TRAIN, VAL, or TEST of each name. Raises DataError if a split stays empty or a name has no group."""
-    # Without groups, each image is one.
+    # Without a group pattern, each image is its own group.
     numbers: dict[str, int] = {}
     groups = _groups(names, rule, where) if rule.group else names
     of = np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int64)
@@ -75,7 +75,8 @@ def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.nd
 def _parts(drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy) -> np.ndarray:
     """uint8: TRAIN, VAL or TEST of each group."""
     parts = np.full(len(drawn), TRAIN, np.uint8)
-    # Val and test take images from opposite ends, so that adding a test split later takes nothing from val.
+    # Val takes the groups with the lowest drawn numbers, and test those with the highest. So a test split that is added
+    # later takes nothing from val.
     parts[_chosen(drawn, sizes, rule.val, parts == TRAIN)] = VAL
     if rule.test:
         parts[_chosen(1 - drawn, sizes, rule.test, parts == TRAIN)] = TEST
@@ -89,7 +90,7 @@ def _left_empty(parts: np.ndarray, rule: SplitBy) -> str:
 
 
 def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, where: str) -> DataError:
-    """The error for a split that stays empty, with numbers of images that fill every split if there are any."""
+    """The error for a split that stays empty. It proposes numbers of images that fill every split, if possible."""
     images, splits = int(sizes.sum()), 3 if rule.test else 2
     units = counted(images, "image") + (f" in {counted(len(sizes), 'group')}" if rule.group else "")
     says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}"
@@ -102,7 +103,7 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
     asked = {name: part for name, part in (("val", rule.val), ("test", rule.test)) if part}
     shares = {name: share(part) for name, part in asked.items()}
     counts = {n: int(part) if (of := shares[n]) is None else max(1, round(of * images)) for n, part in asked.items()}
-    # The fewest changes first. A single image takes one group.
+    # Try the settings with the fewest changes first. The last try always works: a split of one image takes one group.
     tries = (
         {empty: counts[empty]} if empty in counts else {},
         counts,
@@ -119,7 +120,11 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
 
 
 def _chosen(drawn: np.ndarray, sizes: np.ndarray, part: Part, free: np.ndarray) -> np.ndarray:
-    """bool [groups]: those drawn below a share; or the lowest ones, until they have the number of images."""
+    """bool [groups]: the free groups that become part of a split.
+
+    A share takes the groups whose drawn number is below it. A number of images takes the groups with the lowest drawn
+    numbers, until they have enough images.
+    """
     limit = share(part)
     if limit is not None:
         return (drawn < limit) & free
@@ -144,7 +149,7 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
     if other:
         found = len(names) - len(other)
         empty = sum(match is not None for match, group in zip(matches, groups) if not group)
-        without = f" ({empty:,} of them with an empty group, which would put them into one)" if empty else ""
+        without = f" ({empty:,} of them match with an empty group, which would put them into one)" if empty else ""
         says = f"{where}: data.split_by.group='{rule.group}' matches {found:,} of {len(names):,} names, not "
         says += f"{some_of(other, _SHOWN)}{without}: every name, relative to the image folder, needs a group"
         values = {"matches": found, "names": len(names), "empty": empty}
@@ -153,7 +158,7 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
 
 
 def proposal(names: Sequence[str]) -> SplitBy | None:
-    """``{val: 20%}``, or a number if a share of so few images leaves a split empty; None for a single image."""
+    """The rule ``{val: 20%}``, or a number of images if a share would leave a split empty; None for a single image."""
     if len(names) < 2:
         return None
     shared = len({_drawn(name, 0) < 0.2 for name in names}) == 2
@@ -195,7 +200,7 @@ def names_of(dataset: Dataset) -> list[str]:
 
 
 def with_settings(data: config.Data, settings: Mapping[str, Any]) -> config.Data:
-    """The same with the settings of ``division``."""
+    """``data``, changed by the settings of ``division``."""
     changes = {key.removeprefix("data."): value for key, value in settings.items()}
     if "split_by" in changes:
         changes["split_by"] = SplitBy.model_validate(changes["split_by"])

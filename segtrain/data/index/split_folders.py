@@ -10,13 +10,15 @@ from segtrain.data.index.layout import CLASS_FILES, Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.pairs import pair
+from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.walk import files_under
 from segtrain.data.labels import presets
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.storage import Store
 
 
 def _of_split(images: str, masks: str, split: str, watch: Watch, endings: tuple[str, str] = ("", "")) -> Entries:
-    """Entries of two folders. ``endings``: what the file names in each of them end with, before the suffix."""
+    """Entries of two folders. ``endings``: the ending of file names in each folder, before the suffix."""
     return pair(
         files_under(images, f"images of split {split!r}", watch, endings[0]),
         files_under(masks, f"masks of split {split!r}", watch, endings[1]),
@@ -29,13 +31,14 @@ def _camvid(data: config.Data, split: str, watch: Watch) -> Entries:
     return _of_split(os.path.join(data.root, split), os.path.join(data.root, split + "annot"), split, watch)
 
 
-def _detect_camvid(root: str) -> Detected | None:
-    splits = [split for split in folders_in(root) if os.path.isdir(os.path.join(root, split + "annot"))]
+def _detect_camvid(root: str, store: Store) -> Detected | None:
+    there = folders_in(root, store)
+    splits = [split for split in there if is_dir(os.path.join(root, split + "annot"), store)]
     return ({}, splits) if splits else None
 
 
 def _segnet_ids(own: LabelSpace) -> LabelSpace:
-    """Classes of a classes.txt in SegNet's masks, which number the classes from 0 and give void the next number."""
+    """Adapt the label space of a classes.txt to SegNet's masks: class ids begin with 0, and void follows the last."""
     count = own.num_classes - (own.names[-1].lower() in ("void", "unlabeled", "unlabelled"))
     preset = presets.CAMVID11 if count == presets.CAMVID11.num_classes else own
     raw = {**{index: index for index in range(count)}, count: presets.VOID, presets.VOID: presets.VOID}
@@ -60,9 +63,9 @@ def _cityscapes(data: config.Data, split: str, watch: Watch) -> Entries:
     return _of_split(images, masks, split, watch, ("_leftImg8bit", "_gtFine_labelIds"))
 
 
-def _detect_cityscapes(root: str) -> Detected | None:
+def _detect_cityscapes(root: str, store: Store) -> Detected | None:
     images = os.path.join(root, "leftImg8bit")
-    return ({}, folders_in(images)) if os.path.isdir(images) else None
+    return ({}, folders_in(images, store)) if is_dir(images, store) else None
 
 
 CITYSCAPES = Layout(
@@ -87,13 +90,13 @@ def _ade20k(data: config.Data, split: str, watch: Watch) -> Entries:
     return _of_split(images, masks, split, watch)
 
 
-def _detect_ade20k(root: str) -> Detected | None:
+def _detect_ade20k(root: str, store: Store) -> Detected | None:
     masks = os.path.join(root, "annotations")
-    if not (os.path.isdir(masks) and os.path.isdir(os.path.join(root, "images", "training"))):
+    if not (is_dir(masks, store) and is_dir(os.path.join(root, "images", "training"), store)):
         return None
     names = {folder: split for split, folder in _ADE20K_FOLDERS.items()}
-    # A folder of test images has no masks to evaluate on, whatever splits there are.
-    return {"split": "val"}, [names.get(folder, folder) for folder in folders_in(masks)]
+    # Always evaluate on val: the test images have no masks.
+    return {"split": "val"}, [names.get(folder, folder) for folder in folders_in(masks, store)]
 
 
 ADE20K = Layout(

@@ -1,4 +1,4 @@
-"""Sizes and modification times of the files of a split, read in parallel on slow storage."""
+"""Sizes and etags of the files in a split (local files: modification times), read in parallel on slow storage."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from segtrain.data.index.entries import Entries, Entry
 from segtrain.data.storage import LOCAL, Store
 
-# Entries in one part. The first part is timed.
+# Entries in one part. The time of the first part decides whether threads are used.
 _PART = 256
-# Seconds per file from which threads pay off: a network file system. A local disk takes a few microseconds.
+# Threads pay off from this many seconds per file, as on a network file system. A local disk takes microseconds.
 _SLOW = 1e-4
 _THREADS = 32
 
@@ -39,7 +39,7 @@ def stamps(entries: Sequence[Entry], store: Store = LOCAL) -> np.ndarray:
 
 
 def files(entries: Sequence[Entry], first: int, after: int) -> list[tuple[str | None, str | None]]:
-    """Paths of image and mask of the entries from ``first`` to before ``after``."""
+    """Paths of image and mask of the entries ``first`` to ``after - 1``."""
     if isinstance(entries, Entries):
         return list(zip(entries.image.part(first, after), entries.mask.part(first, after)))
     some = (entries[index] for index in range(len(entries))[first:after])
@@ -47,7 +47,10 @@ def files(entries: Sequence[Entry], first: int, after: int) -> list[tuple[str | 
 
 
 def listing_text(entries: Sequence[Entry], root: str, sizes: np.ndarray, begin: int, end: int) -> bytes:
-    """``NAME\\0BYTES\\n`` for images and masks of some entries, relative to ``root`` if there is one. sizes: [n, 2]."""
+    """``PATH\\0BYTES\\n`` for each image and mask of some entries. Paths are relative to ``root`` if it is not empty.
+
+    sizes: [n, 2], of images and masks.
+    """
     parts = []
     for (image, mask), (image_bytes, mask_bytes) in zip(files(entries, begin, end), sizes[begin:end].tolist()):
         parts.append(f"{relative(image, root)}\0{image_bytes}\n{relative(mask, root)}\0{mask_bytes}\n")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.bucket.faults import RequestError
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.index.stamps import stamps
@@ -16,7 +17,7 @@ from segtrain.errors import DataError
 
 
 def _of_base(method: str) -> Any:
-    """A method of the data set below the view, which has another index there."""
+    """A method that calls the same method of ``base``, with the index that the sample has there."""
 
     def read(self: Subset, index: int, *more: Any) -> Any:
         return getattr(self.base, method)(int(self.keep[index]), *more)
@@ -26,7 +27,10 @@ def _of_base(method: str) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Subset(Dataset):
-    """Samples ``keep`` (int64, ascending) of ``base``, made by ``without`` and ``select``. ``base`` reads the files."""
+    """A view of the samples of ``base`` at the indices ``keep`` (int64, ascending). ``base`` reads the files.
+
+    ``without`` and ``select`` make such views.
+    """
 
     base: Dataset = field(kw_only=True)
     keep: np.ndarray = field(kw_only=True)
@@ -35,6 +39,7 @@ class Subset(Dataset):
     record = _of_base("record")
     ranges = _of_base("ranges")
     stored_image = _of_base("stored_image")
+    stored_mask = _of_base("stored_mask")
     read_image = _of_base("read_image")
     read_mask = _of_base("read_mask")
     read_raw_mask = _of_base("read_raw_mask")
@@ -46,6 +51,8 @@ class Subset(Dataset):
     def stamps(self) -> np.ndarray:
         try:
             return self.base.stamps()[self.keep]
+        except RequestError:
+            raise
         except DataError:  # a file is missing, maybe one that is left out
             return stamps(self.entries, self.store)
 
@@ -55,7 +62,7 @@ def _entry_of(entries: Sequence[Entry], keep: np.ndarray, index: int) -> Entry:
 
 
 def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...]) -> Dataset:
-    """Only the samples at ``keep`` (int64, ascending), as a split with another name."""
+    """A view of the samples at the indices ``keep`` (int64, ascending), as a split named ``split`` with ``notes``."""
     entries = LazyEntries(len(keep), partial(_entry_of, dataset.entries, keep))
     return Subset(
         dataset.name, split, dataset.labels, entries, dataset.root,
@@ -65,7 +72,7 @@ def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...
 
 
 def whole(dataset: Dataset) -> Dataset:
-    """The data set under all views."""
+    """The data set below any number of views."""
     while isinstance(dataset, Subset):
         dataset = dataset.base
     return dataset
@@ -74,8 +81,8 @@ def whole(dataset: Dataset) -> Dataset:
 def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:
     """``dataset`` without the samples at ``skipped``; ``dataset`` itself if there are none.
 
-    Sample ``i`` is the i-th remaining one, so order and augmentation are functions of the remaining samples. The
-    fingerprint is that of a folder without the skipped files. Raises DataError if nothing remains.
+    Sample ``i`` is the i-th remaining sample, so order and augmentation depend only on the remaining samples. The
+    fingerprint equals that of a folder without the skipped files. Raises DataError if nothing remains.
     """
     keep = np.setdiff1d(np.arange(len(dataset), dtype=np.int64), np.fromiter(skipped, np.int64))
     if len(keep) == len(dataset):

@@ -1,4 +1,4 @@
-"""Causes of images and masks that do not match: several masks per image, Unicode forms, other folders."""
+"""Explains why images and masks do not match: several masks per image, Unicode forms, other folders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from segtrain.data.index.names import NAME, fitted, name_in
 from segtrain.errors import some_of
 
 _SHOWN = 3
-# Images that a proposal looks at.
+# Number of images that ``folders_that_fit`` looks at.
 _LOOKED_AT = 2000
 _TO_NFC = (
     "import pathlib, sys, unicodedata as u; [p.rename(p.with_name(u.normalize('NFC', p.name))) "
@@ -53,7 +53,10 @@ def several_masks(images: Sequence[str], masks: Sequence[str], known: str, toget
 
 
 def _shorter(stem: str) -> Iterator[str]:
-    """``road/p0_car`` without its last part, its first part, or one of its folders; the longest first."""
+    """Yield a path without its last parts, without its first parts, and without one folder; longest first in each kind.
+
+    ``road/p0_car`` gives ``road/p0``, ``road/car``, ``p0_car``, and ``road``.
+    """
     folder, slash, name = stem.rpartition("/")
     cuts = [match.start() for match in re.finditer(r"[_\-. ]", name)]
     yield from (folder + slash + name[:cut] for cut in reversed(cuts))
@@ -65,7 +68,7 @@ def _shorter(stem: str) -> Iterator[str]:
 def _one_alone(
     image: str, these: list[str], images: Sequence[str], masks: Sequence[str], known: str, together: bool
 ) -> str:
-    """The setting that reads one mask per image, tried on all files; "" if no pattern can select it."""
+    """Advice to train on one mask per image; "" if no pattern selects one. Its data.pair was tried on all files."""
     name, ending = os.path.basename(name_in(known, image) or ""), os.path.splitext(image)[1]
     for mask in map(os.path.basename, these):
         stem, other_ending = os.path.splitext(mask)
@@ -93,7 +96,7 @@ def other_forms(images: Iterable[str], masks: Iterable[str], folders: tuple[str,
     fixes = []
     for these, folder in zip(names, folders):
         if any(_nfc(name) != name for name in these):
-            # Otherwise one file would overwrite another.
+            # If two names had the same NFC form, one file would overwrite another.
             apart = len({_nfc(name) for name in these}) == len(these)
             fixes.append(f'python -c "{_TO_NFC}" {shlex.quote(folder)}' if apart else f"by hand in {folder}")
     return (
@@ -113,7 +116,7 @@ def in_other_form(path: str) -> str:
 
 
 def folders_that_fit(images: Sequence[str], masks: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs of folders below those of the images and of the masks in which every image has a mask with its name.
+    """Pairs of folders, below the image folder and the mask folder, in which every image has a mask of its name.
 
     ``images``, ``masks``: paths below the two folders, without suffixes. "" is the folder itself. [] if the names match
     already.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from dataclasses import replace
@@ -10,14 +9,18 @@ from dataclasses import replace
 import numpy as np
 
 from segtrain import config
+from segtrain.data.bucket.tree import no_bucket_folder
 from segtrain.data.index.check_files import checked
 from segtrain.data.index.entries import Column, Entries, column_of
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import lines
+from segtrain.data.index.names import folders_in
+from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.walk import files_under, no_folder
 from segtrain.data.labels import presets
 from segtrain.data.labels.space import voc_colored
+from segtrain.data.storage import LOCAL, Store
 
 
 def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
@@ -25,31 +28,38 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
 
     A split whose name ends with "aug" reads ``SegmentationClassAug`` where that folder exists.
     """
-    root = _home(data.root, watch)
+    root = _home(data.root, watch.store, watch)
+    if root is None and watch.store is not LOCAL:
+        raise no_bucket_folder(watch.store, f"{data.root.rstrip('/')}/JPEGImages", "images of Pascal VOC")
     if root is None:
         raise no_folder(os.path.join(data.root, "JPEGImages"), "images of Pascal VOC")
     source = os.path.join(root, "ImageSets", "Segmentation", f"{split}.txt")
     names = column_of(line.split()[0] for line in lines(watch.look(source)) if line.strip())
     augmented = watch.look(os.path.join(root, "SegmentationClassAug"))
-    masks = augmented if split.endswith("aug") and os.path.isdir(augmented) else os.path.join(root, "SegmentationClass")
+    masks = (
+        augmented
+        if split.endswith("aug") and is_dir(augmented, watch.store)
+        else os.path.join(root, "SegmentationClass")
+    )
     image = _images(names, os.path.join(root, "JPEGImages", ""), watch)
     mask = replace(names, prefix=os.path.join(masks, ""), tails=(".png",))
     return checked(Entries(image, mask, {"name": names}), source, watch)
 
 
-def _home(root: str, watch: Watch | None = None) -> str | None:
+def _home(root: str, store: Store, watch: Watch | None = None) -> str | None:
     """The folder with ``JPEGImages``: ``root``, or else the newest ``VOC<year>`` in it, or in its ``VOCdevkit``."""
     watch = watch or Watch()
     folders = [root]
     for above in (root, os.path.join(root, "VOCdevkit")):
-        there = sorted(os.listdir(watch.look(above)), reverse=True) if os.path.isdir(above) else []
+        there = folders_in(watch.look(above), store)[::-1] if is_dir(above, store) or above == root else []
         folders += [os.path.join(above, name) for name in there if re.fullmatch(r"VOC\d{4}", name)]
-    return next((folder for folder in folders if os.path.isdir(watch.look(os.path.join(folder, "JPEGImages")))), None)
+    inside = ((folder, watch.look(os.path.join(folder, "JPEGImages"))) for folder in folders)
+    return next((folder for folder, images in inside if is_dir(images, store)), None)
 
 
 def _images(names: Column, folder: str, watch: Watch) -> Column:
-    """Images by name: JPEGs, or with the suffixes of the files in the folder if the first name has no JPEG."""
-    if not len(names) or os.path.exists(f"{folder}{names[0]}.jpg") or not os.path.isdir(folder):
+    """Paths of the images: with ``.jpg`` if the first name has such a file, else with the suffixes in the folder."""
+    if not len(names) or _is_file(f"{folder}{names[0]}.jpg", watch.store) or not is_dir(folder, watch.store):
         return replace(names, prefix=folder, tails=(".jpg",))
     files = {str(path)[len(folder) :].rpartition(".")[0]: str(path) for path in files_under(folder, "images", watch)}
     suffixes: dict[str, int] = {".jpg": 0}
@@ -58,10 +68,14 @@ def _images(names: Column, folder: str, watch: Watch) -> Column:
     return replace(names, prefix=folder, tails=tuple(suffixes), codes=np.array(codes, np.uint8))
 
 
-def _detect(root: str) -> Detected | None:
-    home = _home(root)
-    lists = glob.glob(os.path.join(glob.escape(home), "ImageSets", "Segmentation", "*.txt")) if home else []
-    return ({}, [os.path.splitext(os.path.basename(path))[0] for path in lists]) if lists else None
+def _is_file(path: str, store: Store) -> bool:
+    return os.path.exists(path) if store is LOCAL else os.path.basename(path) in store.list(os.path.dirname(path), "")
+
+
+def _detect(root: str, store: Store) -> Detected | None:
+    home = _home(root, store)
+    lists = store.list(os.path.join(home, "ImageSets", "Segmentation"), ".txt") if home else []
+    return ({}, [name.removesuffix(".txt") for name in lists]) if lists else None
 
 
 VOC = Layout(

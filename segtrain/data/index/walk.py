@@ -18,7 +18,7 @@ _NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks 
 
 
 def no_folder(folder: str, what: str) -> DataError:
-    """The error for a missing folder, with the nearest name that exists. ``what``: what the folder should hold."""
+    """The error for a missing folder, with the most similar existing name. ``what``: what the folder should hold."""
     path = Path(folder)
     parent = next((p for p in path.parents if p.is_dir()), Path("."))
     missing = path.relative_to(parent).parts[0] if parent in path.parents else path.name
@@ -30,7 +30,7 @@ def no_folder(folder: str, what: str) -> DataError:
 
 
 def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Column:
-    """Images in a folder and its subfolders, sorted by key: the relative path without suffix and ``ending``.
+    """Images in a folder and its subfolders, sorted by key, which is the relative path without ``ending`` and suffix.
 
     Raises DataError for a folder that is missing or cannot be read, and for two files with the same key.
     """
@@ -46,7 +46,10 @@ def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Colum
 
 
 def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[list[str], list[str]]:
-    """Rows of ``key, "\\0", number``, one object per file, which sort like the keys; and what follows key 1, 2, ..."""
+    """One row ``key + "\\0" + chr(number)`` per file, and the list of file endings.
+
+    A file has the ending number ``number`` of that list, counted from 1. The rows sort like the keys.
+    """
     if watch.store is not LOCAL:
         return rows_below(watch.store, folder, what, ending)
     if not os.path.isdir(folder):
@@ -86,7 +89,8 @@ def unread(folder: str) -> list[str]:
     endings = Counter(os.path.splitext(name)[1].lower() for name in names)
     others = [(ending, count) for ending, count in endings.most_common() if ending and ending not in SUFFIXES][:3]
     return [
-        f"{folder} holds {count:,} {ending} file{'s' * (count > 1)}, which are not read" + _NOT_READ.get(ending, "")
+        f"{folder} holds {count:,} {ending} {'files, which are' if count > 1 else 'file, which is'} not read"
+        + _NOT_READ.get(ending, "")
         for ending, count in others
     ]
 

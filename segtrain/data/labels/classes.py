@@ -1,4 +1,4 @@
-"""The label space of a run: that of its layout, or the names, colors, and ids that its config gives."""
+"""Makes the label space of a run: from its layout, or from the names, colors, and ids in its config."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain import config
-from segtrain.data.bucket import is_bucket
+from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.labels.space import Color, LabelSpace, code, color_wheel, plain_space
 from segtrain.errors import ConfigError, DataError
@@ -22,9 +22,10 @@ def label_space(
 ) -> LabelSpace:
     """The label space of the layout, changed by data.classes, data.label_map, and data.ignore_index.
 
-    ``default``: the label space of the layout. ``other_classes``: adapts the label space of data.classes if its number
-    of names differs from ``default``; None: that is an error, unless data.label_map is set. data.label_map replaces the
-    whole table from raw to train ids (a raw ``ignore_index`` stays ignored). Raises ConfigError or DataError.
+    ``default``: the label space of the layout. ``other_classes``: adapts the label space of data.classes if it has
+    another number of classes than ``default``. Without such a function, another number is an error, unless
+    data.label_map is set. data.label_map replaces the whole table from raw to train ids (a raw ``ignore_index`` stays
+    ignored). Raises ConfigError or DataError.
     """
     ignore = data.ignore_index
     if not data.classes and default is None and not data.label_map:
@@ -65,7 +66,7 @@ def _own_names(
         return space
     if other_classes and space.num_classes != default.num_classes:
         return other_classes(space)
-    # The ids of the layout with other names.
+    # Keep the ids of the layout, and rename the classes.
     if space.num_classes == default.num_classes:
         own = replace(_with_ignore(default, data.ignore_index), names=space.names)
         return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
@@ -102,7 +103,7 @@ def find_file(name: str, root: str) -> Path:
     raise DataError(says, code="classes-file-missing", file=name)
 
 
-# Names of colors that are not a class.
+# Pixels in the colors of these names are ignored. The names are not classes.
 _IGNORED = ("void", "ignore")
 _CVAT_LINE = re.compile(r"([^:]+):(\d{1,3}),(\d{1,3}),(\d{1,3}):[^:]*:[^:]*")
 _COLOR_LINE = re.compile(r"(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\S.*)")
@@ -111,9 +112,9 @@ _COLOR_LINE = re.compile(r"(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\S.*
 def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     """Class names from a file, one per line (line number = raw id). '#' starts a comment.
 
-    Lines 'red green blue name', or CVAT's 'name:red,green,blue::', also give the colors of RGB masks. The names 'void'
-    and 'ignore' are colors to ignore, and two lines with one name are two colors of one class. A .yaml file holds a
-    list of names, or a mapping of name to [red, green, blue]. Raises DataError.
+    Lines 'red green blue name', or CVAT's 'name:red,green,blue::', also give the colors of RGB masks. In a file with
+    colors, the names 'void' and 'ignore' mean ignored colors, and two lines with the same name are two colors of one
+    class. A .yaml file holds a list of names, or a mapping of name to [red, green, blue]. Raises DataError.
     """
     try:
         text = path.read_text(encoding="utf-8")

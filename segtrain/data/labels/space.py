@@ -14,11 +14,11 @@ from segtrain.errors import ConfigError, DataError, some_of
 from segtrain.terminal import counted
 
 Color = tuple[int, int, int]
-# Most ids that an error lists in a proposed data.label_map.
+# The error for unknown ids proposes a complete data.label_map if it has at most this many ids, otherwise an example.
 _LISTED = 30
 # Masks are uint8: one value is ignore_index, and one marks unknown ids while they are mapped.
 MAX_CLASSES = 254
-# Key of ``colors`` in files of older versions and in fingerprints.
+# The key for ``colors`` in files of older versions and in fingerprints.
 _OLD_COLORS = "colours"
 
 
@@ -79,7 +79,7 @@ class LabelSpace:
 
     @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """uint8 [256] twice: the train id of each 8-bit raw id, and 1 if it is known."""
+        """Two uint8 arrays [256]: the train id of each 8-bit raw id, and whether the raw id is known (1 or 0)."""
         table = self._table[:256].copy()
         return table, (table != self._unknown).astype(np.uint8)
 
@@ -151,7 +151,7 @@ class LabelSpace:
         raise DataError(says, code=f"mask-{what}-unknown", file=source, found=shown, pixels=pixels)
 
     def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:
-        """A complete data.label_map: the known ids, and others that are to be ignored."""
+        """A complete data.label_map: the known ids, and the ids ``ignored``, which map to -1."""
         void = self.ignore_index
         known = {raw: train for raw, train in self.raw_to_train.items() if (raw, train) != (void, void)}
         own = {raw: -1 if train == void else train for raw, train in known.items()}
@@ -174,10 +174,10 @@ class LabelSpace:
         }
 
     def identity(self) -> bytes:
-        """The labels as part of the fingerprint of a split.
+        """The bytes that represent the labels in the fingerprint of a split.
 
-        No score depends on the default colors. When they changed, the fingerprint kept the first ones, so that the
-        scores of older runs stay comparable.
+        For the default palette, the bytes have ``color_wheel`` instead, which was the default in older versions. Scores
+        do not depend on colors, so the scores of older runs stay comparable.
         """
         content = self.to_dict()
         content[_OLD_COLORS] = content.pop("colors")
@@ -211,7 +211,7 @@ class LabelSpace:
 
 
 def color_wheel(count: int) -> tuple[Color, ...]:
-    """``count`` distinct colors of Pascal VOC from color 1 on: the bits of the index go to red, green, blue in turn."""
+    """Colors 1 to ``count`` of Pascal VOC, all distinct: the bits of the index go to red, green, and blue in turn."""
     colors = []
     for index in range(1, count + 1):
         red, green, blue = (sum((index >> 3 * k + channel & 1) << 7 - k for k in range(8)) for channel in range(3))
@@ -224,7 +224,7 @@ def code(color: Color) -> int:
     return color[0] << 16 | color[1] << 8 | color[2]
 
 
-# Okabe & Ito (2008): distinct for every common kind of color vision. A background as class 0 gets none of them.
+# Okabe & Ito (2008): distinct for every common kind of color vision. A background class with id 0 gets none of them.
 _SAFE = ((230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178), (213, 94, 0), (204, 121, 167))
 BACKGROUND = ("background", "bg", "other", "others", "none", "unlabeled", "unlabelled")
 
@@ -251,13 +251,16 @@ def _mixed(color: Color, share: float, with_: int) -> Color:
 
 
 def plain_space(names: tuple[str, ...], ignore_index: int = 255, palette: tuple[Color, ...] = ()) -> LabelSpace:
-    """Raw ids are train ids already; a raw ``ignore_index`` is ignored."""
+    """A label space whose raw ids are the train ids. A raw ``ignore_index`` is ignored."""
     raw = {index: index for index in range(len(names))}
     return LabelSpace(names, palette or class_palette(names), ignore_index, {**raw, ignore_index: ignore_index})
 
 
 def voc_colored(space: LabelSpace) -> LabelSpace:
-    """The same classes with raw ids 0, 1, 2, ... and the colors of Pascal VOC, whose border color is void."""
+    """The same classes with the colors of Pascal VOC, whose border color is ignored.
+
+    A label space that has colors already is returned unchanged.
+    """
     if space.colors:
         return space
     palette = ((0, 0, 0), *color_wheel(space.num_classes - 1))

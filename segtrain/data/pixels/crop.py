@@ -1,6 +1,7 @@
-"""Pixels of a sample from its stored form, whole or a crop: by the native decoder if it can, else by packages.
+"""Decodes a stored sample, whole or a crop: with the native decoder if possible, otherwise with Python packages.
 
-For a rotated crop, an upright part of the image that contains it is made first, and then rotated about its center.
+For a rotated crop, an upright part of the image that contains the crop is made first. It is then rotated about the
+center of the crop.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from segtrain.errors import DataError, file_error
 
 Stored = Union[bytes, memoryview, np.ndarray]
 Pair = tuple[np.ndarray, np.ndarray]  # image uint8 (H, W, 3) RGB, mask uint8 (H, W)
-_TRAIN_IDS = np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)  # as LabelSpace.table: each id stands for itself
+_TRAIN_IDS = np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)  # like LabelSpace.table; maps each id to itself
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class StoredSample:
     mask: Stored | None  # a file's content, or ids uint8 (H, W)
     image_name: str
     mask_name: str
-    ids: Literal["raw", "train"]  # of ``mask`` if it is an array
+    ids: Literal["raw", "train"]  # the kind of ids in ``mask``, if ``mask`` is an array
 
 
 def size_of(record: StoredSample) -> tuple[int, int]:
@@ -85,7 +86,7 @@ def size_error(
 
 
 def write_whole(record: StoredSample, labels: LabelSpace, out: Pair) -> None:
-    """Write the whole image and mask to ``out``. Raises DataError, also if they have another size."""
+    """Write the whole image and mask to ``out``. Raises DataError, also if their sizes differ from that of ``out``."""
     size, found, mask = out[1].shape, size_of(record), mask_of(record, labels)
     if found != size or mask.shape != size:
         reason = f"has the size {found}, and its mask {record.mask_name} {mask.shape}, but its batch has {size}: "
@@ -105,7 +106,10 @@ def write_crop(
     out: Pair,
     index: bytes = b"",
 ) -> None:
-    """Write a crop of (height, width) to ``out``. ``index``: a JPEG's, from ``jpeg_tiles.Tiles``. Raises DataError."""
+    """Write a crop of (height, width) to ``out``. Raises DataError.
+
+    ``index``: the positions of the tiles in a JPEG, from ``jpeg_tiles.Tiles``; b"" for none.
+    """
     if geometry.angle:
         found = _upright(geometry, crop)
         if found is None:
@@ -136,10 +140,11 @@ def write_crop(
 
 
 def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple[int, int], np.ndarray] | None:
-    """The part to make first, its (height, width), and the float64 (2, 3) map from pixels (x, y) of the crop into it.
+    """The upright part of the image to make before the rotation, its (height, width), and an affine map float64 (2, 3).
 
-    The part has the pixels of the image, or of the image reduced by 2, 4, ... if the scale is below 1/2. None if the
-    rotated crop does not meet the image. Corners of the crop that lie outside of the image are padded.
+    The map goes from (x, y) in the crop to (x, y) in the part. The part comes from the image, or from the image reduced
+    by 2, 4, ... if the scale is below 1/2. Returns None if the rotated crop does not overlap the image. Corners of the
+    crop that are outside of the image are padded.
     """
     step = min(geometry.size[0] / geometry.scaled[0], geometry.size[1] / geometry.scaled[1])
     block = 1
@@ -154,7 +159,7 @@ def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple
     if geometry.flip:
         rotation = rotation @ np.diag([-1.0, 1.0])
     linear = ratio[:, None] * rotation
-    # The center of pixel p lies at p + 1/2, in the crop as in the part.
+    # The center of pixel p is at p + 1/2, both in the crop and in the part.
     offset = ratio * center + linear @ (0.5 - middle) - 0.5
     corners = np.array([[0, 0, 1], [crop[1] - 1, 0, 1], [0, crop[0] - 1, 1], [crop[1] - 1, crop[0] - 1, 1]])
     mapped = corners @ np.column_stack([linear, offset]).T
@@ -167,7 +172,7 @@ def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple
 
 
 def _rotate(part: Pair, matrix: np.ndarray, ignore_index: int, out: Pair) -> None:
-    """Write the image (bilinear) and the mask (nearest) to ``out``; padding outside of ``part``."""
+    """Write the image (bilinear) and the mask (nearest) to ``out``, and padding where ``part`` has no pixels."""
     size = out[1].shape[::-1]
     for source, target, flags, border in (
         (part[0], out[0], cv2.INTER_LINEAR, FILL),

@@ -1,6 +1,7 @@
 """Decoders of image files: to RGB pixels, or to a map of raw label ids.
 
-Pixels come as they are stored: an EXIF orientation is not applied (masks are drawn on stored pixels), except in TIFF.
+Pixels are returned as they are stored, because masks are drawn on stored pixels. An EXIF orientation is applied only in
+TIFF files.
 The heavy decoders (libjpeg-turbo, libpng through OpenCV) release the GIL, so threads decode in parallel.
 """
 
@@ -27,9 +28,9 @@ _GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, se
 def decode_image(source: Stored, name: str = "", reading: Reading = PLAIN) -> np.ndarray:
     """uint8 (H, W, 3) RGB of a JPEG, a PNG, or any format of Pillow. Gray is repeated, alpha dropped.
 
-    Of 16-bit values, the upper 8 bits are kept; with ``reading.bits``, the upper 8 of that many. Raises DataError for a
-    file that is missing, empty, cut off, damaged, or not an image, and for values beyond ``reading.bits`` or extra
-    bands without ``reading.drop``.
+    16-bit values keep their upper 8 bits. If only ``reading.bits`` bits are in use, they keep the upper 8 of these.
+    Raises DataError for a file that is missing, empty, cut off, damaged, or not an image, for values of more than
+    ``reading.bits`` bits, and for extra bands that are in use, unless ``reading.drop`` is set.
     """
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
@@ -59,7 +60,7 @@ def all_bands(content: bytes, name: str) -> np.ndarray:
 
 
 def ready(content: Any, name: str, reading: Reading) -> Any:
-    """The image of a record: its bytes, or its pixels if ``write_crop`` would not follow ``reading``."""
+    """The image of a StoredSample: its bytes, or its decoded pixels if ``write_crop`` cannot apply ``reading``."""
     if isinstance(content, np.ndarray):
         return content
     header = header_of(io.BytesIO(content), name)
@@ -68,7 +69,7 @@ def ready(content: Any, name: str, reading: Reading) -> Any:
 
 
 def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
-    """The values of an image with more than 8 bits per band: uint16 (H, W) or (H, W, bands), RGB before others.
+    """The values of an image with more than 8 bits per band: uint16 (H, W), or (H, W, bands) that begin with RGB.
 
     Raises DataError as ``decode_image`` does, and for values that do not fit into 16 bits.
     """
@@ -93,15 +94,15 @@ def deep_values(content: bytes, header: Header, name: str) -> np.ndarray:
 
 
 def _bands(picture: np.ndarray) -> np.ndarray:
-    """OpenCV's bands with the colors as RGB, not BGR."""
+    """The bands of an OpenCV picture, with the colors in RGB order instead of BGR."""
     return picture if picture.ndim == 2 else picture[..., [2, 1, 0, *range(3, picture.shape[2])]]
 
 
 def decode_mask(source: Stored, name: str = "") -> np.ndarray:
     """Raw label values: (H, W) of the file's own integer type, or uint8 (H, W, 3) RGB for a mask of colors.
 
-    A palette mask gives its indices, not its colors; a mask of 1, 2, or 4 bits its stored values. Alpha is dropped.
-    Raises DataError as ``decode_image`` does, and for lossy compression, which changes ids at borders.
+    For a palette mask, these are the indices, not the colors; for a mask of 1, 2, or 4 bits, the stored values. Alpha
+    is dropped. Raises DataError as ``decode_image`` does, and for JPEG and lossy WebP, which change ids at borders.
     """
     content, name = load(source, name)
     header = header_of(io.BytesIO(content), name)
@@ -114,14 +115,14 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
     refuse_pages(header, name)
     if header.format != "png":
         return _pillow(content, name, ids=True)[0]
-    gray_alpha = header.color_type == _GRAY_ALPHA  # not by the native decoder, which ignores alpha
+    gray_alpha = header.color_type == _GRAY_ALPHA  # such a file skips the native decoder, which ignores alpha
     made = None if gray_alpha else native.whole(content, 1, (header.height, header.width), name)
     if made is not None:
         return made
     refuse_cut(io.BytesIO(content), header, name, crc=True)
     if header.color_type == _PALETTE:
         return _pillow(content, name)[0]
-    # A gray mask with a transparent value would get an alpha channel.
+    # With IMREAD_UNCHANGED, a gray mask with a transparent value would get an alpha channel.
     flags = cv2.IMREAD_ANYDEPTH if header.color_type == _GRAY else cv2.IMREAD_UNCHANGED
     raw = _imdecode(content, flags, name)
     if header.bits < 8:  # libpng spreads 1, 2 and 4 bits over 0..255
@@ -143,7 +144,7 @@ def decode_mask(source: Stored, name: str = "") -> np.ndarray:
 def palette_of(source: Source, name: str = "") -> dict[int, int]:
     """Index -> 0xRRGGBB of an image with a palette; empty for others. Raises DataError for a file that is not an image.
 
-    Of a PNG only the header is read; of other formats the pixels, too, if there is a palette.
+    For a PNG, only the header is read. For other formats with a palette, the pixels are decoded, too.
     """
     from PIL import Image
 
@@ -175,7 +176,7 @@ def _opencv_rgb(content: bytes, name: str) -> np.ndarray:
 
 
 def _decode_jpeg(content: bytes, header: Header, name: str) -> np.ndarray:
-    """By simplejpeg where it is installed (twice as fast, the same pixels), else by OpenCV."""
+    """Decode with simplejpeg if it is installed (twice as fast, the same pixels), otherwise with OpenCV."""
     refuse_cut(io.BytesIO(content), header, name)
     try:
         import simplejpeg
@@ -192,10 +193,11 @@ def _decode_jpeg(content: bytes, header: Header, name: str) -> np.ndarray:
 def _pillow(
     content: bytes, name: str, rgb: bool = False, bands: bool = False, ids: bool = False
 ) -> tuple[np.ndarray, Any]:
-    """An image of any format that Pillow reads, and its mode.
+    """The pixels of an image in any format that Pillow reads, and its mode.
 
-    rgb: uint8 (H, W, 3). bands: with the alpha band if there is one. Otherwise raw values (H, W), or RGB; with ids,
-    floating-point values that are whole numbers become integers.
+    rgb: convert to uint8 (H, W, 3). bands: the same, but an image with alpha keeps all of its bands. With neither, gray
+    and palette images give their raw values (H, W), and others give RGB. ids: floating-point values that are whole
+    numbers become integers.
     """
     from PIL import Image
 
@@ -223,7 +225,10 @@ def _pillow(
 
 
 def _refuse_raw_ycbcr(picture: Any, name: str) -> None:
-    """Older Pillow (12.1, not 13.0) takes three bands of uncompressed YCbCr for four, and calls the file truncated."""
+    """Raise DataError for uncompressed YCbCr if this Pillow would read it as four bands instead of three.
+
+    Pillow 12.1 does that, and 13.0 does not. Without this check, its error would say that the file is truncated.
+    """
     tags = getattr(picture, "tag_v2", {})
     ycbcr = (tags.get(262), tags.get(277)) == (6, 3)
     if ycbcr and any(tile[0] == "raw" and tile[3][0] == "RGBX" for tile in picture.tile):

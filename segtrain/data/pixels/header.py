@@ -32,7 +32,7 @@ def damaged(name: str, reason: str, code: str = "image-damaged", **values: objec
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says about its image before a pixel is decoded."""
+    """The properties of an image in the header of its file."""
 
     format: str  # "png", "jpeg", or Pillow's name of another format
     height: int
@@ -50,7 +50,7 @@ class Header:
     def form(self) -> str:
         """Depth and bands in words, such as "16-bit RGBA". The depth of a palette image is that of its indices."""
         named = {1: "palette" if self.format == "png" and self.color_type == 3 else "gray", 3: "RGB"}
-        if self.format != "tiff":  # whose further bands need not be alpha
+        if self.format != "tiff":  # in a TIFF, further bands need not be alpha
             named |= {2: "gray + alpha", 4: "CMYK" if self.format == "jpeg" else "RGBA"}
         bands = named.get(self.channels, f"{self.channels} bands")
         return f"{self.bits}-bit {'float ' if self.floating else ''}{bands}"
@@ -80,7 +80,7 @@ def read_header(source: Source, name: str = "") -> Header:
 
 
 def check_whole(source: Source, name: str = "") -> Header:
-    """The header, after a check of the file's end. Raises DataError as ``read_header``, and if the file ends early."""
+    """Read the header and check the file's end. Raises DataError like ``read_header``, and if the file is cut off."""
     with stream_of(source, name) as (stream, name):
         header = header_of(stream, name)
         refuse_cut(stream, header, name)
@@ -123,7 +123,7 @@ def header_of(stream: BinaryIO, name: str) -> Header:
 
 
 def _png_header(stream: BinaryIO, start: bytes) -> Header:
-    """IHDR, and the palette and the orientation (eXIf) before the pixels."""
+    """The header in the chunks before the pixels: IHDR, PLTE (palette), and eXIf (orientation)."""
     width, height, bits, color_type = struct.unpack(">IIBB", start[16:26])
     channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color_type]
     orientation, palette, offset = 1, b"", len(PNG)
@@ -148,7 +148,7 @@ def _jpeg_header(stream: BinaryIO) -> Header:
     while True:
         byte = stream.read(1)
         if byte != b"\xff":
-            raise ValueError("no marker where one must be")
+            raise ValueError("a marker is missing")
         while byte == b"\xff":  # fill bytes may precede a marker
             byte = stream.read(1)
         marker = byte[0]
@@ -213,14 +213,14 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
 
 
 def _ppm_maxval(stream: BinaryIO) -> int:
-    """The Maxval (the value of white) of a PPM, 0 if it has none. The decoder scales values if it is below 65535."""
+    """The Maxval (the value of white) of a PPM; 0 if none is found. Pillow scales the values if it is below 65535."""
     stream.seek(0)
     found = re.match(rb"P\d\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*\d+\s+(?:#[^\n]*\s+)*(\d+)\s", stream.read(4096))
     return int(found[1]) if found else 0
 
 
 def _tiff_header(tags: dict[int, int], pages: int) -> Header:
-    """The header with the size after the rotation that the tags ask for, since the decoders of TIFF apply it."""
+    """The header, with the size after the rotation in the tags, because the TIFF decoders apply that rotation."""
     size = tags.get(257, 0), tags.get(256, 0)
     upright = size[::-1] if tags.get(0x0112, 1) >= 5 else size
     return Header("tiff", *upright, tags.get(277, 1), tags.get(258, 1), floating=tags.get(339, 1) == 3, pages=pages)
@@ -229,14 +229,14 @@ def _tiff_header(tags: dict[int, int], pages: int) -> Header:
 def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
     """Integer tags of the first image file directory, each with its first value, and the number of images in the file.
 
-    Reads TIFF 6.0 and BigTIFF. Reduced copies and transparency masks do not count. ({}, 1) for a file that is not one.
+    Reads TIFF 6.0 and BigTIFF. Reduced copies and transparency masks are not counted. ({}, 1) for any other file.
     """
     head = stream.read(16)
     order = {b"II": "<", b"MM": ">"}.get(head[:2], "")
     version = struct.unpack(order + "H", head[2:4])[0] if order and len(head) >= 4 else 0
     if version not in (42, 43):
         return {}, 1
-    # Formats of the number of entries and of an offset, bytes of an entry, and the position of the first offset.
+    # The struct formats of the entry count and of an offset, the bytes per entry, and where the first offset is stored.
     count_format, offset_format, entry_size, begin = ("Q", "Q", 20, 8) if version == 43 else ("H", "I", 12, 4)
     tags: dict[int, int] = {}
     directories: dict[int, bool] = {}  # offset -> whether it is an image, not a reduced copy or a mask
@@ -246,7 +246,7 @@ def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
             stream.seek(offset)
             (count,) = struct.unpack(order + count_format, stream.read(struct.calcsize(count_format)))
             start = stream.tell()
-            # Of later directories only the kind is needed, which is the first entry.
+            # Of later directories, only tag 254 is needed (the kind of the image). It is always the first entry.
             entries = _integers(stream, start, 1 if directories else min(count, 1000), order, offset_format, entry_size)
             tags = tags or entries
             directories[offset] = not entries.get(254, 0) & 5
@@ -258,7 +258,7 @@ def _tiff_tags(stream: BinaryIO) -> tuple[dict[int, int], int]:
 def _integers(
     stream: BinaryIO, start: int, count: int, order: str, offset_format: str, entry_size: int
 ) -> dict[int, int]:
-    """Tag -> first value, for ``count`` entries of a directory from byte ``start`` that are SHORT, LONG, or LONG8."""
+    """Tag -> first value of the SHORT, LONG, and LONG8 entries among ``count`` directory entries at byte ``start``."""
     stream.seek(start)
     rows, found = stream.read(entry_size * count), dict[int, int]()
     for row in range(0, entry_size * count, entry_size):
@@ -275,10 +275,10 @@ def _integers(
 
 
 def refuse_cut(stream: BinaryIO, header: Header, name: str, crc: bool = False) -> None:
-    """Raise DataError if a PNG lacks its last chunk (or, with crc, has a damaged one) or a JPEG its end marker."""
+    """Raise DataError for a JPEG without an end marker, a PNG without a last chunk, or (crc) with a damaged chunk."""
     size = stream.seek(0, os.SEEK_END)
     if header.format == "jpeg":
-        # After the first scan, FF D9 can only be the end marker. Phones append a video: the last 64 KiB may lack it.
+        # After the first scan, FF D9 can only be the end marker. Search the last 64 KiB, then all: phones append video.
         for begin in (max(header.scan, size - (1 << 16)), header.scan):
             stream.seek(begin)
             if b"\xff\xd9" in stream.read():

@@ -1,8 +1,9 @@
-"""Cache of where the tiles of plain JPEG files begin, so that later only the tiles of a crop are decoded.
+"""Cache of positions in JPEG files, from which parts of an image (tiles) can be decoded alone.
 
-Without an index, a JPEG can only be decoded from its beginning. ``native.jpeg_index`` makes one (24 kB for an image of
-2048x1024), and the cache folder keeps it. Each process appends its records, one per sample, to a file of its own, and
-knows the records of others that existed when it began. No file stays open, because there may be many.
+So only the tiles of a crop are decoded. Without an index, a JPEG can only be decoded from its beginning.
+``native.jpeg_index`` makes an index (24 kB for an image of 2048x1024), which is stored in the cache folder. Each
+process appends its records, one per sample, to its own file. At its first use of the cache, a process reads the records
+of other processes. No file stays open, as there may be many.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from segtrain.data.pixels import native
 from segtrain.files import cache_folder
 
 _HEAD = struct.Struct("<4sIIII")  # magic, sample, fingerprint of its image, bytes that follow, their checksum
-_MAGIC = b"STt2"  # changes with the form of the index, too: see kIndexMagic in native/jpeg.h
-_MIN_PIXELS = 512 * 512  # a smaller picture is decoded faster than its record is found
+_MAGIC = b"STt2"  # change it with the form of a record or of the index, see kIndexMagic in native/jpeg.h
+_MIN_PIXELS = 512 * 512  # decoding a smaller image takes less time than finding its record
 
 
 class Tiles:
-    """The indexes of a data set of ``count`` samples with the first image ``name``. It pickles, and is thread-safe."""
+    """The indexes of a data set, identified by its number of samples and its first image. Picklable and thread-safe."""
 
     @classmethod
     def of(cls, source: SampleSource) -> Tiles:
@@ -47,7 +48,7 @@ class Tiles:
         return Tiles, (self.name, self.count)
 
     def get(self, sample: int, name: str, content: Any, size: tuple[int, int]) -> bytes:
-        """The index of this JPEG, from the cache or made (and kept) now; b"" if it is of no use."""
+        """The index of a JPEG, from the cache or newly made and cached; b"" if an index would be of no use."""
         if not native.available() or not self._pays(content, size):
             return b""
         with self._lock:
@@ -79,7 +80,8 @@ class Tiles:
         self._head = np.zeros((self.count, 3), np.uint32)  # fingerprint of the image, bytes, their checksum
         self._offset = np.full(self.count, -1, np.int64)  # number of the file << 40 | offset; -1: no record
         try:
-            paths = sorted(self.folder.glob("*.tiles"), key=lambda path: path.stat().st_mtime_ns)  # the newest one wins
+            # The records of newer files replace those of older files.
+            paths = sorted(self.folder.glob("*.tiles"), key=lambda path: path.stat().st_mtime_ns)
         except OSError:
             paths = []  # another process is clearing the cache
         for path in paths:
@@ -120,5 +122,5 @@ class Tiles:
 
 
 def _fingerprint(name: str, content: Any) -> int:
-    """Of name, size, and last bytes: it differs if another image was stored under the same name before."""
+    """A checksum of name, size, and last bytes: it changes if another image is stored under the same name."""
     return zlib.crc32(content[-4096:], zlib.crc32(f"{name}:{len(content)}".encode(errors="surrogateescape")))

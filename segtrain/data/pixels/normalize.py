@@ -9,7 +9,7 @@ import torch
 
 from segtrain.data.augment.geometry import FILL, GRAY
 
-# Of ImageNet's training images, as fractions of 255: pretrained encoders expect them.
+# Mean and standard deviation of ImageNet's training images, in values from 0 to 1. Pretrained encoders expect them.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -22,15 +22,17 @@ def normalize(
     colors: torch.Tensor | None = None,
     covered: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """uint8 (n, H, W, 3) to float32 (n, 3, H, W), ``(x / 255 - mean) / std``, on the device of ``images``.
+    """Convert uint8 (n, H, W, 3) to float32 (n, 3, H, W), ``(x / 255 - mean) / std``, on the device of ``images``.
 
-    ``channels_last`` is the memory format of the result; without colors the values are equal to the bit.
+    ``channels_last`` chooses the memory format of the result. Without ``colors``, both formats have bitwise equal
+    values.
 
     ``colors``: float32 (n, 10), the ``color_terms`` of each image, applied as in ``geometry._color`` but without
-    rounding to whole levels. ``covered``: int (n, 4), the rectangle (top, left, bottom, right) that the image covers
-    (None: all); outside it lies ``FILL``, which stays and does not count for the mean. Both must be on the device.
+    rounding to integers. ``covered``: int (n, 4), the rectangle (top, left, bottom, right) that the image covers
+    (None: everything). Outside it is padding, which keeps the color ``FILL`` and does not count for the mean gray.
+    ``colors`` and ``covered`` must be on the device of ``images``.
 
-    Only the first call on a device waits for it, to create the constants there.
+    Only the first call on a device synchronizes with it, to create the constants there.
     """
     shift = _constant(tuple(255.0 * m for m in mean), torch.float32, images.device)
     scale = _constant(tuple(1.0 / (255.0 * s) for s in std), torch.float32, images.device)
@@ -38,7 +40,7 @@ def normalize(
         return _colored(images, shift, scale, channels_last, colors, covered)
     n, height, width, channels = images.shape
     if channels_last:
-        # One long inner axis: broadcasting over an axis of 3 would be slower by half.
+        # One long inner axis: broadcasting over an inner axis of length 3 would take 50% longer.
         flat = images.reshape(n, height, width * channels).to(torch.float32)
         flat = flat.sub_(shift.repeat(width)).mul_(scale.repeat(width))
         return flat.view(n, height, width, channels).permute(0, 3, 1, 2)
@@ -49,7 +51,7 @@ def normalize(
 
 @functools.lru_cache(maxsize=64)
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor that is copied to a device once, since a copy from Python numbers waits for all queued work."""
+    """A constant tensor, copied to a device only once: a copy of Python numbers waits for all queued work there."""
     with torch.inference_mode(False):  # an inference tensor in the cache could not be saved for a later backward pass
         return torch.tensor(values, dtype=dtype, device=device)
 
@@ -62,7 +64,7 @@ def _colored(
     colors: torch.Tensor,
     covered: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Colors and normalization as one affine map of bytes, clamped to the values of the levels 0 and 255."""
+    """Apply colors and normalization as one affine map, clamped to the normalized values of 0 and 255."""
     n, height, width, _ = images.shape
     device = images.device
     matrix, gain = colors[:, :9].view(n, 3, 3), colors[:, 9]
@@ -89,7 +91,7 @@ def _colored(
 
 
 def _mean_gray(images: torch.Tensor, covered: torch.Tensor | None) -> torch.Tensor:
-    """float32 (n,): the mean gray of the covered part: the sum of all pixels, in integers, without the padding's."""
+    """float32 (n,): the mean gray of the covered part, from the integer sum of all pixels minus that of the padding."""
     n, height, width, _ = images.shape
     sums = images.reshape(n, height, width * 3).sum(1, dtype=torch.int32)  # along rows first, in memory order
     sums = sums.view(n, width, 3).sum(1, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Conversion of images with more than 8 bits or three bands, by the settings data.bits and data.extra_bands."""
+"""Conversion of images with more than 8 bits per band or more than 3 bands, as data.bits and data.extra_bands say."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from segtrain import config
 from segtrain.data.pixels.header import Header
 from segtrain.errors import file_error
 
-DARK = 14  # bits: 16-bit images in which no value needs more are taken for images of fewer bits
+DARK = 14  # a 16-bit image whose values all fit into this many bits is assumed to use fewer than 16 bits
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How stored values become RGB of 8 bits, for every image of a run: in training, evaluation, and prediction.
+    """How stored values become 8-bit RGB, for every image of a run: in training, evaluation, and prediction.
 
-    bits: bits in use (8 to 16) in images that store more than 8; 0: 16. drop: bands beyond RGB may be left out.
+    bits: bits in use (8 to 16) in images that store more than 8; 0: not set, treated as 16.
+    drop: leave out the bands beyond RGB or gray even if they are in use.
     """
 
     bits: int = 0
@@ -28,7 +29,7 @@ class Reading:
         return cls(0 if data.bits == "auto" else int(data.bits), data.extra_bands == "drop")
 
     def narrows(self, header: Header) -> bool:
-        """Whether other bits than the upper 8 are taken from an image."""
+        """Whether the conversion of an image to 8 bits takes other bits than the upper 8 of 16."""
         return self.bits not in (0, 16) and header.bits > 8 and header.format != "jpeg"
 
 
@@ -42,7 +43,7 @@ def refuse_kind(header: Header, name: str) -> None:
         raise file_error(name, reason, code="image-floating-point")
     refuse_pages(header, name)
     if header.format == "tiff" and header.channels > 4:
-        reason = f"{header.channels} bands, but the networks take 3: save the three that count as RGB"
+        reason = f"{header.channels} bands, but the networks take 3: save the three bands that you need as an RGB image"
         raise file_error(name, reason, code="too-many-bands", found=header.channels)
 
 
@@ -56,8 +57,8 @@ def refuse_pages(header: Header, name: str) -> None:
 def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray:
     """The first bands of (H, W) or (H, W, bands) as RGB (H, W, 3); gray is repeated.
 
-    Raises DataError for a band beyond them that is not constant (as the alpha of an opaque image is), unless
-    ``reading.drop`` is set.
+    Raises DataError if a further band is not constant, unless ``reading.drop`` is set. The alpha band of an opaque
+    image is constant.
     """
     bands = 1 if values.ndim == 2 else values.shape[2]
     colors = 3 if bands >= 3 else 1
@@ -66,15 +67,18 @@ def without_extra(values: np.ndarray, reading: Reading, name: str) -> np.ndarray
         if (extra != extra[:1, :1]).any():
             reason = (
                 f"{bands} bands, but the networks take RGB or gray, and band {bands} is not empty: set "
-                f"data.extra_bands=drop to read the first {'three' if colors == 3 else 'one'}, or save those that count"
+                f"data.extra_bands=drop to read the first {'three' if colors == 3 else 'one'}, or save only those used"
             )
             raise file_error(name, reason, code="extra-band-in-use", found=bands)
     kept = values[..., None] if values.ndim == 2 else values[..., :colors]
-    return np.ascontiguousarray(kept) if colors == 3 else np.repeat(kept, 3, 2)  # writable, since torch shares it
+    return np.ascontiguousarray(kept) if colors == 3 else np.repeat(kept, 3, 2)  # writable: torch shares the memory
 
 
 def narrowed(values: np.ndarray, reading: Reading, name: str, alpha: bool = False) -> np.ndarray:
-    """uint16 values as RGB uint8 (H, W, 3): the upper 8 of ``reading.bits``. Raises DataError for too large values."""
+    """Convert uint16 values to RGB uint8 (H, W, 3) with the upper 8 of ``reading.bits`` bits (0: of 16 bits).
+
+    alpha: leave out further bands even without ``reading.drop``. Raises DataError for values of more bits.
+    """
     rgb = without_extra(values, Reading(drop=True) if alpha else reading, name)
     bits = reading.bits or 16
     most = int(rgb.max())
@@ -85,10 +89,10 @@ def narrowed(values: np.ndarray, reading: Reading, name: str, alpha: bool = Fals
 
 
 def depth_of(brightest: int) -> int:
-    """Bits that images with this largest value use, at least 8."""
+    """The number of bits that values up to ``brightest`` need, at least 8."""
     return max(8, brightest.bit_length())
 
 
 def too_dark(brightest: int, reading: Reading) -> bool:
-    """Whether images of 16 bits with this largest value would become nearly black."""
+    """Whether 16-bit images whose largest value is ``brightest`` would become nearly black."""
     return reading.bits == 0 and depth_of(brightest) <= DARK

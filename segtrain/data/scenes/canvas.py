@@ -15,12 +15,12 @@ Point = tuple[float, float]
 Paint = tuple[int, int, int]
 
 SKY, BUILDING, ROAD, SIDEWALK, VEGETATION, POLE, SIGN, CAR, PERSON, BICYCLE = range(SCENES.num_classes)
-_SHIFT = 4  # polygons are drawn with 1/16 pixel
-_EDGE = 4e4  # far outside of any picture, and still an int32 in 1/16 pixel
+_SHIFT = 4  # polygons are drawn with a precision of 1/16 pixel
+_EDGE = 4e4  # pixels: far outside any image, and still an int32 in units of 1/16 pixel
 _TURN = np.linspace(0, 2 * np.pi, 18, endpoint=False)
 _CIRCLE = np.stack([np.cos(_TURN), np.sin(_TURN)], axis=1)
-FAR = 70.0  # meters at which haze hides most
-_LOOKS = (  # day, overcast, evening, dusk: sky at the top, sky at the horizon, light
+FAR = 70.0  # meters: from here on, haze covers most of a color
+_LOOKS = (  # day, overcast, evening, and dusk; each has the sky's color at the top and at the horizon, and the light's
     ((88, 140, 208), (196, 214, 232), (1.0, 1.0, 0.97)),
     ((150, 158, 168), (205, 208, 212), (0.86, 0.88, 0.92)),
     ((96, 116, 176), (240, 190, 140), (1.06, 0.92, 0.78)),
@@ -29,9 +29,10 @@ _LOOKS = (  # day, overcast, evening, dusk: sky at the top, sky at the horizon, 
 
 
 class Canvas:
-    """Image and mask under one camera, with the measures of the street that all painters share.
+    """An image and its mask as one camera sees them, and the dimensions of the street that all painters use.
 
-    World coordinates are meters: X to the right, Y up from the ground, Z ahead. Shapes without a label change no mask.
+    World coordinates are meters: X to the right, Y up from the ground, Z ahead. Shapes without a label leave the mask
+    unchanged.
     """
 
     def __init__(self, rng: np.random.Generator, height: int, width: int) -> None:
@@ -55,14 +56,14 @@ class Canvas:
         return self.center + self.focal * (x - self.lateral) / z, self.horizon + self.focal * (self.eye - y) / z
 
     def color(self, color: Color, z: float, shade: float = 1.0) -> Paint:
-        """The color under this light, paled by ``z`` meters of air."""
+        """The color under the light of the scene, faded by the haze of ``z`` meters."""
         air = min(0.75, (z / FAR) ** 1.3 * 0.6)
         clear, (red, green, blue), (r, g, b), (x, y, z) = (1 - air) * shade, color, self.light, self.haze
         red, green, blue = red * r * clear + x * air, green * g * clear + y * air, blue * b * clear + z * air
         return int(min(255, red)), int(min(255, green)), int(min(255, blue))
 
     def fill(self, points: list[Point], color: Paint, label: int | None = None) -> None:
-        """A convex polygon in pixels."""
+        """Fill a convex polygon; ``points`` are pixels."""
         columns, rows = zip(*points)
         if max(columns) < 0 or min(columns) > self.width or max(rows) < 0 or min(rows) > self.height:
             return
@@ -76,14 +77,14 @@ class Canvas:
             cv2.fillConvexPoly(self.mask, fixed, label, cv2.LINE_8, _SHIFT)
 
     def disc(self, center: Point, axes: Point, color: Paint, label: int | None = None) -> None:
-        """A filled ellipse, axes in pixels."""
+        """Fill an ellipse; ``axes`` are half its width and height in pixels."""
         (x, y), (wide, tall) = center, axes
         if x + wide < 0 or x - wide > self.width or y + tall < 0 or y - tall > self.height:
             return
         self._paint(_CIRCLE * axes + center, color, label)
 
     def line(self, start: Point, end: Point, width: float, color: Paint, label: int) -> None:
-        """A bar between two pixels, at least 1.2 pixels wide."""
+        """Fill a bar between two pixels, ``width`` pixels wide but at least 1.2."""
         (x, y), (u, v) = start, end
         half = max(1.2, width) / 2 / max(1e-6, math.hypot(u - x, v - y))
         a, b = (y - v) * half, (u - x) * half
@@ -94,7 +95,7 @@ class Canvas:
         self.fill([self.at(a, b, z) for a, b in _corners(x, y)], color, label)
 
     def wall(self, x: float, y: Point, z: Point, color: Paint, label: int | None = None) -> None:
-        """A rectangle along the street."""
+        """An upright rectangle parallel to the street."""
         self.fill([self.at(x, a, b) for a, b in _corners(y, z)], color, label)
 
     def ground(self, x: Point, z: Point, color: Paint, label: int | None = None) -> None:
@@ -102,7 +103,7 @@ class Canvas:
         self.fill([self.at(a, 0, b) for a, b in _corners(x, z)], color, label)
 
     def shadow(self, x: Point, z: Point) -> None:
-        """Darken the ground under a thing; labels stay."""
+        """Darken the ground under an object; the mask does not change."""
         left, right = self.at(x[0], 0, z[0])[0], self.at(x[1], 0, z[0])[0]
         low, high = self.at(0, 0, z[0])[1], self.at(0, 0, z[1])[1]
         part = slice(max(0, int(high - 1)), max(0, int(low + 2))), slice(max(0, int(left)), max(0, int(right)))

@@ -1,4 +1,4 @@
-"""Painters of the things that stand in a generated street, and where they stand."""
+"""Places the objects of a generated street and paints them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Painter = Callable[[Canvas, float, float], None]  # canvas, distance, side (-1 l
 
 
 def things(rng: np.random.Generator) -> list[tuple[float, float, Painter]]:
-    """What stands in the street: (distance in meters, side, painter), in no order."""
+    """The objects in the street, in no particular order: (distance in meters, side, painter)."""
     found: list[tuple[float, float, Painter]] = []
     for side in (-1, 1):
         z = 3.0
@@ -44,7 +44,7 @@ def _around(center: Point, size: float, corners: tuple[Point, ...]) -> list[Poin
 
 
 def _house(canvas: Canvas, far: float, side: float) -> None:
-    """A house: a facade with windows, from ``far`` 8 to 18 m along the street toward the camera, and an end wall."""
+    """A house with an end wall and a windowed facade. The facade reaches from ``far`` 8 to 18 m toward the camera."""
     rng = canvas.rng
     near, x = max(2.5, far - rng.uniform(8, 18)), side * (canvas.half + canvas.walk + rng.uniform(0, 0.8))
     floors, floor = int(rng.integers(2, 6)), rng.uniform(2.8, 3.4)
@@ -58,7 +58,7 @@ def _house(canvas: Canvas, far: float, side: float) -> None:
     step = rng.uniform(2.2, 3.6)
     starts = np.arange(near + 0.7, far - 1.4, step)
     lit = rng.random((floors, len(starts))) < 0.08
-    if canvas.focal / middle < 3.5:  # a meter in pixels: windows would be specks
+    if canvas.focal / middle < 3.5:  # pixels per meter: windows would be too small to see
         return
     for level, row in enumerate(lit):
         for z, lamp in zip(starts, row):
@@ -91,10 +91,10 @@ def _tree(canvas: Canvas, z: float, side: float) -> None:
 
 
 def _leaves(canvas: Canvas, spot: Point, radius: float, green: np.ndarray, z: float) -> None:
-    """A clump: one disc that is vegetation, and spots of light and shade on it."""
+    """A clump of leaves: one disc labeled as vegetation, with lighter and darker spots."""
     canvas.disc(spot, (radius, radius * 0.85), canvas.color(green, z), VEGETATION)
     spots = canvas.rng.uniform((-0.6, -0.6, 0.6), (0.6, 0.6, 1.35), (4, 3)).tolist()
-    if radius < 5:  # after the draw: the same street at any size
+    if radius < 5:  # only after the random draw, so that the street is the same at any image size
         return
     for dx, dy, shade in spots:
         center = spot[0] + dx * radius, spot[1] + dy * radius
@@ -115,14 +115,14 @@ def _pole(canvas: Canvas, z: float, side: float) -> None:
     for level in range(int(rng.integers(1, 3))):
         center, radius = canvas.at(x, tall - 0.3 - 0.8 * level, z), canvas.focal * 0.38 / z
         kind = rng.integers(3)
-        if kind == 0:  # a ban: red rim, white field
+        if kind == 0:  # a prohibition: red rim, white center
             canvas.disc(center, (radius, radius), canvas.color((206, 28, 34), z), SIGN)
             canvas.disc(center, (radius * 0.65, radius * 0.65), canvas.color((238, 238, 236), z))
-        elif kind == 1:  # a warning
+        elif kind == 1:  # a warning sign: red triangle, white center
             for scale, paint, label in ((1.15, (206, 28, 34), SIGN), (0.65, (240, 236, 220), None)):
                 corners = _around(center, radius * scale, ((0, -1), (1, 0.75), (-1, 0.75)))
                 canvas.fill(corners, canvas.color(paint, z), label)
-        else:  # a direction
+        else:  # a direction sign: blue square, white bar
             box = _around(center, radius, ((-1, -1), (1, -1), (1, 1), (-1, 1)))
             canvas.fill(box, canvas.color((28, 82, 180), z), SIGN)
             bar = _around(center, radius, ((-0.2, -0.7), (0.2, -0.7), (0.2, 0.7), (-0.2, 0.7)))
@@ -130,7 +130,7 @@ def _pole(canvas: Canvas, z: float, side: float) -> None:
 
 
 def _car(canvas: Canvas, z: float, side: float) -> None:
-    """A car that is parked at the curb (side -1 or 1) or drives (side: a share of half the road's width)."""
+    """A car that is parked at the curb (``side`` -1 or 1) or drives at ``side`` times half the road's width."""
     rng = canvas.rng
     wide, tall, long = rng.uniform(1.6, 1.9), rng.uniform(1.35, 1.75), rng.uniform(3.6, 4.6)
     x = side * (canvas.half - wide / 2 - 0.1) if abs(side) == 1 else side * canvas.half
@@ -194,7 +194,7 @@ def _figure(canvas: Canvas, x: float, foot: float, tall: float, z: float, stride
 
 
 def _cyclist(canvas: Canvas, z: float, side: float) -> None:
-    """A bicycle seen from the side, leaning at a wall or ridden; the rider is a person."""
+    """A bicycle seen from the side, parked on the sidewalk or ridden; the rider is labeled as a person."""
     rng = canvas.rng
     ridden = rng.random() < 0.6
     x = side * canvas.half * rng.uniform(0.3, 0.9) if ridden else _on_sidewalk(canvas, side, 0.5, 0.95)
@@ -204,7 +204,7 @@ def _cyclist(canvas: Canvas, z: float, side: float) -> None:
         hub, outer = canvas.at(x + sign * 0.52, 0.34, z), 0.34 * meter
         canvas.disc(hub, (outer, outer), canvas.color((26, 26, 28), z), BICYCLE)
         hole = outer - max(1.4, 0.07 * meter)
-        if hole > 1.5:  # one sees through the spokes, but a mask calls them bicycle
+        if hole > 1.5:  # the wheel is see-through, but the mask labels all of it as bicycle
             canvas.disc(hub, (hole, hole), canvas.color((112, 112, 114), z))
     for start, end in _FRAME:
         low, high = canvas.at(x + start[0], start[1], z), canvas.at(x + end[0], end[1], z)

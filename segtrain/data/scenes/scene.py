@@ -1,7 +1,7 @@
 """Generated street scenes with exact masks: a pure function of (seed, index).
 
-A pinhole camera stands on a straight street. Facades, trees, poles, signs, cars, people, and cyclists stand at places
-in meters. They are painted from far to near with shade, haze, and a cast shadow; then the sensor adds blur and noise.
+A pinhole camera stands on a straight street. Facades, trees, poles, signs, cars, people, and cyclists have positions in
+meters. They are painted from far to near with shade, haze, and cast shadows; then sensor blur and noise are added.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from segtrain.data.labels.presets import VOID
 from segtrain.data.scenes.canvas import BUILDING, FAR, ROAD, SIDEWALK, SKY, VEGETATION, Canvas
 from segtrain.data.scenes.props import things
 
-VERSION = 1  # goes into the fingerprint: raise it when a pixel changes
+VERSION = 1  # part of the data set's fingerprint: raise it when a change of the code changes any pixel
 
 
 def scene(seed: int, index: int, size: tuple[int, int] = (144, 192)) -> tuple[np.ndarray, np.ndarray]:
     """Image uint8 (H, W, 3) RGB and mask uint8 (H, W) of train ids of ``SCENES`` (255: void).
 
-    Two sizes of one shape show the same street, with other noise. The same arguments give the same pixels.
+    Two sizes with equal aspect ratios show the same street, with different noise. The same arguments give the same
+    pixels.
     """
     rng = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), index]))
     canvas = Canvas(rng, *size)
@@ -54,10 +55,10 @@ def _backdrop(canvas: Canvas) -> None:
     warm = rng.uniform(-8, 14)
     _stripes(canvas, (-80, 80), (paving + warm, paving, paving - warm), SIDEWALK)
     _stripes(canvas, (-half, half), (asphalt, asphalt, asphalt + 5), ROAD)
-    for side in (-1, 1):  # kerb stones
+    for side in (-1, 1):  # curbs
         edges = side * half, side * (half + 0.18)
         canvas.ground(edges, (1.2, FAR), canvas.color((196, 194, 188), 8), SIDEWALK)
-    for z in np.arange(rng.uniform(2, 4), 40, 5.0):  # lane marks
+    for z in np.arange(rng.uniform(2, 4), 40, 5.0):  # lane markings
         canvas.ground((-0.08, 0.08), (z, z + 2.4), canvas.color((226, 226, 218), z))
     if rng.random() < 0.25:
         z = rng.uniform(7, 14)
@@ -69,7 +70,7 @@ def _backdrop(canvas: Canvas) -> None:
 
 
 def _stripes(canvas: Canvas, x: tuple[float, float], color: tuple[float, ...], label: int) -> None:
-    """A strip of ground to the horizon, in slices that pale with distance."""
+    """A strip of ground that reaches to the horizon, in slices that fade with distance."""
     near = canvas.eye * canvas.focal / max(1.0, canvas.height - canvas.horizon) * 0.8
     steps = np.geomspace(near, 4 * FAR, 14)
     for z, beyond in itertools.pairwise(steps):
@@ -77,14 +78,14 @@ def _stripes(canvas: Canvas, x: tuple[float, float], color: tuple[float, ...], l
 
 
 def _field(rng: np.random.Generator, height: int, width: int, cells: int) -> np.ndarray:
-    """Smooth noise, float32 (H, W), about -1 to 1, with ``cells`` bumps down the picture."""
+    """Smooth noise, float32 (H, W), about -1 to 1, with about ``cells`` bumps from top to bottom."""
     across = max(2, round(cells * width / height))
     coarse = rng.uniform(-1, 1, (max(2, cells), across)).astype(np.float32)
     return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
 
 
 def _develop(canvas: Canvas) -> None:
-    """Lens and sensor: texture, a touch of blur, exposure, grain."""
+    """Add the effects of lens and sensor: texture, exposure, slight blur, and noise."""
     rng, image = canvas.rng, canvas.image
     height, width = canvas.mask.shape
     texture = 1 + 0.06 * _field(rng, height, width, min(64, height // 2)) + 0.09 * _field(rng, height, width, 2)
@@ -97,7 +98,7 @@ def _develop(canvas: Canvas) -> None:
 
 
 def _void(canvas: Canvas) -> None:
-    """Annotators leave a band along some borders, and the car's own bonnet, unlabeled."""
+    """Mark as void the pixels that annotators leave unlabeled: bands along some borders, and the camera car's hood."""
     rng, mask = canvas.rng, canvas.mask
     height, width = mask.shape
     edge = cv2.morphologyEx(mask, cv2.MORPH_GRADIENT, np.ones((2, 2), np.uint8)) > 0

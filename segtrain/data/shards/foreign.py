@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config.paste import command
 from segtrain.data.index.split_by import POOL
 from segtrain.data.pixels import decode
@@ -22,10 +23,10 @@ from segtrain.errors import DataError, some_of
 from segtrain.files import cache_folder
 
 _PICTURES = ("jpg", "jpeg", "png", "npy", "webp", "tif", "tiff", "bmp", "ppm")
-# What precedes the last ending of an image: "jpg", "image.jpg".
+# Texts between key and extension in the names of images (KEY.jpg, KEY.image.jpg) and of masks (KEY.mask.png).
 _IMAGES = ("", "image", "img", "rgb", "input")
 _MASKS = ("mask", "seg", "segmentation", "label", "labels", "annotation", "gt", "target")
-_HEAD = 1 << 16  # bytes that nearly always hold an image's size
+_HEAD = 1 << 16  # first bytes of a file, which nearly always hold the image's size
 _READERS = 8
 
 
@@ -38,12 +39,12 @@ def shards_of(root: str, split: str, store: Store = LOCAL) -> list[str]:
 
 
 def split_of(name: str) -> str:
-    """``train`` of ``train-000012.tar`` and ``train.tar``."""
+    """The split in the name of a shard: ``train`` for ``train-000012.tar`` and ``train.tar``, ``all`` for ``0.tar``."""
     return re.sub(r"[-_.]?\d*$", "", name.removesuffix(".tar")) or "all"
 
 
 def splits_in(root: str, indexed: bool = False, store: Store = LOCAL) -> list[str]:
-    """Splits in shards below a folder; ``indexed``: only those that segtrain packed."""
+    """Names of the splits that a folder holds as shards; ``indexed``: only those that segtrain packed."""
     packed = [name.removesuffix(shard_index.ENDING) for name in store.list(root, shard_index.ENDING)]
     if indexed:
         return packed
@@ -53,13 +54,20 @@ def splits_in(root: str, indexed: bool = False, store: Store = LOCAL) -> list[st
 
 
 def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
-    """The index of shards of other tools, from the cache as long as the names, sizes, and etags of the shards stay.
+    """The index of shards that other tools wrote. It is cached until the name, size, or etag of a shard changes.
 
-    Raises DataError for no shards, a damaged tar, and samples without image or mask (all named at once).
+    Raises DataError if there are no shards, if a pack of the split is not finished, if a tar is damaged, or if samples
+    lack an image or a mask (one error for all of them).
     """
     names = shards_of(root, split, store)
     if not names:
         raise _no_shards(root, split, store)
+    if store.list(f"{root}/.packing-{split}", "plan.json"):
+        raise DataError(
+            f"{root}: the pack of split {split!r} is not finished: start the same segtrain data pack again, it packs "
+            f"the rest. If these shards are complete and from another tool, remove {root}/.packing-{split}",
+            code="pack-unfinished", folder=root, split=split,
+        )  # fmt: skip
     marks = [(name, *store.stat(f"{root}/{name}")) for name in names]
     digest = hashlib.sha256(repr((shard_index.VERSION, root, split, marks)).encode()).hexdigest()[:24]
     path = str(cache_folder() / f"shards-{digest}{shard_index.ENDING}")
@@ -103,7 +111,7 @@ def _spans(root: str, number: int, name: str, store: Store) -> tuple[list[ShardS
 
 
 def _named(view: View, size: int, path: str) -> Iterator[tuple[str, str, Member]]:
-    """Key, ending, and member. As in WebDataset, the ending begins at the first dot of the file's name."""
+    """Yield key, ending, and member of each file. As in WebDataset, the ending begins at the first dot of its name."""
     for member in members(view, size, path):
         folder, _, base = member.name.rpartition("/")
         stem, dot, ending = base.partition(".")
@@ -128,22 +136,21 @@ def _roles(files: dict[str, Member]) -> tuple[str, str]:
 
 
 def _size(view: View, member: Member, ending: str, name: str) -> tuple[int, int]:
-    """Height and width by the image's header; 0, 0 if it cannot be read: reading the sample raises the error later."""
-    try:
+    """Height and width from the image's header; 0, 0 if it is unreadable: reading the sample raises the error later."""
+    with ignoring_file_faults():
         if ending.endswith("npy"):
             shape = array(view(member.offset, member.size), name).shape
             return (shape[0], shape[1]) if len(shape) == 3 else (0, 0)
-        try:
+        with ignoring_file_faults():
             header = decode.read_header(view(member.offset, min(_HEAD, member.size)), name)
-        except DataError:
-            header = decode.read_header(view(member.offset, member.size), name)
+            return header.height, header.width
+        header = decode.read_header(view(member.offset, member.size), name)
         return header.height, header.width
-    except DataError:
-        return 0, 0
+    return 0, 0
 
 
 def _no_shards(root: str, split: str, store: Store) -> DataError:
-    """The error for a split without shards, with what the folder holds."""
+    """The error for a split without shards. It names the splits that the folder holds."""
     there = splits_in(root, store=store)
     packed = [name for ending in (".tar.gz", ".tgz", ".tar.zst") for name in store.list(root, ending)]
     if packed and not there:

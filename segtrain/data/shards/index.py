@@ -1,12 +1,15 @@
-"""Index of a split in shards: one mapped file, so that a million samples cost each process little memory.
+"""Index of a split in shards: one memory-mapped file, so that a million samples cost each process little memory.
 
     magic (24 bytes), length and CRC-32 of the header (2 x uint32), header (JSON), rows (ROW, one per sample), names
 
-The header holds the split, the label space, the options of the pack, and the name, size, and SHA-256 of each shard.
+The header holds the split, the label space, the options of `segtrain data pack`, and the name, size, and SHA-256 of
+each shard. It may also hold checksums of each sample, in base64. They are checked when shards are read from a bucket;
+earlier versions of segtrain ignore them.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import zlib
@@ -16,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from segtrain.data import checksum
 from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.storage import LOCAL, Store, writing
@@ -26,11 +30,12 @@ VERSION = 1
 _MAGIC = b"segtrain shards\n".ljust(24, b"\0")
 _HEAD = struct.Struct("<24sII")
 _ALIGN = 64
-NONE = 255  # the kind of a missing mask
+NONE = 255  # ``mask_kind`` of a sample without a mask
 
 
-# One sample. Offsets (_at) and sizes count bytes, in the shard or in all names; the size of the image counts pixels.
-# The shard and the kinds are indices into the lists of the header.
+# One sample. ``image_at`` and ``mask_at`` are byte offsets in the shard. ``name_at`` is a byte offset in the names at
+# the end of the index. ``*_size`` is in bytes, height and width are in pixels. ``shard`` and ``*_kind`` are indices
+# into the lists of the header.
 ROW = np.dtype(
     [(name, "<u8") for name in ("image_at", "mask_at", "name_at")]
     + [(name, "<u4") for name in ("image_size", "mask_size", "shard", "height", "width")]
@@ -56,7 +61,7 @@ class Description:
     kinds: tuple[str, ...]  # endings of members: "jpg", "mask.png", ...
     labels: LabelSpace | None = None  # None: shards of another tool; the config describes the classes
     ids: str = "raw"  # the masks hold "raw" or "train" ids
-    options: dict[str, Any] = field(default_factory=dict)  # of the pack
+    options: dict[str, Any] = field(default_factory=dict)  # with which the split was packed
     source: str = ""  # fingerprint of the packed data set
     skipped: int = 0  # faulty samples that were left out
 
@@ -65,7 +70,7 @@ class Description:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> Description:
-        """Raises KeyError, TypeError, ValueError, or DataError for a dict that ``to_dict`` did not write."""
+        """Read what ``to_dict`` wrote. Raises KeyError, TypeError, ValueError, or DataError for any other dict."""
         found: dict[str, Any] = {key: str(content[key]) for key in ("split", "folder", "ids", "source")}
         found["shards"] = tuple(Shard(str(name), int(size), str(sha)) for name, size, sha in content["shards"])
         found["kinds"] = tuple(map(str, content["kinds"]))
@@ -75,18 +80,25 @@ class Description:
 
 @dataclass(frozen=True)
 class ShardSpan:
-    """Location of one sample: an index of a shard, and the ending, offset, and size in bytes of each of its files."""
+    """Location of one sample: the number of its shard, and the ending, offset, and size in bytes of its two files.
+
+    ``checks``: the checksums of image and mask; None if they are not known.
+    """
 
     name: str
     shard: int
     image: tuple[str, int, int]
     mask: tuple[str, int, int] | None
     size: tuple[int, int]  # height, width
+    checks: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class ShardIndex:
-    """A mapped index. ``rows`` is ROW [n]; pickling it is pickling its path."""
+    """A memory-mapped index. ``rows`` is an array of ROW [n]. A pickle holds only the path and the store.
+
+    ``checks``: uint32 (n, 2), checksums of images and masks in a bucket; None on a local disk, or if there are none.
+    """
 
     path: str
     description: Description
@@ -94,6 +106,7 @@ class ShardIndex:
     names: memoryview
     crc32: int  # of rows and names when they were written
     store: Store
+    checks: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -112,12 +125,16 @@ class ShardIndex:
             raise _bad(self.path, reason, "index-row-wrong")
         name = bytes(self.names[name_at : name_at + length]).decode("utf-8", "surrogateescape")
         mask = None if mask_kind == NONE else (known[mask_kind], mask_at, mask_size)
-        return ShardSpan(name, shard, (known[image_kind], image_at, image_size), mask, (height, width))
+        image, checks = (known[image_kind], image_at, image_size), None
+        if self.checks is not None:
+            checks = int(self.checks[index, 0]), int(self.checks[index, 1])
+        return ShardSpan(name, shard, image, mask, (height, width), checks)
 
 
 def write(path: str, description: Description, spans: Iterable[ShardSpan]) -> None:
     """Write an index atomically, with the kinds of ``description`` and those found in ``spans``. Raises DataError."""
     rows, names, kinds = [], bytearray(), {kind: number for number, kind in enumerate(description.kinds)}
+    checks: list[tuple[int, int]] = []
     for span in spans:
         name = span.name.encode("utf-8", "surrogateescape")
         codes = [kinds.setdefault(part[0], len(kinds)) if part else NONE for part in (span.image, span.mask)]
@@ -128,13 +145,19 @@ def write(path: str, description: Description, spans: Iterable[ShardSpan]) -> No
             raise file_error(shard, reason, code="sample-too-large", sample=span.name)
         rows.append((image_at, mask_at, len(names), image_size, mask_size, span.shard, *span.size, len(name), *codes))
         names += name
-    write_arrays(path, replace(description, kinds=tuple(kinds)), np.array(rows, ROW), bytes(names))
+        checks += [span.checks] if span.checks else []
+    known = np.array(checks, "<u4") if len(checks) == len(rows) else None
+    write_arrays(path, replace(description, kinds=tuple(kinds)), np.array(rows, ROW), bytes(names), known)
 
 
-def write_arrays(path: str, description: Description, rows: np.ndarray, names: bytes) -> None:
-    """Write an index from ready rows. Raises DataError."""
+def write_arrays(
+    path: str, description: Description, rows: np.ndarray, names: bytes, checks: np.ndarray | None = None
+) -> None:
+    """Write an index from ready rows. ``checks``: see ShardIndex. Raises DataError."""
     check = zlib.crc32(names, zlib.crc32(rows.tobytes()))
     content = {"version": VERSION, "samples": len(rows), "names": len(names), "crc32": check, **description.to_dict()}
+    if checks is not None:
+        content["checks"] = {"kind": checksum.NAME, "base64": base64.b64encode(checks.tobytes()).decode()}
     head = json.dumps(content).encode()
     head += b" " * (-(len(head) + _HEAD.size) % _ALIGN)
     with writing(path) as stream:
@@ -144,7 +167,7 @@ def write_arrays(path: str, description: Description, rows: np.ndarray, names: b
 
 
 def load(path: str, store: Store = LOCAL) -> ShardIndex:
-    """Map an index. Raises DataError if it is missing, cut off, of another version, or has a damaged header."""
+    """Open an index as a memory map. Raises DataError if it is missing, cut off, damaged, or of another version."""
     content = store.mapped(path)
     magic, length, crc = _HEAD.unpack(bytes(content[: _HEAD.size]).ljust(_HEAD.size))
     if magic != _MAGIC:
@@ -158,6 +181,7 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
             raise _bad(path, f"the index has version {found['version']}, not {VERSION}", "index-version")
         samples, names = int(found["samples"]), int(found["names"])
         description = Description.from_dict(found)
+        checks = _checks(found, samples) if store is not LOCAL else None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         reason = f"the header of the index is wrong ({type(error).__name__}: {error})"
         raise _bad(path, reason, "index-damaged") from None
@@ -167,11 +191,19 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
         reason = f"the index is cut off: it has {len(content):,} bytes instead of {end + names:,}"
         raise _bad(path, reason, "index-cut-off")
     rows = np.frombuffer(content[start:end], ROW)
-    return ShardIndex(path, description, rows, content[end:], found.get("crc32"), store)
+    return ShardIndex(path, description, rows, content[end:], found.get("crc32"), store, checks)
+
+
+def _checks(found: dict[str, Any], samples: int) -> np.ndarray | None:
+    """The checksums in a header: uint32 (n, 2); None if it has none, or has a kind that this version cannot compute."""
+    kept = found.get("checks") or {}
+    if kept.get("kind") != checksum.NAME:
+        return None
+    return np.frombuffer(base64.b64decode(kept["base64"]), "<u4").reshape(samples, 2)
 
 
 def damage(index: ShardIndex) -> DataError | None:
-    """An error if rows or names have changed since they were written. Reads all (60 ms for a million samples)."""
+    """The error if rows or names have changed since they were written, else None. 60 ms for a million samples."""
     if zlib.crc32(index.names, zlib.crc32(index.rows.data)) == index.crc32:
         return None
     return _bad(index.path, "the rows of the index are damaged", "index-damaged")
@@ -183,7 +215,7 @@ def _bad(path: str, reason: str, code: str) -> DataError:
 
 
 class ShardEntries(Sequence[Entry]):
-    """Entries of a split, made on demand: ``length`` of the index's rows, evenly spread."""
+    """Entries of a split, made on demand for ``length`` evenly spaced rows of the index."""
 
     def __init__(self, table: ShardIndex, folder: str, length: int) -> None:
         self.table, self.folder, self.length = table, folder, length
@@ -201,6 +233,6 @@ class ShardEntries(Sequence[Entry]):
         return self.entry(self.span(index))
 
     def entry(self, span: ShardSpan) -> Entry:
-        """File names for messages: "FOLDER/train-000000.tar: KEY.jpg"."""
+        """The entry of a sample. Its file names are for messages: "FOLDER/train-000000.tar: KEY.jpg"."""
         begin = f"{self.folder}/{self.table.description.shards[span.shard].name}: {span.name}."
         return Entry(begin + span.image[0], begin + span.mask[0] if span.mask else None, {"name": span.name})

@@ -1,43 +1,53 @@
-"""Packing of splits into verified shards, which continues where a killed pack stopped.
+"""Packs splits into verified tar shards. After a kill, the same command continues where it stopped.
 
 One shard is one unit of work. It is written to a hidden file, read back from the disk, compared, and only then renamed.
-A hidden folder keeps its checksum and sample locations until the index of the split, which is written last, holds them.
+A hidden folder keeps the checksum and sample locations of each finished shard. After the last shard, the index of the
+split is written, and the hidden folder is removed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
-import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from segtrain.bucket import is_bucket
 from segtrain.cores import cores
 from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.shards import index as shard_index
+from segtrain.data.index.stamps import files
+from segtrain.data.index.subset import whole
 from segtrain.data.shards.index import Description
+from segtrain.data.shards.pack_bucket import RANGE, RANGES, BucketTarget
 from segtrain.data.shards.pack_estimate import estimate
-from segtrain.data.shards.pack_sample import Form, Ids, Packing, mask_ids, pack_sample, packed_labels, probe, sound
+from segtrain.data.shards.pack_sample import Form, Ids, Packing, pack_sample, packed_labels, probe, sound
 from segtrain.data.shards.pack_shard import ShardTask, key_of, member_bytes
-from segtrain.data.storage import LOCAL, writing
+from segtrain.data.shards.pack_target import DiskTarget
+from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import ConfigError, DataError, file_error
 
+# How the upload of a shard is verified, in words.
+_VERIFIED = {
+    "md5": "by the MD5 in their etags",
+    "ranges": f"by size and {RANGES} ranges of {RANGE >> 20} MiB that were read back",
+}
 VERSION = 1  # changes when a pack writes other bytes for the same options
 
 
 @dataclass(frozen=True)
 class PackSummary:
-    """Result of a pack. ``bytes``: of the shards; ``notes`` counts images that are not in the requested form."""
+    """Result of packing a split. ``bytes``: the size of all shards.
+
+    ``notes``: the number of images that are not stored in the requested form, for each form that they have instead.
+    """
 
     split: str
     folder: str
@@ -49,13 +59,17 @@ class PackSummary:
     masks: Ids
     notes: dict[str, int]
     seconds: float
+    verified: dict[str, int]  # way of verifying an upload -> number of shards; empty for a local disk
 
     def text(self) -> str:
         lines = [
             f"{self.split}: {self.samples:,} samples in {self.shards} shards, {self.bytes / 1e6:,.1f} MB, "
             f"in {self.folder}, {self.seconds:.1f} s"
-            + (f"; {self.kept} shards were there and whole" if self.kept else "")
+            + (f"; {self.kept} shards were there and intact" if self.kept else "")
         ]
+        if self.verified:
+            ways = ", ".join(f"{count} {_VERIFIED[way]}" for way, count in self.verified.items())
+            lines.append(f"{self.split}: verified uploads of shards: {ways}")
         if self.skipped:
             lines.append(f"{self.split}: {self.skipped:,} faulty samples left out")
         if self.masks == "train":
@@ -78,9 +92,10 @@ def pack_folder(
     only_estimate: bool = False,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Pack each split (None: all splits of ``root``) into ``folder``, unless ``only_estimate``; measure each form.
+    """Pack the splits (None: all splits of ``root``) into ``folder``, and measure the cost of each ``Form`` of images.
 
-    Returns plain values by split. Raises DataError, ConfigError.
+    With ``only_estimate``, it only measures. Returns a dict of plain values for each split. Raises DataError,
+    ConfigError.
     """
     for name, value, least, most in (
         ("--quality", quality, 1, 100),
@@ -102,6 +117,7 @@ def pack_folder(
         result[dataset.split] = {}
         if not only_estimate:
             options: dict[str, Any] = {"shard_mb": shard_mb, "workers": workers, "skip_faults": skip_faults}
+            options["outage_s"] = data.outage_s
             done = pack(dataset, folder, choice, **options, say=say)
             say(done.text())
             result[dataset.split]["packed"] = vars(done)
@@ -119,47 +135,82 @@ def pack(
     shard_mb: float = 256,
     workers: int = 1,
     skip_faults: bool = False,
+    outage_s: float = 300,
     say: Callable[[str], None] = print,
 ) -> PackSummary:
-    """Write a split as ``folder/SPLIT-000000.tar``, ... and ``folder/SPLIT.index``; an existing split is kept.
+    """Write a split as ``folder/SPLIT-000000.tar``, ... and ``folder/SPLIT.index``, unless it is already packed there.
 
-    Raises DataError naming every faulty file (unless ``skip_faults``), another pack in the folder, or a full disk.
+    Raises DataError for faulty files (one error that names all of them; ``skip_faults`` leaves them out instead), for
+    another pack in the folder, and for a full disk.
     """
-    began, folder = time.perf_counter(), os.path.abspath(folder)
-    if dataset.root and os.path.realpath(dataset.root) == os.path.realpath(folder):
-        reason = "is the folder of the data set itself: write the shards elsewhere"
-        raise DataError(f"{folder}: {reason}", code="pack-into-source", folder=folder)
-    indices = sound(dataset, workers, skip_faults)
+    began, workers = time.perf_counter(), max(1, workers)
+    target = _target_of(folder, dataset.split, workers, outage_s)
+    _refuse_source(dataset, target)
+    indices, ids = sound(dataset, workers, skip_faults)
     _refuse_double(dataset, indices)
-    ids = mask_ids(dataset)
     options = {**asdict(choice), "shard_mb": shard_mb, "masks": ids, "skip_faults": skip_faults, "version": VERSION}
     plan: dict[str, Any] = {"options": options, "source": _source(dataset), "samples": len(indices)}
-    index, notes = os.path.join(folder, dataset.split + shard_index.ENDING), Counter[str]()
-    if os.path.exists(index):
-        description = shard_index.load(index).description
-        _refuse_other({"options": description.options, "source": description.source}, plan, index)
+    notes, verified, description = Counter[str](), Counter[str](), target.finished()
+    if description is not None:
+        found = {"options": description.options, "source": description.source}
+        _refuse_other(found, plan, target.index)
         say(f"{dataset.split}: packed already")
         kept = len(description.shards)
     else:
-        with _alone(os.path.join(folder, f".packing-{dataset.split}")) as hidden:
-            per_shard = _begin(dataset, hidden, plan, indices, choice, ids, shard_mb)
+        with target.alone():
+            per_shard = _begin(dataset, target, plan, indices, choice, ids, shard_mb)
             parts = np.array_split(indices, range(per_shard, len(indices), per_shard))
-            tasks = [ShardTask(dataset, folder, hidden, k, part.tolist(), choice, ids) for k, part in enumerate(parts)]
+            tasks = [
+                ShardTask(dataset, target, number, part.tolist(), choice, ids) for number, part in enumerate(parts)
+            ]
             done = []
-            with ThreadPoolExecutor(max(1, workers)) as pool:
-                for number, shard in enumerate(pool.map(ShardTask.run, tasks), 1):
+            with ThreadPoolExecutor(workers + target.uploads) as pool:
+                for number, shard in enumerate(_in_order(pool, tasks), 1):
                     done.append(shard)
                     notes.update(shard["notes"])
-                    say(f"{dataset.split}: shard {number} of {len(tasks)}{', was there and whole' * shard['kept']}")
+                    verified.update([shard["verified"]] if "verified" in shard else [])
+                    say(f"{dataset.split}: shard {number} of {len(tasks)}{', there and intact' * shard['kept']}")
             kept = sum(shard["kept"] for shard in done)
             shards, labels = tuple(map(ShardTask.shard, tasks, done)), packed_labels(dataset.labels, ids)
             skipped = len(dataset) - len(indices)
             description = Description(dataset.split, "", shards, (), labels, ids, options, plan["source"], skipped)
-            shard_index.write(index, description, itertools.chain.from_iterable(map(ShardTask.spans, tasks, done)))
-            shutil.rmtree(hidden)
-    count, size = len(description.shards), sum(shard.size for shard in description.shards)
-    skipped, seconds = description.skipped, time.perf_counter() - began
-    return PackSummary(dataset.split, folder, len(indices), skipped, count, kept, size, ids, dict(notes), seconds)
+            target.finish(description, itertools.chain.from_iterable(map(ShardTask.spans, tasks, done)))
+    return PackSummary(
+        dataset.split, target.place, len(indices), description.skipped, len(description.shards), kept,
+        sum(shard.size for shard in description.shards), ids, dict(notes), time.perf_counter() - began, dict(verified),
+    )  # fmt: skip
+
+
+def _target_of(folder: str, split: str, workers: int, outage_s: float) -> DiskTarget | BucketTarget:
+    return BucketTarget(folder, split, workers, outage_s) if is_bucket(folder) else DiskTarget(folder, split)
+
+
+def _in_order(pool: ThreadPoolExecutor, tasks: Sequence[ShardTask]) -> Iterator[dict[str, Any]]:
+    """Run the tasks in the pool, and yield their results in order. After an error, no further task begins."""
+    futures = [pool.submit(task.run) for task in tasks]
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _refuse_source(dataset: Dataset, target: DiskTarget | BucketTarget) -> None:
+    """Raise DataError if the target is the root of the data set, or a folder with files of it.
+
+    New shards there could replace shards of the source, or be read as part of it.
+    """
+    inner = whole(dataset)
+    if inner.draw:
+        return
+    if isinstance(inner, ShardDataset):
+        paths: Iterable[str | None] = (f"{inner.root}/{shard.name}" for shard in inner.table.description.shards)
+    else:
+        paths = itertools.chain.from_iterable(files(inner.entries, 0, len(inner)))
+    for folder in {inner.root, *(os.path.dirname(path) for path in paths if path)}:
+        if target.holds(folder):
+            reason = "is a folder of the data set itself: write the shards elsewhere"
+            raise DataError(f"{target.place}: {reason}", code="pack-into-source", folder=target.place)
 
 
 def _refuse_double(dataset: Dataset, indices: np.ndarray) -> None:
@@ -180,24 +231,23 @@ def _source(dataset: Dataset) -> str:
 
 
 def _begin(
-    dataset: Dataset, hidden: str, plan: dict[str, Any], indices: np.ndarray, choice: Packing, ids: Ids, shard_mb: float
-) -> int:
-    """Samples per shard: as in an unfinished pack of the same options and inputs, else by the requested size."""
-    path = os.path.join(hidden, "plan.json")
-    if os.path.exists(path):
-        found = json.loads(LOCAL.read(path))
-        _refuse_other(found, plan, hidden)
+    dataset: Dataset, target: DiskTarget | BucketTarget, plan: dict[str, Any], indices: np.ndarray, choice: Packing,
+    ids: Ids, shard_mb: float,
+) -> int:  # fmt: skip
+    """Begin or continue a pack. Returns the number of samples per shard: as in the unfinished pack, or by ``shard_mb``.
+
+    Raises DataError if the unfinished pack has other options or inputs, or if the disk is too small.
+    """
+    found = target.plan()
+    if found is not None:
+        _refuse_other(found, plan, target.hidden)
         return int(found["per_shard"])
-    sizes = [member_bytes(pack_sample(dataset, index, choice, ids)) for index in probe(indices)]
-    need, free = float(np.mean(sizes)) * len(indices), shutil.disk_usage(hidden).free
-    if need > free:
-        folder = os.path.dirname(hidden)
-        reason = f"the pack needs about {need / 1e9:,.2f} GB, but {free / 1e9:,.2f} GB are free"
-        fix = "free space or pack into another folder"
-        raise DataError(f"{folder}: {reason}: {fix}", code="disk-too-small", folder=folder, found=free, expected=need)
-    per_shard = max(1, int(shard_mb * 1e6 / np.mean(sizes)))
-    with writing(path) as stream:
-        stream.write(json.dumps({**plan, "per_shard": per_shard}).encode())
+    some = probe(indices)
+    with dataset.reading_ahead(some, 1):
+        size = float(np.mean([member_bytes(pack_sample(dataset, index, choice, ids)) for index in some]))
+    per_shard = max(1, int(shard_mb * 1e6 / size))
+    target.refuse_full(size * len(indices), size * per_shard)
+    target.keep_plan({**plan, "per_shard": per_shard})
     return per_shard
 
 
@@ -211,31 +261,3 @@ def _refuse_other(found: dict[str, Any], plan: dict[str, Any], path: str) -> Non
     if other:
         reason = f"belongs to a pack with {'; '.join(other)}: delete it, or pack into another folder"
         raise file_error(path, reason, code="pack-differs", found=other)
-
-
-@contextmanager
-def _alone(hidden: str) -> Iterator[str]:
-    """The hidden folder, for one process at a time. Raises DataError."""
-    try:
-        os.makedirs(hidden, exist_ok=True)
-        handle = os.open(os.path.join(hidden, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        reason = f"{hidden}: cannot be created ({error.strerror}): check the folder and its permissions"
-        raise DataError(reason, code="folder-unwritable", folder=hidden, found=error.strerror) from None
-    try:
-        try:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = f"{hidden}: another process is packing this split: wait for it"
-            raise DataError(message, code="pack-in-progress", folder=hidden) from None
-        except (ImportError, OSError):  # a system or file system without locks
-            pass
-        for name in os.listdir(hidden):
-            # Left by a pack that was killed; version 0.1 named them .part-XXXX.
-            if name.startswith(".") and ".part" in name:
-                os.unlink(os.path.join(hidden, name))
-        yield hidden
-    finally:
-        os.close(handle)

@@ -17,8 +17,9 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Description, ShardEntries
-from segtrain.data.shards.pack_sample import Form, Ids, Packing, mask_ids, packed_labels, probe, sound
+from segtrain.data.shards.pack_sample import Form, Ids, Packing, packed_labels, probe, sound
 from segtrain.data.shards.pack_shard import ShardTask
+from segtrain.data.shards.pack_target import DiskTarget
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import DataError
 
@@ -40,7 +41,7 @@ class EstimateRow:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Each form of a packed split, compared with its present files."""
+    """Cost of each form of a packed split, compared with the original files."""
 
     split: str
     samples: int
@@ -72,8 +73,8 @@ def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, sk
 
     Raises DataError for faulty files, as packing would.
     """
-    good = sound(dataset, workers, skip_faults)
-    indices, ids = probe(good), mask_ids(dataset)
+    good, ids = sound(dataset, workers, skip_faults)
+    indices = probe(good)
     sizes = dataset.stamps()[:, :, 0].sum(axis=1)
     ms = _cpu_ms(dataset, indices, data)
     rows = [EstimateRow("files", float(sizes[indices].mean()), float(sizes[good].sum()), ms)]
@@ -95,8 +96,8 @@ def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, sk
 
 
 def _packed(dataset: Dataset, indices: list[int], choice: Packing, ids: Ids, folder: str) -> ShardDataset:
-    """The samples as a set of one shard."""
-    task = ShardTask(dataset, folder, folder, 0, indices, choice, ids)
+    """Pack the samples into one shard in ``folder``, and open it as a data set."""
+    task = ShardTask(dataset, DiskTarget(folder, dataset.split), 0, indices, choice, ids)
     known, labels = task.run(), packed_labels(dataset.labels, ids)
     path = os.path.join(folder, dataset.split + shard_index.ENDING)
     description = Description(dataset.split, "", (task.shard(known),), (), labels, ids)
@@ -105,7 +106,7 @@ def _packed(dataset: Dataset, indices: list[int], choice: Packing, ids: Ids, fol
 
 
 def _cpu_ms(source: SampleSource, indices: list[int], data: Data) -> float:
-    """CPU time of this thread for one training sample, median of the rounds."""
+    """CPU milliseconds of this thread per training sample: the median of the rounds after the first."""
     cv2.setNumThreads(1)
     maker = SampleMaker(source, data, 0)
     image, mask = np.empty((*data.crop, 3), np.uint8), np.empty(data.crop, np.uint8)

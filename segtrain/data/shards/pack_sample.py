@@ -1,4 +1,4 @@
-"""Samples to pack: the bytes to store, and the digests of the pixels that must be read from them."""
+"""Samples to pack: the bytes to store, and digests of the pixels that decoding these bytes must give."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import cv2
 import numpy as np
 
 from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import Dataset
-from segtrain.data.index.subset import whole
 from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.shards import png_strips
-from segtrain.data.shards.reader import ShardDataset, array
+from segtrain.data.shards.reader import array
 from segtrain.errors import DataError, MissingExtra, file_error
 from segtrain.terminal import counted
 
@@ -29,7 +28,7 @@ Ids = Literal["raw", "train"]
 
 @dataclass(frozen=True)
 class Packing:
-    """How images are stored; masks are PNGs in strips, or arrays beside raw images."""
+    """How images are stored. Masks are stored as PNGs in strips (see png_strips), or as arrays if images are "raw"."""
 
     image: Form = "keep"
     quality: int = 95  # of JPEGs that are encoded again
@@ -38,9 +37,10 @@ class Packing:
 
 @dataclass(frozen=True)
 class Packed:
-    """One sample to store, with digests of the pixels that must be read from it.
+    """One sample to store, with digests of the pixels that decoding it must give.
 
-    ``pixels`` is "" if JPEG changes them, and None if the bytes are the source's, which need no decoding.
+    ``pixels``: the digest of the image, or "" if JPEG compression changes the pixels. It is None if the bytes are a
+    copy of the source's, because then the pixels need no comparison. ``ids``: the digest of the mask.
     """
 
     image: tuple[str, bytes]  # ending, content
@@ -48,7 +48,7 @@ class Packed:
     size: tuple[int, int]  # height, width
     pixels: str | None
     ids: str
-    note: str = ""  # the form in which the image is stored, if it is not the requested one
+    note: str = ""  # how the image is stored, if not in the requested form
 
     def refuse_change(self, image: memoryview, mask: memoryview, name: str) -> None:
         """Decode the written bytes. Raises DataError if the pixels differ from the sample's."""
@@ -65,8 +65,12 @@ class Packed:
             raise file_error(name, reason, code="packed-pixels-differ")
 
 
-def sound(dataset: Dataset, workers: int, skip_faults: bool) -> np.ndarray:
-    """Indices of the samples without faults, int64, after reading all. Raises DataError unless faults are skipped."""
+def sound(dataset: Dataset, workers: int, skip_faults: bool) -> tuple[np.ndarray, Ids]:
+    """Indices of the samples without faults, int64, and the ids in their packed masks. Reads all samples.
+
+    The ids are "raw" as in the files, or "train" ids if the raw ones do not fit into 8 bits.
+    Raises DataError if there are faults and ``skip_faults`` is false, or if no sample is left.
+    """
     report, title = audit(dataset, workers), f"{dataset.name} {dataset.split}"
     if report.faults and not skip_faults:
         files, reasons = zip(*report.faults)
@@ -77,52 +81,46 @@ def sound(dataset: Dataset, workers: int, skip_faults: bool) -> np.ndarray:
     if not kept.size:
         reason = f"{title}: every sample is faulty: {report.faults[0][1]}"
         raise DataError(reason, code="pack-nothing-sound", split=dataset.split, found=len(report.faults))
-    return kept
+    labels = dataset.labels
+    fits = not dataset.draw and all(0 <= raw < 256 for raw in labels.raw_to_train)
+    return kept, "raw" if fits and not (labels.colors and report.values.colors) else "train"
 
 
 def probe(indices: np.ndarray) -> list[int]:
-    """Up to 32 of the indices, evenly spread: samples from which the others are estimated."""
+    """Up to 32 evenly spaced indices: samples from which sizes and times of all others are estimated."""
     count = min(32, len(indices))
     return indices[np.arange(count) * len(indices) // count].tolist()
 
 
-def mask_ids(dataset: Dataset) -> Ids:
-    """Ids in packed masks: "raw" ids as in the files, or "train" ids if the raw ones do not fit into 8 bits."""
-    labels = dataset.labels
-    if dataset.draw or not all(0 <= raw < 256 for raw in labels.raw_to_train):
-        return "train"
-    return "train" if labels.colors and any(_is_color(dataset, index) for index in range(len(dataset))) else "raw"
-
-
 def packed_labels(labels: LabelSpace, ids: Ids) -> LabelSpace:
-    """The label space of packed masks: raw ids keep their table, train ids stand for themselves."""
+    """The label space of packed masks. Raw ids keep their mapping. If the masks hold train ids, each maps to itself."""
     if ids == "train":
         return plain_space(labels.names, labels.ignore_index, labels.palette)
     return LabelSpace(labels.names, labels.palette, labels.ignore_index, labels.raw_to_train)
 
 
 def pack_sample(dataset: Dataset, index: int, choice: Packing, ids: Ids) -> Packed:
-    """Raises DataError naming the file."""
+    """Encode one sample as ``choice`` describes. Raises DataError naming the file."""
     record = dataset.record(index)
     mask = _ids(dataset, record, ids)
     size = _capped(mask.shape, choice.cap)
     shrunk = size != mask.shape
     if shrunk:
         mask = cv2.resize(mask, size[::-1], interpolation=cv2.INTER_NEAREST_EXACT)
-    ending, content, pixels, note = _image(dataset, index, record, choice, size if shrunk else None)
+    ending, content, pixels, note = _image(dataset, record, choice, size if shrunk else None)
     stored = ("mask.npy", _npy(mask)) if choice.image == "raw" else ("mask.png", png_strips.encode(mask))
     return Packed((ending, content), stored, size, pixels, _digest(mask), note)
 
 
 def _image(
-    dataset: Dataset, index: int, record: StoredSample, choice: Packing, size: tuple[int, int] | None
+    dataset: Dataset, record: StoredSample, choice: Packing, size: tuple[int, int] | None
 ) -> tuple[str, bytes, str | None, str]:
-    """Ending, content, digest of the pixels and note, as in Packed. ``size``: what it shrinks to, None: it stays."""
+    """Ending, content, digest of the pixels, and note, as in Packed. ``size``: to shrink to; None: do not shrink."""
     drawn = isinstance(record.image, np.ndarray)
     form = "png" if drawn else decode.read_header(bytes(record.image), record.image_name).format
     if size is None and choice.image == "keep" and not drawn:
         return _ending(form, record.image_name), bytes(record.image), None, ""
-    pixels = dataset.read_image(index)
+    pixels = _pixels(dataset, record)
     if size is not None:
         pixels = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_AREA)
     if choice.image == "raw":
@@ -141,8 +139,15 @@ def _image(
     return "jpg", marked, _digest(pixels if size is None else decode.decode_image(content)), ""
 
 
+def _pixels(dataset: Dataset, record: StoredSample) -> np.ndarray:
+    """The decoded image of a record: uint8 (H, W, 3) RGB."""
+    if isinstance(record.image, np.ndarray):
+        return record.image
+    return decode.decode_image(record.image, record.image_name, dataset.reading)
+
+
 def _ids(dataset: Dataset, record: StoredSample, ids: Ids) -> np.ndarray:
-    """uint8 (H, W) to be stored."""
+    """The mask to store: uint8 (H, W)."""
     if record.mask is None:
         raise file_error(record.image_name, "has no mask: take it out of the split", code="mask-missing")
     raw = record.mask if isinstance(record.mask, np.ndarray) else decode.decode_mask(record.mask, record.mask_name)
@@ -154,18 +159,6 @@ def _ids(dataset: Dataset, record: StoredSample, ids: Ids) -> np.ndarray:
         reason = "holds train ids among masks of raw ids: save it as uint8 (H, W)"
         raise file_error(record.mask_name, reason, code="mixed-ids")
     return np.ascontiguousarray(raw[..., 0] if raw.ndim == 3 else raw).astype(np.uint8)
-
-
-def _is_color(dataset: Dataset, index: int) -> bool:
-    mask: Any = str(dataset.entries[index].mask)
-    if isinstance(whole(dataset), ShardDataset):
-        mask = dataset.record(index).mask
-    if mask is None or isinstance(mask, np.ndarray):
-        return False
-    try:
-        return decode.read_header(mask).channels >= 3
-    except DataError:  # a faulty sample that is left out
-        return False
 
 
 def _capped(size: tuple[int, ...], cap: int) -> tuple[int, int]:
@@ -196,4 +189,4 @@ def _jpeg(pixels: np.ndarray, quality: int) -> bytes:
     except ImportError:
         raise MissingExtra("simplejpeg", "", "writing JPEGs") from None
     encode = cast("Callable[..., bytes]", simplejpeg.encode_jpeg)
-    return encode(np.ascontiguousarray(pixels), quality, "RGB", "420", False)  # the exact DCT
+    return encode(np.ascontiguousarray(pixels), quality, "RGB", "420", False)  # fastdct=False: exact, but slower

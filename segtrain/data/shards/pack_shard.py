@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import mmap
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from segtrain.data.checksum import checksum
 from segtrain.data.datasets import Dataset
 from segtrain.data.shards import tar
 from segtrain.data.shards.index import Shard, ShardSpan
 from segtrain.data.shards.pack_sample import Ids, Packed, Packing, pack_sample
-from segtrain.data.shards.reader import checksum
-from segtrain.data.storage import LOCAL, writing
+from segtrain.data.shards.pack_target import DiskTarget
 from segtrain.errors import file_error
+
+if TYPE_CHECKING:
+    from segtrain.data.shards.pack_bucket import BucketTarget
 
 _RECORD = 20 * tar.BLOCK  # a tar's length is a multiple of this
 
@@ -28,8 +30,7 @@ class ShardTask:
     """One shard to write: the samples ``indices`` of ``dataset``."""
 
     dataset: Dataset
-    folder: str
-    hidden: str
+    target: DiskTarget | BucketTarget
     number: int
     indices: Sequence[int]
     choice: Packing
@@ -40,31 +41,35 @@ class ShardTask:
         return f"{self.dataset.split}-{self.number:06d}.tar"
 
     def run(self) -> dict[str, Any]:
-        """Size, checksum, places, and notes of the shard, which is written unless it already exists and is intact."""
-        path, note = os.path.join(self.folder, self.name), os.path.join(self.hidden, f"{self.number:06d}.json")
-        if os.path.exists(note) and os.path.exists(path):
-            known = json.loads(LOCAL.read(note))
-            if LOCAL.stat(path).size == known["size"] and checksum(path) == known["sha256"]:
-                return {**known, "kept": True}
-        with writing(path, self.hidden) as stream:
-            known = self._write(stream)
-        with writing(note) as stream:
-            stream.write(json.dumps(known).encode())
-        return {**known, "kept": False}
+        """Write the shard unless it exists intact. Returns a dict that describes the shard.
+
+        ``size``, ``sha256``: of the file. ``places``: where each sample lies. ``notes``: note of a sample (see Packed)
+        -> number of such samples. ``kept``: whether the shard existed.
+        """
+        known = self.target.kept(self.number, self.name)
+        if known is not None:
+            return {**known, "kept": True}
+        return {**self.target.written(self.number, self.name, self._write), "kept": False}
 
     def shard(self, known: dict[str, Any]) -> Shard:
         return Shard(self.name, known["size"], known["sha256"])
 
     def spans(self, known: dict[str, Any]) -> Iterator[ShardSpan]:
-        for name, image, mask, size in known["places"]:
-            yield ShardSpan(name, self.number, tuple(image), tuple(mask), tuple(size))
+        # If an earlier version of segtrain wrote the shard, ``known`` has no checksums of samples.
+        for name, image, mask, size, *checks in known["places"]:
+            found = tuple(checks[0]) if checks else None
+            yield ShardSpan(name, self.number, tuple(image), tuple(mask), tuple(size), found)
+
+    def _packed(self) -> Iterator[tuple[int, Packed]]:
+        with self.dataset.reading_ahead(self.indices, 1):
+            for index in self.indices:
+                yield index, pack_sample(self.dataset, index, self.choice, self.ids)
 
     def _write(self, stream: BinaryIO) -> dict[str, Any]:
-        """Write the samples as a tar, read it back, and compare. Returns what ``run`` does."""
+        """Write the samples as a tar, read it back, and compare. Returns the values of ``run``, except ``kept``."""
         digest, size, places, notes = hashlib.sha256(), 0, [], Counter[str]()
         written: list[Packed] = []
-        for index in self.indices:
-            packed = pack_sample(self.dataset, index, self.choice, self.ids)
+        for index, packed in self._packed():
             sample = self.dataset.entries[index].meta["name"]
             found = []
             for ending, content in (packed.image, packed.mask):
@@ -74,16 +79,16 @@ class ShardTask:
                     stream.write(part)
                     digest.update(part)
                     size += len(part)
-            places.append((sample, *found, packed.size))
+            places.append((sample, *found, packed.size, (checksum(packed.image[1]), checksum(packed.mask[1]))))
             notes.update([packed.note] if packed.note else [])
-            # Without the content, which the disk returns.
+            # Kept without its content, to save memory: the content is read back from the disk.
             written.append(replace(packed, image=(packed.image[0], b""), mask=(packed.mask[0], b"")))
         end = tar.END + bytes(-(size + len(tar.END)) % _RECORD)
         stream.write(end)
         digest.update(end)
         stream.flush()
         os.fsync(stream.fileno())
-        if hasattr(os, "posix_fadvise"):  # read what is on the disk, not what memory still holds of it
+        if hasattr(os, "posix_fadvise"):  # drop the page cache, so that the disk itself is read
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         stored = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
         _compare(stored, digest.hexdigest(), places, written, self.name)
@@ -101,13 +106,13 @@ def _compare(stored: memoryview, sha256: str, places: list[Any], written: list[P
         different = next((pair for pair in itertools.zip_longest(found, wanted) if pair[0] != pair[1]), None)
         reason = f"the tar has other members than were written ({different}): report this"
         raise file_error(name, reason, code="packed-members-differ", found=different)
-    for (sample, image, mask, _), packed in zip(places, written):
+    for (sample, image, mask, *_), packed in zip(places, written):
         parts = [stored[offset : offset + size] for _, offset, size in (image, mask)]
         packed.refuse_change(parts[0], parts[1], f"{name}: {sample}")
 
 
 def member_bytes(packed: Packed) -> int:
-    """Bytes of a sample in a tar."""
+    """Bytes that a sample takes in a tar, including headers and padding."""
     return sum(tar.BLOCK + len(content) + -len(content) % tar.BLOCK for _, content in (packed.image, packed.mask))
 
 

@@ -1,14 +1,14 @@
 """Writer of PNGs in strips, so that a crop is read without decompressing the whole image.
 
-Any program reads such a file as a plain PNG. Every ``rows_per_strip`` rows, the deflate stream restarts, the first row
-uses no row above it, and a new IDAT chunk begins: the k-th IDAT is the k-th strip. A chunk before them lists the
-strips, with unsigned big-endian numbers of 32 bits:
+Any program reads such a file as a plain PNG. A strip has ``rows_per_strip`` rows, the last one perhaps fewer. Each
+strip is one IDAT chunk. At its start, the deflate stream restarts, and the PNG filter of its first row does not use the
+row above. A chunk before the IDAT chunks lists the strips, with unsigned big-endian numbers of 32 bits:
 
     stRP   rows per strip; then for each strip the offset of its data, in bytes from the start of all IDAT data
 
-(ancillary, private, not safe to copy: a program that changes pixels without knowing the chunk must drop it). The bytes
-of a strip, followed by an empty final block (03 00), are a complete raw deflate stream; the last strip has its own
-final block.
+The chunk is ancillary, private, and not safe to copy: a program that changes pixels and does not know the chunk must
+drop it. The bytes of a strip, followed by an empty final block (03 00), are a complete raw deflate stream; the last
+strip has its own final block.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 
 from segtrain.errors import DataError
 
-ROWS = 64  # a crop unpacks at most 126 rows too many; photographs grow by less than a hundredth, label ids by a tenth
-_UP = 2  # a filter type
+ROWS = 64  # a crop decompresses at most 126 rows too many; files of photographs grow by less than 1%, of labels by 10%
+_UP = 2  # the number of the PNG filter Up
 _HEADER = b"\x78\x01"  # of a zlib stream: deflate, window of 32 kB
 
 
@@ -67,7 +67,7 @@ def _chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def _deflate(raw: bytes, last: bool) -> bytes:
-    """Raw deflate data that need nothing before them and end on a byte."""
+    """Raw deflate data that refer to no earlier data and end at a byte boundary."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15, 9)
     return packer.compress(raw) + packer.flush(zlib.Z_FINISH if last else zlib.Z_FULL_FLUSH)
 
@@ -77,7 +77,7 @@ def _with_filters(filters: np.ndarray, data: np.ndarray) -> bytes:
 
 
 def _label_rows(strip: np.ndarray, up: bool) -> bytes:
-    """Rows with the filter None, or Up below the first: the two that are undone at memory speed."""
+    """Rows with the PNG filter None or, if ``up``, with Up after the first row. Both are undone at memory speed."""
     data, filters = strip.copy(), np.zeros(len(strip))
     if up:
         data[1:] -= strip[:-1]
@@ -95,7 +95,7 @@ def _color_rows(strip: np.ndarray) -> bytes:
     # In the order of the filters' numbers: None, Sub, Up, Average, Paeth.
     data = np.stack([strip - guess for guess in (0, left, above, average, _paeth(left, above, corner))])
     cost = np.minimum(data, 0 - data).sum(axis=2, dtype=np.int64)
-    cost[_UP:, 0] = np.iinfo(np.int64).max  # a strip's first row stands alone
+    cost[_UP:, 0] = np.iinfo(np.int64).max  # the first row of a strip must not use the row above it
     best = cost.argmin(axis=0)
     return _with_filters(best, data[best, np.arange(len(strip))])
 

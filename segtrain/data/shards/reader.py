@@ -1,7 +1,7 @@
-"""Data set of samples in tar shards, with the interface and the pixels of single files.
+"""Data set in tar shards, with the same interface and the same pixels as a data set of single files.
 
-A shard holds ``KEY.jpg`` (or png, npy, ...) beside ``KEY.mask.png`` (or npy): the form that WebDataset reads. An index
-says where each sample is; on a local disk, the samples are views into mapped files.
+A shard holds ``KEY.jpg`` (or png, npy, ...) beside ``KEY.mask.png`` (or npy), as WebDataset expects. An index locates
+each sample. On a local disk, the samples are views into memory-mapped files.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Union
 import numpy as np
 
 from segtrain import config
+from segtrain.data.bucket.merging import GAP
 from segtrain.data.datasets import Dataset
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
@@ -29,8 +30,8 @@ from segtrain.data.pixels.reading import Reading
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import ShardEntries, ShardIndex, ShardSpan
 from segtrain.data.stages import took
-from segtrain.data.storage import LOCAL, Range, Store
-from segtrain.errors import file_error
+from segtrain.data.storage import LOCAL, Check, Range, Store
+from segtrain.errors import DataError, file_error
 
 if TYPE_CHECKING:
     Stored = Union[memoryview, np.ndarray]
@@ -50,23 +51,42 @@ class ShardDataset(Dataset):
         return self.entries.table
 
     def _rows(self) -> np.ndarray:
-        """Rows of all entries; without a limit, the index's own array."""
+        """The index rows of all entries: the index's own array, or a copy of some rows if data.limit is set."""
         rows = self.table.rows
         return rows if len(rows) == len(self) else rows[np.arange(len(self)) * len(rows) // len(self)]
 
     def _stored(self, span: ShardSpan, part: tuple[str, int, int], name: str) -> Stored:
-        """A member's bytes, or the array in it, without a copy on a local disk."""
-        ending, offset, size = part
-        content = self.store.view(self._shard(span), offset, size)
-        took(size)
-        return array(content, name) if ending.endswith("npy") else content
+        """The bytes of a tar member, or the array of a .npy member; on a local disk, without a copy."""
+        try:
+            content = self.store.part(self._range(span, part))
+        except DataError as error:
+            if error.code != "sample-checksum":
+                raise
+            says = f"sample {span.name}: {error}"
+            raise DataError(says, code="sample-checksum", **error.values, sample=span.name) from None
+        return array(content, name) if part[0].endswith("npy") else content
+
+    def _range(self, span: ShardSpan, part: tuple[str, int, int]) -> Range:
+        checks = (Check(0, part[2], span.checks[part is span.mask]),) if span.checks else ()
+        return Range(self._shard(span), *part[1:], checks, self._sample(span) if self.store.keeps else None)
+
+    def _sample(self, span: ShardSpan) -> Range | None:
+        """Image and mask in one range, as a read-ahead would request them; None if they are far apart."""
+        if span.mask is None:
+            return None
+        parts = span.image[1:], span.mask[1:]
+        begin, end = min(at for at, _ in parts), max(at + size for at, size in parts)
+        if end - begin - sum(size for _, size in parts) > GAP:
+            return None
+        checks = (Check(at - begin, size, check) for (at, size), check in zip(parts, span.checks or ()))
+        return Range(self._shard(span), begin, end - begin, tuple(checks))
 
     def _shard(self, span: ShardSpan) -> str:
         return f"{self.root}/{self.table.description.shards[span.shard].name}"
 
     def ranges(self, index: int) -> list[Range]:
         span = self.entries.span(index)
-        return [Range(self._shard(span), *part[1:]) for part in (span.image, span.mask) if part]
+        return [self._range(span, part) for part in (span.image, span.mask) if part]
 
     def _image(self, span: ShardSpan, name: str) -> Stored:
         found = self._stored(span, span.image, name)
@@ -76,13 +96,16 @@ class ShardDataset(Dataset):
         return found
 
     def record(self, index: int) -> StoredSample:
-        """Views into the shard. Nothing is decoded, but masks that are not uint8 (H, W) arrays become train ids."""
+        """Views into the shard, not decoded. Only a mask array other than uint8 (H, W) is mapped to train ids."""
         span = self.entries.span(index)
         entry = self.entries.entry(span)
         image, name = self.ready(self._image(span, entry.image), entry.image), entry.mask or ""
         if span.mask is None:
+            took(span.image[2])
             return StoredSample(image, None, entry.image, "", "raw")
         mask = self._stored(span, span.mask, name)
+        # Image and mask lie side by side, so they count as one read.
+        took(span.image[2] + span.mask[2])
         if isinstance(mask, np.ndarray) and (mask.dtype != np.uint8 or mask.ndim != 2):
             return StoredSample(image, self.labels.remap(mask, name), entry.image, name, "train")
         return StoredSample(image, mask, entry.image, name, "raw")
@@ -91,10 +114,15 @@ class ShardDataset(Dataset):
         """The bytes of an image file, or the stored array."""
         return self._image(self.entries.span(index), self.entries[index].image)
 
+    def stored_mask(self, index: int) -> Stored:
+        """The bytes of a mask file, or the stored array."""
+        return self._mask(index)[0]
+
     def read_image(self, index: int) -> np.ndarray:
         """uint8 (H, W, 3) RGB."""
-        entry = self.entries[index]
-        found = self._image(self.entries.span(index), entry.image)
+        entry, span = self.entries[index], self.entries.span(index)
+        found = self._image(span, entry.image)
+        took(span.image[2])
         return found if isinstance(found, np.ndarray) else decode.decode_image(found, entry.image, self.reading)
 
     def read_raw_mask(self, index: int) -> np.ndarray:
@@ -103,7 +131,7 @@ class ShardDataset(Dataset):
         return found if isinstance(found, np.ndarray) else decode.decode_mask(found, name)
 
     def palette(self, index: int) -> dict[int, int]:
-        """Index -> 0xRRGGBB of a palette mask; empty for other masks."""
+        """Palette index -> color 0xRRGGBB of a palette mask; empty for other masks."""
         found, name = self._mask(index)
         return {} if isinstance(found, np.ndarray) else decode.palette_of(found, name)
 
@@ -116,6 +144,7 @@ class ShardDataset(Dataset):
     def _mask(self, index: int) -> tuple[Stored, str]:
         span, name = self.entries.span(index), self._mask_path(index)
         assert span.mask is not None
+        took(span.mask[2])
         return self._stored(span, span.mask, name), name
 
     def size(self, index: int) -> tuple[int, int]:
@@ -123,18 +152,18 @@ class ShardDataset(Dataset):
         size = self.entries.span(index).size
         if all(size):
             return size
-        # It could not be read when the set was indexed: reading it again raises the error that says why.
+        # The size was unreadable when the shards were indexed: reading the header again raises the error.
         header = self.header(index)
         return header.height, header.width
 
     def header(self, index: int) -> decode.Header:
-        """The image's header, after a check of its end. Raises DataError for an image that is cut off."""
+        """The image's header, after a check that the file is complete. Raises DataError if it is cut off."""
         name = self.entries[index].image
         found = self._image(self.entries.span(index), name)
         return decode.Header("npy", *found.shape) if isinstance(found, np.ndarray) else decode.check_whole(found, name)
 
     def stamps(self) -> np.ndarray:
-        """int64 (n, 2, 2): bytes of images and masks, and etags of their shards (local: mtime in ns)."""
+        """int64 (n, 2, 2): [:, 0] of images, [:, 1] of masks: size in bytes, etag of the shard (local: mtime in ns)."""
         rows, found = self._rows(), np.zeros((len(self), 2, 2), np.int64)
         etags = [self.store.stat(f"{self.root}/{shard.name}").etag for shard in self.table.description.shards]
         found[:, 0, 0], found[:, 1, 0] = rows["image_size"], rows["mask_size"]
@@ -142,7 +171,7 @@ class ShardDataset(Dataset):
         return found
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
-        """Twelve hex digits over names, sizes in bytes, label space, and checksums of shards that segtrain wrote."""
+        """Hash of names, sizes in bytes, label space, and checksums of shards that segtrain wrote: 12 hex digits."""
         digest = hashlib.sha256(self.labels.identity())
         digest.update(json.dumps([[s.name, s.sha256] for s in self.table.description.shards if s.sha256]).encode())
         rows, whole = self._rows(), len(self) == len(self.table)
@@ -162,13 +191,13 @@ class ShardDataset(Dataset):
 
     def _damage(self, shard: shard_index.Shard) -> tuple[str, str] | None:
         path = f"{self.root}/{shard.name}"
-        if not shard.sha256 or checksum(path, self.store) == shard.sha256:
+        if not shard.sha256 or sha256_of(path, self.store) == shard.sha256:
             return None
         return path, f"{path}: the checksum differs from that in the index: fetch the shard or pack it again"
 
 
 def open_shards(data: config.Data, split: str, default: LabelSpace | None, store: Store = LOCAL) -> ShardDataset:
-    """A split of layout 'shards'. For shards of other tools, an index is made now and kept in the cache.
+    """Open a split of layout 'shards'. For shards that other tools wrote, make an index or take it from the cache.
 
     ``default``: the label space if the index has none. Raises DataError, ConfigError.
     """
@@ -198,7 +227,7 @@ def open_shards(data: config.Data, split: str, default: LabelSpace | None, store
     return ShardDataset(os.path.basename(root), split, labels, entries, root, reading=reading, store=store)
 
 
-def checksum(path: str, store: Store = LOCAL) -> str:
+def sha256_of(path: str, store: Store = LOCAL) -> str:
     """SHA-256 of a file's bytes, as ``sha256sum`` prints it. Raises DataError."""
     digest, size = hashlib.sha256(), store.stat(path).size
     for at in range(0, size, 1 << 24):
@@ -208,7 +237,7 @@ def checksum(path: str, store: Store = LOCAL) -> str:
 
 @functools.lru_cache(256)
 def _array_header(header: bytes) -> tuple[np.dtype, tuple[int, ...]] | None:
-    """Type and shape in a .npy header; None for another array than ``_ARRAY`` describes."""
+    """Type and shape from a .npy header; None if ``_ARRAY`` does not match it."""
     if found := _ARRAY.fullmatch(header):
         with contextlib.suppress(TypeError, ValueError):
             return np.dtype(found[1].decode()), tuple(int(part) for part in found[2].split(b",") if part.strip())
@@ -218,7 +247,7 @@ def _array_header(header: bytes) -> tuple[np.dtype, tuple[int, ...]] | None:
 def array(content: memoryview, name: str) -> np.ndarray:
     """The array in the bytes of a .npy file, as a view. Raises DataError if it is damaged or not of integers."""
     start = bytes(content[:12])
-    wide = 4 if start[6:7] >= b"\2" else 2  # bytes of the header's length
+    wide = 4 if start[6:7] >= b"\2" else 2  # size in bytes of the field that holds the header's length
     begin = 8 + wide + int.from_bytes(start[8 : 8 + wide], "little")
     known = _array_header(bytes(content[8 + wide : begin])) if start[:6] == b"\x93NUMPY" and begin < 4096 else None
     if known is None:

@@ -1,4 +1,4 @@
-"""Headers of tar files: those that a pack writes, and those of foreign shards, with checks against damage."""
+"""Makes tar headers for packed shards, and lists the members of any tar shard while checking it for damage."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Member(NamedTuple):
 
 
 def header(name: str, size: int) -> bytes:
-    """The bytes before the content of a member; equal for equal names and sizes."""
+    """The header before the content of a member. It depends only on name and size."""
     info = tarfile.TarInfo(name)
     info.size = size
     return info.tobuf(tarfile.PAX_FORMAT)
 
 
 def padding(size: int) -> bytes:
-    """The bytes after a content of ``size`` bytes."""
+    """The zero bytes that fill the last block after a content of ``size`` bytes."""
     return bytes(-size % BLOCK)
 
 
 class _Stream:
-    """The part of a binary file that ``tarfile`` uses, over a view of a tar."""
+    """A view of a tar as a file object, with only the methods that ``tarfile`` calls."""
 
     def __init__(self, view: View, total: int) -> None:
         self.view, self.total, self.position = view, total, 0
@@ -71,7 +71,7 @@ def members(view: View, total: int, name: str) -> Iterator[Member]:
             if offset <= total and info.isreg():
                 yield Member(info.name, info.offset_data, info.size)
     except (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError):
-        pass  # reported below, as bytes that are not a header
+        pass  # an error is raised below, because the bytes at ``offset`` are not a header
     if offset + BLOCK > total:
         reason = f"the tar ends early, after {total:,} bytes, without its end mark"
         raise _damaged(name, reason, offset, "tar-ends-early")

@@ -1,6 +1,7 @@
-"""Number of workers of a rank: as many as keep its device from waiting, at most its share of the host.
+"""Number of workers of a rank: enough to keep its device from waiting, but at most its share of the host's cores.
 
-It is measured: the load of the workers shows how many are enough; a consumer that waits shows that there are too few.
+It follows from measurements: the load of the workers shows how many are enough, and waits of the loop show that there
+are too few.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import math
 from dataclasses import dataclass
 
 WINDOW = 16  # steps between two decisions
-SLACK = 1.25  # workers per worker that is busy on average, since samples and steps differ
-CROWD = 4  # more worker processes per core cause a warning
+SLACK = 1.25  # workers as a multiple of those busy on average: a reserve, since times of samples and steps vary
+CROWD = 4  # worker processes per core above which a warning is shown
 WAITED = 0.01  # share of the time that the consumer may wait before a worker is added
 
 
@@ -26,7 +27,8 @@ class WorkerCount:
 def worker_count(setting: int | str, cores: int, ranks: int = 1, cpu_training: bool = False) -> WorkerCount:
     """The setting ``data.workers``; for 'auto', this rank's share of its host's ``cores`` among ``ranks`` ranks.
 
-    For training on the CPU, one worker: it fills the gaps that compute leaves and takes no more cores from it.
+    For training on the CPU, 'auto' is one worker, which uses the gaps between computations of the model. More workers
+    would take cores from these computations.
     """
     if setting != "auto":
         return WorkerCount(int(setting), int(setting), int(setting))
@@ -50,10 +52,10 @@ def too_many(workers: int | str, kind: str, cores: int, ranks: int) -> str:
 
 @dataclass
 class Autoscaler:
-    """Starts with all workers, so that the first batch comes soon, and removes those that are not needed.
+    """Starts with many workers, so that the first batch comes soon, then removes unneeded ones or adds more.
 
-    Call ``next`` after each step for the number of workers from then on. When a removed worker was needed again, the
-    next removal waits twice as long.
+    Call ``next`` after each step for the number of workers from then on. If a removed worker turns out to be needed,
+    the next removal waits twice as long.
     """
 
     count: int
@@ -62,15 +64,19 @@ class Autoscaler:
     _steps: int = 0
     _waited: float = 0.0
     _from: tuple[float, float] | None = None  # time and the workers' busy seconds at the start of the window
-    _patience: int = 1  # quiet windows before a worker is removed
+    _patience: int = 1  # windows without waiting before a worker is removed
     _quiet: int = 0
     _removed: bool = False
 
     def next(self, now: float, waited: float, busy: float) -> int:
-        """``now``: seconds on any clock; ``waited``: seconds in this step; ``busy``: seconds of all samples so far."""
+        """The number of workers after a step.
+
+        ``now``: seconds on any clock. ``waited``: seconds for which this step waited for samples. ``busy``: seconds
+        that making all samples so far has taken.
+        """
         if self.least == self.most:
             return self.count
-        if self._from is None:  # the first step waits for the first samples with any number of workers
+        if self._from is None:  # not counted: the first step waits for its samples with any number of workers
             self._from = now, busy
             return self.count
         self._steps += 1

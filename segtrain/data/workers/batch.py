@@ -33,11 +33,12 @@ class SampleTask:
     areas: tuple[Area, ...]  # where the image, the mask, and perhaps the colors are written
     files: Callable[[], str]  # for messages
     crashes: int = 0
+    only_here: bool = False  # a helper on another host could not make it
 
 
 @dataclass(eq=False)
 class BatchTask:
-    """Samples that share a block and are awaited together."""
+    """The samples of a batch, which share a block of memory and are waited for together."""
 
     maker: Maker
     block: SharedBlock
@@ -59,9 +60,10 @@ class BatchTask:
         start: int = 0,
         colors: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-        """Add samples of ``shape`` (n, H, W), from byte ``start`` of the block on.
+        """Add n samples of H x W pixels, whose memory begins at byte ``start`` of the block. ``shape``: (n, H, W).
 
-        Returns images uint8 (n, H, W, 3), masks uint8 (n, H, W), and bytes of colors, uint8 [n * COLOR_BYTES].
+        Returns views of the block: images uint8 (n, H, W, 3), masks uint8 (n, H, W), and colors uint8
+        [n * COLOR_BYTES].
         """
         count, height, width = shape
         pixels = height * width
@@ -76,7 +78,10 @@ class BatchTask:
 
 
 def offsets(shape: tuple[int, ...], start: int = 0) -> tuple[int, ...]:
-    """Offsets of images, masks (n, H, W), and n colors, each on whole cache lines, and the end."""
+    """Offsets in a block of the images, masks, and colors of ``shape`` (n, H, W), and the offset of their end.
+
+    Each part is padded to whole cache lines (64 bytes).
+    """
     pixels = math.prod(shape)
     sizes = (-(-size // 64) * 64 for size in (3 * pixels, pixels, shape[0] * COLOR_BYTES))
     return tuple(itertools.accumulate(sizes, initial=start))

@@ -5,6 +5,7 @@ Messages go over one socket pair. When the rank's end closes, however the rank e
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import pickle
@@ -14,8 +15,11 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
+
+from segtrain.bucket.tally import OF_PROCESS
 
 if TYPE_CHECKING:
     from segtrain.errors import SegtrainError
@@ -27,6 +31,8 @@ class _Worker:
         self.makers: dict[bytes, Any] = {}
         self.blocks: dict[int, Any] = {}
         self.sampler: Any = None
+        # Requests to buckets, for samples whose bytes did not come with their task.
+        self.requests = OF_PROCESS.counter()
 
     def handle(self, message: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Handle one message; returns the answer, if there is one."""
@@ -37,12 +43,12 @@ class _Worker:
             began = time.perf_counter()
             stages.begin()
             answer = self._make(*rest)
-            return answer, began, tuple(stages.end()), time.process_time()
+            return answer, began, tuple(stages.end()), time.process_time(), self.requests()
         if kind == "stacks":
             from segtrain.stacks import StackSampler
 
             if self.sampler is not None:
-                self.sampler.stop()  # an earlier request must not overwrite the output of this one
+                self.sampler.stop()  # so that an earlier request does not overwrite the output of this request
             self.sampler = StackSampler(*rest, host=socket.gethostname())
         elif kind == "maker":
             self.makers[rest[0]] = rest[1:]
@@ -66,7 +72,7 @@ class _Worker:
         try:
             if isinstance(self.makers[key], list):
                 content, script = self.makers[key]
-                # Part of it is defined in the script that was started: import the script, as multiprocessing does.
+                # Part of the maker is defined in the main script, so import this script, as multiprocessing does.
                 if script is not None:
                     spawn.prepare(script)
                 self.makers[key] = pickle.loads(content)
@@ -79,10 +85,10 @@ class _Worker:
         try:
             self.makers[key](task, *outputs)
         except SegtrainError as error:
-            # Subclasses may not unpickle.
+            # A subclass might fail to unpickle in the rank, so one of these base classes is sent.
             kind = next(kind for kind in (DataError, ConfigError, SegtrainError) if isinstance(error, kind))
             carried = kind(str(error), code=error.code, **error.values)
-            carried.settings = error.settings
+            carried.settings, carried.exit_code = error.settings, error.exit_code
             return carried
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
@@ -98,31 +104,42 @@ def _end_with(channel: Connection) -> None:
     os._exit(0)
 
 
+@contextlib.contextmanager
+def _exit_if_closed() -> Iterator[None]:
+    """Exit without an error if the rank's end of the channel closes while the block uses the channel."""
+    try:
+        yield
+    except (EOFError, OSError):
+        os._exit(0)
+
+
 def main() -> None:
     # The rank decides when its workers exit: a signal to the whole process group is for the rank.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     channel = Connection(int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(channel,), daemon=True).start()
-    try:
+    with _exit_if_closed():
         sys.path[:] = channel.recv()
-        import cv2
+    import cv2
 
-        cv2.setNumThreads(1)
-        from segtrain.terminal import say_warnings
+    cv2.setNumThreads(1)
+    from segtrain.terminal import say_warnings
 
-        say_warnings()
-        # Import everything that a sample needs before the first one is requested.
-        import segtrain.data.sample  # noqa: F401
+    say_warnings()
+    # Import everything that a sample needs before the first one is requested.
+    import segtrain.data.sample  # noqa: F401
 
-        worker = _Worker(channel)
+    worker = _Worker(channel)
+    with _exit_if_closed():
         channel.send("ready")
-        while True:
-            answer = worker.handle(channel.recv())
-            if answer is not None:
+    while True:
+        with _exit_if_closed():
+            message = channel.recv()
+        answer = worker.handle(message)
+        if answer is not None:
+            with _exit_if_closed():
                 channel.send(answer)
-    except (EOFError, OSError):
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Memory of batches: a few blocks of bytes that are allocated once and reused, so that memory stays flat.
 
 Blocks that worker processes write are anonymous files in memory (memfd_create), mapped by both sides: they need no room
-in /dev/shm, and none outlives its processes, however they end. On platforms without memfd_create, they are POSIX shared
-memory, unlinked at once, after a check of the free space in /dev/shm. With a GPU, each block is page-locked once.
+in /dev/shm, and none outlives its processes, however they end. On platforms without memfd_create, the free space in
+/dev/shm is checked first. Then each block is POSIX shared memory, whose name is unlinked as soon as it is created.
+With a GPU, each block is page-locked once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _numbers = itertools.count()
 
 
 class SharedBlock:
-    """``array``: uint8 [size]. ``fd``: the file that another process maps; -1 for memory of this process only."""
+    """A block of memory. ``array``: uint8 [size]. ``fd``: file that another process maps; -1 if not shared."""
 
     def __init__(self, size: int, shared: bool, pin: bool) -> None:
         self.size = -(-size // PAGE) * PAGE
@@ -49,7 +50,7 @@ class SharedBlock:
         return self.array[offset : offset + math.prod(shape)].reshape(shape)
 
     def close(self) -> None:
-        """Release the file and the page lock; views keep the memory."""
+        """Release the file and the page lock. Existing views stay valid."""
         self.alive = False
         if self._locked:
             import torch
@@ -63,7 +64,10 @@ class SharedBlock:
 
 
 class Ring:
-    """Reused blocks, never more than were in use at once. A block that is too small is replaced by a larger one."""
+    """Blocks that are reused. There are never more of them than the largest number that was in use at the same time.
+
+    If all free blocks are too small, a larger block replaces one of them.
+    """
 
     def __init__(self, shared: bool = False, pin: bool = False) -> None:
         self.shared, self.pin = shared, pin
@@ -71,7 +75,7 @@ class Ring:
         self._all: list[SharedBlock] = []
 
     def take(self, size: int) -> SharedBlock:
-        """A block of at least ``size`` bytes, with old content. Raises DataError if no memory can be shared."""
+        """A block of at least ``size`` bytes with arbitrary content. Raises DataError or ConfigError on failure."""
         fit = min((b for b in self._free if b.size >= size), key=lambda b: b.size, default=None)
         if fit is not None:
             self._free.remove(fit)
@@ -105,10 +109,10 @@ def _shared_file(size: int) -> int:
 
 
 def _shm_file(size: int) -> int:
-    """The same as POSIX shared memory, which has a name for a moment."""
+    """Like ``_shared_file``, but POSIX shared memory, which has a name for a moment."""
     if os.path.isdir(SHM):
         room = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
-        if room < size:  # writing beyond it would end the process by SIGBUS
+        if room < size:  # a write beyond the free space would kill the process with SIGBUS
             says = f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs {size / 2**20:.1f} MiB: give the "
             says += "container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
             raise DataError(says, code="shm-too-small", folder=SHM, found=room, expected=size)

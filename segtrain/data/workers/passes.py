@@ -1,4 +1,4 @@
-"""Base of the loaders: a pass over batches that are made, and read from a bucket, ahead of the consumer."""
+"""Base class of the loaders: passes over batches, which workers make (and a bucket delivers) ahead of the consumer."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Loader:
     """Iterates over the results of ``_batches``, one pass at a time. At most ``ahead`` batches are in progress.
 
-    A result's memory is reused when the next one is requested. Closing ends the pass, and the workers unless ``pool``
-    was given.
+    The memory of a result is reused when the next result is requested. Closing ends the pass. It also ends the workers,
+    except those of a given ``pool``. A pass whose iterator is dropped is closed.
     """
 
     dataset: SampleSource
@@ -85,8 +85,12 @@ class Loader:
         return self._results(self._source)
 
     def _results(self, source: Generator[BatchTask, None, None]) -> Iterator[Any]:
-        while source is self._source and (batch := self._request()) is not None:
-            yield batch.result
+        try:
+            while source is self._source and (batch := self._request()) is not None:
+                yield batch.result
+        finally:  # also if the consumer leaves its loop early
+            if source is self._source:
+                self.close()
 
     def _request(self) -> BatchTask | None:
         """Wait for the next batch; None after the last one."""
@@ -107,6 +111,8 @@ class Loader:
             self._given = batch
             self._waiting.popleft()
             self._top_up()
+            if not self._waiting and self._reading is not None:
+                self._reading.close()  # the last batch is made, and the consumer might never request another
             if self.autoscaler is not None:
                 count = self.autoscaler.next(time.perf_counter(), waited, self._pool.tally.cost.seconds)
                 if count != self._pool.count:
@@ -124,7 +130,7 @@ class Loader:
                     return
                 self._pool.begin(batch)
                 self._waiting.append(batch)
-            except Exception as error:  # raised when its turn comes
+            except Exception as error:  # raised later, when this batch is requested
                 self._waiting.append(error)
 
     def ready(self) -> bool:
@@ -133,15 +139,22 @@ class Loader:
         return isinstance(batch, BatchTask) and not batch.left and not batch.errors
 
     def first(self) -> None:
-        """Block until the next item is ready (excluded from timing). Its error is raised when it is requested."""
+        """Block until the next batch is ready. Call this before a measurement of time.
+
+        If the batch fails, its error is raised only when the batch is requested.
+        """
         batch = self._waiting[0] if self._waiting else None
         if isinstance(batch, BatchTask) and self._pool.count:
             with contextlib.suppress(SegtrainError):
                 self._pool.wait(batch)
 
     def queue(self) -> tuple[int, int]:
-        """Requests in this pass, and the number of ready batches summed over those requests."""
+        """How many batches this pass has requested, and how many batches were ready at each request, summed up."""
         return self._asked, self._ready_sum
+
+    def reading(self) -> dict[str, float]:
+        """Figures of the read-ahead of this pass; empty if nothing is read from a bucket."""
+        return self._reading.figures() if self._reading is not None else {}
 
     def close(self) -> None:
         """End the pass and drop what was read ahead."""

@@ -1,7 +1,8 @@
-"""Worker pool of a rank: threads, or processes, each of which is supervised by one thread here.
+"""Worker pool of a rank: threads, or processes, each of which is supervised by a thread of the rank.
 
-All take single samples from one queue, in the order in which they are needed. A sample does not depend on its worker,
-so workers may be added, removed, and die: a process that dies is replaced, and its samples are made again.
+All workers take single samples from one queue, in the order in which the samples are needed. A sample is the same
+whichever worker makes it, so workers may be added or removed. A process that dies is replaced, and its samples are made
+again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from segtrain.data.workers.process import WorkerProcess, pickled
 from segtrain.errors import DataError
 from segtrain.stacks import StackRequest
 
-MAX_CRASHES = 3  # worker crashes at one sample, or consecutive workers that crash at their start
+MAX_CRASHES = 3  # this many crashes on one sample are an error, and so are this many failed starts in a row
 
 
 class WorkerPool:
@@ -92,14 +93,15 @@ class WorkerPool:
     def drop(self, batches: Sequence[BatchTask]) -> None:
         """Drop batches; returns when no worker writes into their blocks any more."""
         with self._lock:
-            self._queue = deque(sample for sample in self._queue if sample.batch not in batches)
             self._dropping = True
             while any(sample.batch in batches for sample in self._busy) and not self._closed:
+                self._queue = deque(sample for sample in self._queue if sample.batch not in batches)
                 self._done.wait()
             self._dropping = False
+            self._queue = deque(sample for sample in self._queue if sample.batch not in batches)
 
     def cpu_s(self) -> float:
-        """CPU seconds of the worker processes so far; threads count in this process's own time."""
+        """CPU seconds of the worker processes so far. Worker threads are part of this process's own CPU time."""
         return self._cpu_of_the_gone + sum(process.cpu_s for process in list(self._processes.values()))
 
     def describe(self, least: int, most: int) -> str:
@@ -117,9 +119,9 @@ class WorkerPool:
         return [process.pid for process in list(self._processes.values())]
 
     def sample_stacks(self, run: str, name: str, order: StackRequest) -> int:
-        """Have each worker process sample its stacks from its next sample on; returns the number of processes.
+        """Make each worker process record its stacks, beginning with its next task; returns the number of processes.
 
-        Threads appear in the rank's own stacks.
+        Worker threads appear in the rank's own stacks.
         """
         processes = sorted(self._processes.items())
         for number, process in processes:
@@ -149,15 +151,19 @@ class WorkerPool:
         return self._closed or number >= self.count
 
     def _finish(self, sample: SampleTask, number: int, error: Exception | None, began: float, cost: Cost) -> None:
-        batch = sample.batch
         with self._lock:
-            self._busy.discard(sample)
             self.tally.add(number, began, cost)
-            batch.left -= 1
-            if error is not None:
-                batch.errors[batch.samples.index(sample)] = error
-            if not batch.left or self._dropping:
-                self._done.notify_all()
+            self._settle(sample, error)
+
+    def _settle(self, sample: SampleTask, error: Exception | None) -> None:
+        """A sample is in its batch, or has failed. With the lock."""
+        batch = sample.batch
+        self._busy.discard(sample)
+        batch.left -= 1
+        if error is not None:
+            batch.errors[batch.samples.index(sample)] = error
+        if not batch.left or self._dropping:
+            self._done.notify_all()
 
     def _threaded(self, number: int) -> None:
         while (sample := self._next(number, ())) is not None:
@@ -167,7 +173,7 @@ class WorkerPool:
     def _watched(self, number: int) -> None:
         """Supervise worker process ``number`` and its replacements."""
         process: WorkerProcess | None = None
-        flight: deque[SampleTask] = deque()  # sent, not answered; the second hides the round trip
+        flight: deque[SampleTask] = deque()  # sent, but not answered; a second one in flight hides the round trip
         try:
             while not self._closed and not self._broken:
                 try:
@@ -175,7 +181,7 @@ class WorkerPool:
                         process = self._spawn(number)
                     sample = self._next(number, flight)
                     if sample is not None:
-                        if not flight and process.dead():  # it died while it was idle
+                        if not flight and process.dead():  # the process died while it was idle
                             self._requeue([sample])
                             raise EOFError
                         flight.append(sample)
@@ -224,22 +230,22 @@ class WorkerPool:
         raise EOFError
 
     def _next(self, number: int, flight: Collection[SampleTask]) -> SampleTask | None:
-        """A sample to make, besides those in ``flight``. None: wait for an answer first; with none in flight: exit."""
+        """The next sample to make. None: first wait for those in ``flight``; if there are none, the worker exits."""
         with self._lock:
             while not self._queue and not flight and not self._retired(number):
                 self._work.wait()
             if self._retired(number) and not flight:
-                del self._threads[number]  # under the lock, so that ``start`` sees it gone
+                del self._threads[number]  # under the lock, so that ``start`` can start a new thread ``number``
             if self._retired(number) or not self._queue:
                 return None
             if flight and (len(flight) > 1 or len(self._queue) < self.count):
-                return None  # the last samples are for idle workers
+                return None  # leave the last samples to idle workers
             sample = self._queue.popleft()
             self._busy.add(sample)
             return sample
 
     def _on_worker_death(self, number: int, process: WorkerProcess, flight: deque[SampleTask]) -> None:
-        """Report a dead process, and put its samples back to the front of the queue."""
+        """Report a dead process, and put its samples back at the front of the queue."""
         self._close_worker(number, process)
         reason, then = process.exit_reason(), "a new worker replaces it and makes its samples again"
         files = flight[0].files() if flight else ""
@@ -250,14 +256,14 @@ class WorkerPool:
                 says = f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): {fix}"
                 error = DataError(says, code="sample-kills-workers", files=files, found=reason)
                 self._finish(flight.popleft(), number, error, 0.0, Cost())
-                then = "it is the third to die on this sample"
+                then = f"it is number {MAX_CRASHES} to die on this sample"
         at = f"at {files}" if files else "with nothing to do"
         self._say(f"warning: data worker {number} (pid {process.pid}) {reason} {at}: {then}")
         self._requeue(list(flight))
         flight.clear()
 
     def _requeue(self, samples: list[SampleTask]) -> None:
-        """Put samples to the front of the queue, since they are needed first."""
+        """Put samples back at the front of the queue, since they are needed first."""
         with self._lock:
             self._busy.difference_update(samples)
             self._queue.extendleft(reversed(samples))

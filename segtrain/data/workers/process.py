@@ -13,6 +13,7 @@ from multiprocessing import Pipe
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from segtrain.bucket.tally import OF_PROCESS
 from segtrain.data.stages import Cost
 from segtrain.data.workers.batch import Maker, SampleTask
 from segtrain.data.workers.memory import SharedBlock
@@ -27,7 +28,7 @@ PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(_
 
 
 class WorkerProcess:
-    """One process. One thread calls all methods except ``kill``; they raise EOFError or OSError when it is dead."""
+    """One process. A single thread must call all methods except ``kill``. They raise EOFError or OSError if it died."""
 
     def __init__(self) -> None:
         self.channel, there = Pipe()
@@ -48,7 +49,7 @@ class WorkerProcess:
         return self._process.pid
 
     def meet(self) -> None:
-        """Wait until it is ready."""
+        """Send the import path to the process, and wait until it is ready."""
         self.channel.send(sys.path)
         self.channel.recv()
 
@@ -56,7 +57,7 @@ class WorkerProcess:
         return self._process.poll() is not None
 
     def order(self, sample: SampleTask) -> None:
-        """Request a sample; its maker and block are sent before if the process does not have them yet."""
+        """Request a sample. Its maker and its block are sent first if the process does not have them yet."""
         (name, content), block = pickled(sample.batch.maker), sample.batch.block
         if self.stacks is not None:
             wanted, self.stacks = self.stacks, None
@@ -71,7 +72,7 @@ class WorkerProcess:
                 del self._blocks[number]
         if block.number not in self._blocks:
             self.channel.send(("block", block.number, block.size))
-            # multiprocessing's own send_handle waits for a reply on macOS, where answers may come first.
+            # On macOS, multiprocessing's send_handle waits for a reply, but the answer to a sample may come before it.
             with socket.socket(fileno=os.dup(self.channel.fileno())) as line:
                 socket.send_fds(line, [b"f"], [block.fd])
             self._blocks[block.number] = block
@@ -79,7 +80,9 @@ class WorkerProcess:
 
     def answer(self) -> tuple[SegtrainError | None, float, Cost]:
         """Wait for the oldest requested sample: its error, start time (time.perf_counter), and cost."""
-        error, began, cost, self.cpu_s = self.channel.recv()
+        error, began, cost, self.cpu_s, requests = self.channel.recv()
+        if requests.requests:
+            OF_PROCESS.add(requests)
         return error, began, Cost(*cost)
 
     def exit_reason(self) -> str:
@@ -97,7 +100,7 @@ class WorkerProcess:
         self._process.kill()
 
     def close(self) -> None:
-        """End the process: at once if it is idle, else by force."""
+        """Close the channel, which makes the process exit. Kill the process if it still runs after 2 seconds."""
         self.channel.close()
         try:
             self._process.wait(timeout=2)
@@ -124,7 +127,7 @@ def pickled(maker: Maker) -> tuple[bytes, bytes]:
 
 
 def _script() -> dict[str, Any]:
-    """How a process imports the script that was started, as multiprocessing does it."""
+    """What a worker process needs to import the main script, as multiprocessing sends it."""
     from multiprocessing import spawn
 
     facts = spawn.get_preparation_data("segtrain-data")

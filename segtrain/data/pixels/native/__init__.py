@@ -1,4 +1,4 @@
-"""Calls of the native decoder: ctypes over the C functions of sample.cpp, which release the GIL.
+"""Calls the native decoder: the C functions of sample.cpp, through ctypes, which releases the GIL.
 
 Without the library (not built, not loadable, or SEGTRAIN_NATIVE=0) ``available()`` is False, ``describe()`` says why,
 and the callers use other packages.
@@ -18,12 +18,12 @@ import numpy as np
 from segtrain.data.pixels.header import damaged
 from segtrain.errors import DataError
 
-# The variable is for code that was not built where it is: a bundle in a container that has the library of its image.
+# The environment variable names another library, such as one that was built for the image of a job's container.
 LIBRARY = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or Path(__file__).parent / "libsegtrain_data.so")
 PIXELS, JPEG, PNG = 0, 1, 2
 Content = Union[bytes, bytearray, memoryview, np.ndarray]
 _MESSAGE = 256
-# Set once the warning about a slower decoder is out; worker processes inherit it.
+# Environment variable that is set after the warning about a slower decoder; worker processes inherit it.
 _WARNED = "SEGTRAIN_SLOW_JPEG_WARNED"
 _pointer, _number, _text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
@@ -69,12 +69,12 @@ class Request(ctypes.Structure):
 
 @cache
 def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
-    """The library, or None and why."""
+    """Load the library. Returns it and its description, or None and the reason why it cannot be used."""
     if not os.path.exists(path):
         cure = "apt-get install g++ libjpeg-dev libdeflate-dev, and install segtrain again"
         return None, f"the native decoder was not built: {cure}"
     try:
-        # Libraries that a bundle brought for it: once loaded, they are found by their names.
+        # Load the libraries that a code bundle brings along, so that the dynamic linker finds them by name.
         for part in sorted((Path(path).parent / "carried").glob("*.so*")):
             ctypes.CDLL(str(part))
         library = ctypes.CDLL(path)
@@ -97,7 +97,7 @@ def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
 
 
 def _jpeg_fault(library: ctypes.CDLL) -> str:
-    """Warn once, here and not in the processes started later, if JPEGs are decoded by libjpeg's own slower decoder."""
+    """Text for ``describe`` if libjpeg's own, slower decoder is used, else "". Warns once, not in child processes."""
     if not hasattr(library, "st_jpeg_fault"):  # a library that was built before the check existed
         return ""
     library.st_jpeg_fault.restype = ctypes.c_char_p
@@ -149,7 +149,7 @@ def kind_of(content: Content) -> int | None:
 
 
 def _address(content: Content) -> tuple[int, int]:
-    """The address of the bytes and their number; they must outlive the call."""
+    """The address of the content and its size in bytes. The caller must keep the content alive during the C call."""
     array = content if isinstance(content, np.ndarray) else np.frombuffer(content, np.uint8)
     return array.__array_interface__["data"][0], array.nbytes
 
@@ -163,13 +163,13 @@ def _fill(stored: Stored, content: Content, kind: int) -> None:
 
 
 def _plain(array: np.ndarray, channels: int) -> bool:
-    """Whether the pixels can be read in place."""
+    """Whether the decoder can read the pixels without a copy: uint8, without gaps within a row."""
     shape, inner = ((3,), (3, 1)) if channels == 3 else ((), (1,))
     return array.dtype == np.uint8 and array.shape[2:] == shape and array.strides[1:] == inner
 
 
 def _done(code: int, message: Any, name: str) -> bool:
-    """True: done; False: other packages must do it. Raises DataError for a fault."""
+    """Whether a C function succeeded; False: other packages must do it. Raises DataError for a damaged file."""
     if code == 1:
         reason = message.value.decode(errors="replace")
         raise damaged(name, reason, found=reason)
@@ -192,9 +192,9 @@ def crop(
 ) -> int | None:
     """Write one sample: ``image_out`` uint8 (h, w, 3), ``mask_out`` uint8 (h, w), both contiguous.
 
-    ``geometry``: augment.Geometry; ``lut``, ``known``: uint8 [256], train id of a raw id and whether there is one.
+    ``geometry``: augment.Geometry. ``lut``, ``known``: uint8 [256], the train id of each raw id, and 1 if it has one.
     ``index``: the ``jpeg_index`` of this image. Returns None if other packages must do it (no library, another format),
-    else the first unknown raw id, or -1. Raises DataError.
+    else the first unknown raw id, or -1 if all ids are known. Raises DataError.
     """
     library = _library()
     kinds = kind_of(image), kind_of(mask)
@@ -229,7 +229,7 @@ def size(content: Content, name: str) -> tuple[int, int] | None:
 
 
 def _file(content: Content, channels: int) -> Stored | None:
-    """A whole file for the native decoder; None if other packages must decode it."""
+    """The content of a file as an argument for the C functions; None if other packages must decode it."""
     kind = kind_of(content)
     if not available() or kind is None or kind == PIXELS or (channels == 1 and kind == JPEG):
         return None
@@ -241,9 +241,9 @@ def _file(content: Content, channels: int) -> Stored | None:
 def whole(
     content: Content, channels: int, size: tuple[int, int], name: str, out: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Decode a whole file into ``out`` (contiguous) if given: 3 channels: uint8 (H, W, 3) RGB; 1: ids uint8 (H, W).
+    """Decode a whole file. Returns uint8 (H, W, 3) RGB if ``channels`` is 3, or uint8 (H, W) ids if it is 1.
 
-    None if other packages must do it. Raises DataError.
+    ``out``: a contiguous array for the result. Returns None if other packages must do it. Raises DataError.
     """
     library, stored = _library(), _file(content, channels)
     if library is None or stored is None:
@@ -266,15 +266,16 @@ def check(content: Content, channels: int, name: str) -> bytes | None:
 def jpeg_index(content: Content, name: str = "the JPEG") -> bytes | None:
     """The start of each tile of a JPEG (12 bytes per 4 MCUs), so that later only the needed tiles are read.
 
-    None for a file without use for it (progressive, with restart markers, not a JPEG). Raises DataError if damaged.
+    None for a file that cannot use an index or needs none (progressive, with restart markers, not a JPEG). Raises
+    DataError if damaged.
     """
     return _made("st_jpeg_index", name, *_address(content)) if kind_of(content) == JPEG else None
 
 
 def add_restarts(content: Content, interval_px: int = 64, name: str = "the JPEG") -> bytes | None:
-    """The same coefficients as a baseline JPEG with restart markers about every ``interval_px`` pixels of a row.
+    """Rewrite a JPEG as baseline: same coefficients, with restart markers about every ``interval_px`` pixels of a row.
 
-    None for a file that is not a JPEG of 1 or 3 components. Raises DataError if it is damaged, or without the decoder.
+    None for a file that is not a JPEG of 1 or 3 components. Raises DataError if it is damaged or there is no decoder.
     """
     if not available():
         reason = f"restart markers need the native decoder; {describe()}; `segtrain doctor` tells more"

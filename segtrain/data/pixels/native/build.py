@@ -1,4 +1,4 @@
-"""Compiler of the native decoder for code that was not installed, such as the bundle of a cloud job."""
+"""Compiles the native decoder where the package is not installed, such as in the code bundle of a cloud job."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from segtrain.files import replacing
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-g0")  # those of setup.py
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-g0")  # the same as in setup.py
 
 
 def build(target: Path) -> str:
-    """Write the library to ``target``. Returns "", or what is missing or went wrong."""
+    """Compile the library to ``target``. Returns "" on success, else what is missing or what failed."""
     compiler = next((found for name in ("c++", "g++", "clang++") if (found := shutil.which(name))), None)
     if compiler is None:
         return "there is no C++ compiler"

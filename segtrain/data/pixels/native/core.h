@@ -1,8 +1,9 @@
-// What do the parts of the native decoder share? Plain structs; no Python, no state but scratch memory of a thread.
+// Structs and functions that the parts of the native decoder share. They do not use Python. Their only state is
+// scratch memory, which belongs to one thread.
 //
-// Coordinates are whole pixels, rectangles half-open. A part throws Fault for a file that is damaged, Unsupported for one
-// that is fine but not its business; sample.cpp turns both into return codes. Nothing here trusts a file: sizes are checked before
-// memory is taken, and every read is inside the bytes given.
+// Coordinates are in whole pixels, and rectangles are half-open. A part throws Fault if a file is damaged. It throws
+// Unsupported if the file may be fine but another decoder has to read it. sample.cpp turns both into return codes.
+// No file is trusted: sizes are checked before memory is allocated, and no read leaves the given bytes.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace segtrain {
 
-constexpr int64_t kMaxPixels = int64_t(1) << 28;  // as decode.MAX_PIXELS
+constexpr int64_t kMaxPixels = int64_t(1) << 28;  // the same as MAX_PIXELS in segtrain/data/pixels/header.py
 
 struct Fault : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -37,15 +38,16 @@ struct Rect {
     int width() const { return right - left; }
 };
 
-// Decoded pixels of the rectangle `covers` of a picture; `pixels` is its corner (covers.top, covers.left).
+// Decoded pixels of the rectangle `covers` of a picture. `pixels` points to its corner (covers.top, covers.left).
 struct Picture {
     const uint8_t* pixels;
-    size_t stride;  // bytes from row to row
+    size_t stride;  // bytes from one row to the next
     Rect covers;
-    int channels;  // 3: RGB interleaved; 1: label ids
+    int channels;  // 3: interleaved RGB; 1: label ids
 };
 
-// Where a crop lies, as augment.Geometry has it: the picture of `size` is scaled to `scaled`, the crop's corner is (top, left) there.
+// The place of a crop, like Geometry in segtrain/data/augment/geometry.py: the picture is resized from `size` to
+// `scaled`, and (top, left) is the crop's corner in the resized picture.
 struct Geometry {
     Size size, scaled, crop;
     int top, left;
@@ -53,7 +55,8 @@ struct Geometry {
     float brightness, contrast, saturation, hue;
 };
 
-// Memory that grows and is used again; not cleared. One for each thread and purpose. Or the caller's own, while that suffices.
+// Memory that is reused, grows when needed, and is not cleared. Each thread has one for each purpose. If the caller
+// gives memory of its own, that is used for requests that fit into it.
 class Scratch {
   public:
     Scratch() = default;
@@ -61,7 +64,7 @@ class Scratch {
     uint8_t* get(size_t bytes) {
         if (bytes <= given_bytes_) return given_;
         if (bytes > capacity_) {
-            memory_.reset();  // the old content is not needed: free it before taking more
+            memory_.reset();  // the old content is not needed: free it before allocating more
             capacity_ = 0;
             memory_.reset(new uint8_t[bytes]);
             capacity_ = bytes;
@@ -76,37 +79,39 @@ class Scratch {
     size_t given_bytes_ = 0;
 };
 
-// Hot loops are compiled for several instruction sets; the loader picks one at run time.
+// Compiles a hot loop for several instruction sets. The dynamic linker picks one of them at load time.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__ELF__) && !defined(ST_NO_CLONES)
 #define ST_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define ST_CLONES
 #endif
 
-// jpeg.cpp -------------------------------------------------------------------------------------------------------------------
+// jpeg.cpp ------------------------------------------------------------------------------------------------------------
 Size jpeg_size(Bytes file);
-// RGB pixels of (at least) `need` of the picture scaled by 1/denom (1, 2, 4, 8; by the DCT). `need` lies inside that picture.
-// `index`: what jpeg_index gave for this very file, or empty.
+// RGB pixels of `need`, or of a larger rectangle. The DCT scales the picture by 1/denom first (1, 2, 4, or 8), and
+// `need` is a rectangle of the scaled picture. `index`: the result of jpeg_index for the same file, or empty.
 Picture jpeg_region(Bytes file, Rect need, int denom, Bytes index, Scratch& scratch);
 
-// png.cpp ---------------------------------------------------------------------------------------------------------------------
+// png.cpp -------------------------------------------------------------------------------------------------------------
 struct PngHeader {
     Size size;
     int bits, color_type;
     bool interlaced;
 };
 PngHeader png_header(Bytes file);
-// Pixels of (at least) `need`. channels 3: RGB of 8 bits (gray repeated, alpha dropped, palette looked up, 16 bits cut to 8).
-// channels 1: stored values of a gray or palette picture of at most 8 bits. Throws Unsupported for anything else.
+// Pixels of `need`, or of a larger rectangle. Throws Unsupported for formats that it does not read. 3 channels: RGB of
+// 8 bits. Gray values are repeated, alpha is dropped, palette colors are looked up, and of 16 bits the upper 8 are
+// kept. 1 channel: the stored values of a gray or palette picture of at most 8 bits.
 Picture png_region(Bytes file, Rect need, int channels, Scratch& scratch);
 
-// warp.cpp --------------------------------------------------------------------------------------------------------------------
-// What `warp` (interpolate) or `sample_mask` (nearest) will read of a picture of geometry.size reduced to `reduced` (a DCT-scaled
-// JPEG is smaller than its header says).
+// warp.cpp ------------------------------------------------------------------------------------------------------------
+// The rectangle that `warp` (interpolate is true) or `sample_mask` (false) reads. `reduced` is the size of the decoded
+// picture: a JPEG that the DCT has scaled is smaller than geometry.size, the size in its header.
 Rect source_rect(const Geometry& geometry, Size reduced, bool interpolate);
-// The crop's pixels, RGB (crop.height, crop.width, 3), with colors changed; `fill` where the picture does not reach.
+// Writes the crop as RGB (crop.height, crop.width, 3), with its colors changed. Pixels outside the picture are `fill`.
 void warp(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out);
-// The crop's train ids by nearest neighbor: lut[raw id]; returns the first raw id with known[id] == 0, else -1.
+// Writes the crop's train ids, lut[raw id], by nearest neighbor. Pixels outside the picture are `ignore`. Returns the
+// first raw id with known[id] == 0, or -1 if all ids are known.
 int sample_mask(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256],
                 uint8_t ignore, uint8_t* out);
 

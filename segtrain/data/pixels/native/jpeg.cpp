@@ -1,5 +1,7 @@
-// Decoding of a part of a JPEG, and of nothing else. libjpeg-turbo decodes rows and columns that the crop needs (with the
-// few around them that chroma upsampling looks at), from a small JPEG of just these tiles where one can be cut out.
+// Decoding of a rectangle of a JPEG with libjpeg-turbo, and rewriting of a JPEG with restart markers.
+//
+// Only the rows and columns that the crop needs are decoded, and a margin around them, because chroma upsampling reads
+// neighboring pixels. If possible, jpeg_cut first makes a small JPEG of only these tiles.
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -15,11 +17,12 @@ namespace segtrain {
 
 namespace {
 
-constexpr int kMaxScans = 100;                    // progressive files of cameras have about ten; a bomb has thousands
-constexpr long kMaxMemory = 2L << 30;             // coefficients of a progressive picture of kMaxPixels
-constexpr int kMargin = 2;                        // pixels around the region that chroma upsampling may look at
+constexpr int kMaxScans = 100;         // progressive files of cameras have about 10; a decompression bomb has thousands
+constexpr long kMaxMemory = 2L << 30;  // bytes: the coefficients of a progressive picture of kMaxPixels
+constexpr int kMargin = 2;             // pixels around the region that chroma upsampling may read
 
-// libjpeg reports errors by a jump: nothing between setjmp and longjmp may own memory.
+// libjpeg reports an error by longjmp, which runs no destructors. So no object between setjmp and longjmp may own
+// memory.
 struct ErrorManager {
     jpeg_error_mgr base;
     jmp_buf jump;
@@ -33,7 +36,8 @@ void on_error(j_common_ptr info) {
 }
 
 void on_message(j_common_ptr info, int level) {
-    // A warning means wrong pixels, but for bytes that some cameras leave between two markers.
+    // A warning means that pixels are wrong. The exception is extra bytes between two markers, which some cameras
+    // write.
     if (level < 0 && info->err->msg_code != JWRN_EXTRANEOUS_DATA) on_error(info);
 }
 
@@ -52,16 +56,17 @@ void prepare(jpeg_decompress_struct& info, ErrorManager& manager, jpeg_progress_
 
 std::string reason(const char* text) { return std::string("the JPEG is damaged (") + text + ")"; }
 
-// Decodes rows [need.top, need.bottom) and at least the columns of `need`; `covered` says which. Returns an error text, or nothing.
+// Decodes the rows of `need`, and its columns or more; `covered` says which. If `run` returns false, manager.text has
+// the error.
 struct Decoder {
     jpeg_decompress_struct info;
     jpeg_progress_mgr progress;
     ErrorManager manager;
     Rect covered;
     uint8_t* pixels;
-    bool unknown_layout = false;  // of libjpeg's private structure: `entropy` was not used
+    bool unknown_layout = false;  // `entropy` was not used, because libjpeg's private structure has an unknown layout
 
-    // `entropy`: null, or what decodes the coefficients in place of libjpeg's own decoder.
+    // `entropy`: decodes the coefficients, or null for libjpeg's own decoder.
     bool run(Bytes file, Rect need, int denom, Entropy* entropy, Scratch& scratch) {
         prepare(info, manager, progress);
         if (setjmp(manager.jump)) {
@@ -96,7 +101,7 @@ struct Decoder {
             for (int k = 0; k < count; ++k) rows[k] = pixels + size_t(first + k) * stride;
             jpeg_read_scanlines(&info, rows, JDIMENSION(count));
         }
-        // Whole pictures are read to the end marker, so that damage near it is seen.
+        // At the last row, also read the end marker, to detect damage near it.
         if (info.output_scanline == info.output_height) {
             if (!entropy) jpeg_finish_decompress(&info);
             else if (!entropy->ended_well()) ERREXIT(&info, JWRN_JPEG_EOF);
@@ -119,7 +124,7 @@ Rect widened(Rect need, Size whole) {
             std::min(whole.width, need.right + kMargin)};
 }
 
-// Decodes a sample with libjpeg's own entropy decoder and with the faster one. Returns what is wrong, or nothing.
+// Decodes a sample with libjpeg's own entropy decoder and with the faster one. Returns what is wrong, or "".
 std::string check_entropy() {
     jpeg_error_mgr messages;
     jpeg_std_error(&messages);
@@ -135,7 +140,7 @@ std::string check_entropy() {
     if (!fast.run(file, all, 1, &entropy, fast_memory))
         return fast.unknown_layout ? "this libjpeg has an unknown layout" : std::string("a sample fails: ") + fast.manager.text;
     bool same = std::memcmp(own.pixels, fast.pixels, size_t(all.height()) * size_t(all.width()) * 3) == 0;
-    return same ? "" : "a sample has other pixels than libjpeg's own decoder makes";
+    return same ? "" : "a sample does not have the same pixels as with libjpeg's own decoder";
 }
 
 Picture decode(Bytes file, const Jpeg& jpeg, Rect need, int denom, Scratch& scratch) {
@@ -148,7 +153,7 @@ Picture decode(Bytes file, const Jpeg& jpeg, Rect need, int denom, Scratch& scra
 }  // namespace
 
 const char* jpeg_entropy_fault() {
-    static const std::string fault = check_entropy();  // once per process, on first use
+    static const std::string fault = check_entropy();  // once per process, at the first use
     return fault.c_str();
 }
 
@@ -160,10 +165,11 @@ Picture jpeg_region(Bytes file, Rect need, int denom, Bytes index, Scratch& scra
     Size whole{(jpeg.size.height + denom - 1) / denom, (jpeg.size.width + denom - 1) / denom};
     if (need.top < 0 || need.left < 0 || need.top >= need.bottom || need.left >= need.right || need.bottom > whole.height ||
         need.right > whole.width)
-        throw Fault("a region outside the JPEG was asked for");
+        throw Fault("the requested region lies outside the JPEG");
     Rect wide = widened(need, whole);
     int high = jpeg.mcu_height / denom, across = jpeg.mcu_width / denom;
-    if (high < 1 || across < 1 || wide.bottom - wide.top + 4 * high > whole.height)  // nearly all of it: no use in cutting
+    // If nearly all rows are needed, cutting would save nothing.
+    if (high < 1 || across < 1 || wide.bottom - wide.top + 4 * high > whole.height)
         return decode(file, jpeg, wide, denom, scratch);
     Rect mcus{wide.top / high, wide.left / across, std::min((wide.bottom + high - 1) / high, jpeg.mcu_rows),
               std::min((wide.right + across - 1) / across, jpeg.mcu_columns)};
@@ -181,7 +187,8 @@ Picture jpeg_region(Bytes file, Rect need, int denom, Bytes index, Scratch& scra
 
 namespace {
 
-// The divisor of a row of MCUs that is nearest to what is wanted and not much smaller.
+// MCUs per restart interval: the divisor of a row's number of MCUs that is closest to `pixels` pixels, and at least
+// half as long.
 int restart_interval(const Jpeg& jpeg, int pixels) {
     int interval = jpeg.mcu_columns, wanted = std::max(1, pixels / jpeg.mcu_width);
     for (int n = 2; n < jpeg.mcu_columns; ++n)
@@ -189,7 +196,7 @@ int restart_interval(const Jpeg& jpeg, int pixels) {
     return interval;
 }
 
-// Returns an error text, or nothing with `memory` and `length` set.
+// Writes the new JPEG to `memory` and `length`. If `run` returns false, manager.text has the error.
 struct Transcoder {
     jpeg_decompress_struct from;
     jpeg_compress_struct to;
@@ -203,7 +210,8 @@ struct Transcoder {
         std::memset(&to, 0, sizeof to);
         to.err = from.err;
         length = static_cast<unsigned long>(file.size) * 2 + (1 << 16);
-        memory = room = static_cast<unsigned char*>(std::malloc(length));  // libjpeg takes another where it is too small
+        // If this is too small, libjpeg allocates another.
+        memory = room = static_cast<unsigned char*>(std::malloc(length));
         if (setjmp(manager.jump)) {
             jpeg_destroy_compress(&to);
             jpeg_destroy_decompress(&from);

@@ -1,4 +1,4 @@
-// How are the Huffman codes of a JPEG read and written, bit by bit?
+// Readers and writers of the Huffman codes of a JPEG. (ITU-T T.81)
 #pragma once
 
 #include <algorithm>
@@ -7,21 +7,26 @@
 
 namespace segtrain {
 
-constexpr int kWindow = 12;        // bits that the table of several symbols looks at
-constexpr int kValues = 11;        // that of one coefficient with its value
-constexpr int kEnd = 127;          // in place of a number of zeros: the block has ended
-constexpr int kQuick = 9;          // and that of one
-constexpr size_t kPadding = 16;    // bytes after the data that the reader may touch
+constexpr int kSeveralBits = 12;   // bits that index AcLookup::several
+constexpr int kValueBits = 11;     // bits that index AcLookup::values
+constexpr int kEndOfBlock = 127;   // a number of zeros in AcLookup::values that means: the block has ended
+constexpr int kQuickBits = 9;      // bits that index HuffmanLookup::quick
+constexpr size_t kPadding = 16;    // bytes after the data that the reader may read
 
 struct HuffmanLookup {
     uint16_t single[1 << 16];  // next 16 bits -> code length << 8 | symbol; 0: no code
-    uint16_t quick[1 << kQuick];  // the same for the next few bits, where they suffice: stays in the nearest cache
+    // Next 9 bits -> the same, or 0 if the code is longer. This table is small enough for the L1 cache.
+    uint16_t quick[1 << kQuickBits];
     explicit HuffmanLookup(const HuffmanSpec& spec);
 };
 
 struct AcLookup : HuffmanLookup {
-    uint32_t several[1 << kWindow];  // bits | coefficients passed << 8 | block ended << 16; bits 0: use `single`
-    int32_t values[1 << kValues];    // bits | zeros before it << 8 | the coefficient << 16; bits 0: use `single`
+    // As many symbols as fit into the next bits: number of bits | number of coefficients << 8 | block ended << 16. If
+    // the number of bits is 0, use `single`.
+    uint32_t several[1 << kSeveralBits];
+    // One coefficient: number of bits | zeros before it << 8 | its value << 16. If the number of bits is 0, use
+    // `single`.
+    int32_t values[1 << kValueBits];
     explicit AcLookup(const HuffmanSpec& spec);
 };
 
@@ -31,17 +36,19 @@ struct ScanTables {
     explicit ScanTables(const Jpeg& jpeg);
 };
 
-// A number over words spread over a file: another file, also of the same length, has another. (FNV-1a, 64 bits)
+// FNV-1a hash (64 bits) of 64 words of 8 bytes that are spread evenly over a file. It detects another file of the same
+// length without reading all of it.
 uint64_t spread_hash(Bytes file);
 
 HuffmanCodes huffman_codes(const HuffmanSpec& spec);
 
-// Entropy-coded bytes without stuffing, up to the first marker; returns their number. `out` has room for raw.size + kPadding.
-// `removed`: places in `out` before which a stuffed zero was taken out; or only their number.
+// Writes the entropy-coded bytes up to the first marker, without the stuffed zeros after 0xFF, and returns their
+// number. `out` has room for raw.size + kPadding bytes. `removed`: the offsets in `out` before which a zero was
+// removed, or their number.
 size_t unstuff(Bytes raw, uint8_t* out, std::vector<uint32_t>* removed);
 size_t unstuff(Bytes raw, uint8_t* out, size_t* removed);
 
-// Reads unstuffed data. It never reads beyond size + kPadding: positions are clamped, and past_end() tells.
+// Reads unstuffed data. It reads no byte beyond size + kPadding. After the end it returns ones, and past_end() is true.
 class BitReader {
   public:
     BitReader(const uint8_t* data, size_t size, size_t bit = 0) : data_(data), size_(size), byte_(bit / 8) {
@@ -62,12 +69,12 @@ class BitReader {
         if (!pass_ac(table)) throw Fault("the JPEG is damaged: bad Huffman code, or a block of more than 64 coefficients");
     }
 
-    // The same without an exception: false for damage.
+    // The same, but returns false instead of throwing if the code is damaged.
     bool pass_ac(const AcLookup& table) {
         int rest = 63;
         while (rest > 0) {
             refill();
-            uint32_t entry = table.several[window_ >> (64 - kWindow)];
+            uint32_t entry = table.several[window_ >> (64 - kSeveralBits)];
             int advance = int(entry >> 8 & 255), ended = int(entry >> 16);
             if ((entry & 255) && advance + ended <= rest) {
                 drop(int(entry & 255));
@@ -75,7 +82,7 @@ class BitReader {
                 rest -= advance;
                 continue;
             }
-            uint16_t one = table.single[window_ >> 48];  // a long code, or the block ends among these symbols
+            uint16_t one = table.single[window_ >> 48];  // the code is long, or the block ends within these symbols
             int length = one >> 8, run = (one & 255) >> 4, size = one & 15;
             if (!length) return false;
             drop(length + size);
@@ -85,15 +92,16 @@ class BitReader {
         return rest == 0;
     }
 
-    // The coefficients of a block after its first, in the order of memory; false where the code is damaged.
+    // Writes the nonzero AC coefficients of a block. `natural`: where in the block the k-th coefficient belongs.
+    // Returns false if the code is damaged.
     bool ac(const AcLookup& table, int16_t* block, const uint8_t natural[64]) {
         for (int k = 1; k < 64; ++k) {
             refill();
-            int32_t entry = table.values[window_ >> (64 - kValues)];
+            int32_t entry = table.values[window_ >> (64 - kValueBits)];
             if (entry & 255) {
                 drop(entry & 255);
                 int zeros = entry >> 8 & 127;
-                if (zeros == kEnd) return true;
+                if (zeros == kEndOfBlock) return true;
                 k += zeros;
                 if (k > 63) return false;
                 block[natural[k]] = int16_t(entry >> 16);
@@ -115,10 +123,10 @@ class BitReader {
         return true;
     }
 
-    // The value of a first coefficient less its predictor; false where the code is damaged.
+    // Reads the difference between a DC coefficient and its predictor. Returns false if the code is damaged.
     bool difference(const HuffmanLookup& table, int* out) {
         refill();
-        uint16_t entry = table.quick[window_ >> (64 - kQuick)];
+        uint16_t entry = table.quick[window_ >> (64 - kQuickBits)];
         if (!entry) entry = table.single[window_ >> 48];
         int length = entry >> 8, size = entry & 255;
         if (!length || size > 11) return false;
@@ -128,7 +136,8 @@ class BitReader {
     }
 
   private:
-    int value(int size) {  // T.81 F.2.2.1; at most 16 bits
+    // The next `size` bits (1 to 16) as a signed value: EXTEND of T.81 F.2.2.1.
+    int value(int size) {
         int bits = int(window_ >> (64 - size));
         drop(size);
         return bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits;
@@ -137,11 +146,11 @@ class BitReader {
         window_ <<= bits;
         count_ -= bits;
     }
-    // At least 32 bits are there afterwards (ones beyond the end).
+    // Afterwards the window has at least 32 bits.
     void refill() {
         if (count_ >= 32) return;
         uint32_t next = 0xFFFFFFFF;
-        if (byte_ <= size_) {  // kPadding bytes follow
+        if (byte_ <= size_) {  // kPadding bytes after the data may be read
             std::memcpy(&next, data_ + byte_, 4);
             next = __builtin_bswap32(next);
         }
@@ -151,15 +160,15 @@ class BitReader {
     }
     const uint8_t* data_;
     size_t size_, byte_;
-    uint64_t window_ = 0;  // the next bits, highest first
-    int count_ = 0;
+    uint64_t window_ = 0;  // the next bits, the first one highest
+    int count_ = 0;        // the number of bits in the window
 };
 
-// Writes bits into memory that the caller has made large enough (8 bytes beyond the last).
+// Writes bits to memory of the caller, which has room for 8 bytes more than are written.
 class BitWriter {
   public:
     explicit BitWriter(uint8_t* out) : out_(out) {}
-    void put(uint32_t bits, int count) {  // at most 32
+    void put(uint32_t bits, int count) {  // count <= 32
         window_ = window_ << count | bits;
         filled_ += count;
         while (filled_ >= 8) {
@@ -167,9 +176,9 @@ class BitWriter {
             *out_++ = uint8_t(window_ >> filled_);
         }
     }
-    // Bits [from, to) of `data`; kPadding bytes follow the data.
+    // Writes the bits [from, to) of `data`, which kPadding bytes follow.
     void copy(const uint8_t* data, size_t from, size_t to) {
-        while (from < to && from % 8) {  // to a whole byte of the source
+        while (from < to && from % 8) {  // up to the next whole byte of the source
             int count = int(std::min<size_t>(8 - from % 8, to - from));
             put(data[from / 8] >> (8 - from % 8 - count) & ((1u << count) - 1), count);
             from += size_t(count);
@@ -184,7 +193,7 @@ class BitWriter {
             uint64_t ready = __builtin_bswap64(pending | word >> filled_);
             std::memcpy(out_, &ready, 8);
             pending = filled_ ? word << (64 - filled_) : 0;
-            window_ = word;  // its lowest bits are those not written yet
+            window_ = word;  // its lowest `filled_` bits are not written yet
         }
         from += words * 64;
         for (; from < to; ++source) {
@@ -193,7 +202,8 @@ class BitWriter {
             from += size_t(count);
         }
     }
-    uint8_t* finish() {  // ones to the end of the byte, T.81 F.1.2.3
+    // Fills the last byte with ones (T.81 F.1.2.3), and returns the end of the data.
+    uint8_t* finish() {
         if (filled_) put((1u << (8 - filled_)) - 1, 8 - filled_);
         return out_;
     }
@@ -201,7 +211,7 @@ class BitWriter {
   private:
     uint8_t* out_;
     uint64_t window_ = 0;
-    int filled_ = 0;  // bits of the window's low end not written yet; under 8 between calls
+    int filled_ = 0;  // the window's lowest bits that are not written yet; less than 8 between calls
 };
 
 }  // namespace segtrain

@@ -1,5 +1,8 @@
-// How does a small JPEG come out of a large one without decoding it? Its tiles are copied, where the file has restart markers; else
-// an index says at which bit a row of tiles begins, and the first DC values of the row are written anew as absolute ones.
+// Cutting of a small JPEG out of a large one, without decoding it.
+//
+// If the file has restart markers, the intervals between them are copied. Otherwise an index says at which bit the
+// tiles of a row begin. Their bits are copied, but the first DC value of each component is rewritten: it is stored as
+// the difference from a block that is not copied, and becomes an absolute value.
 #include "jpeg_bits.h"
 
 namespace segtrain {
@@ -78,15 +81,15 @@ Size cut_size(const Jpeg& jpeg, Rect mcus) {
             std::min(mcus.right * jpeg.mcu_width, jpeg.size.width) - mcus.left * jpeg.mcu_width};
 }
 
-// By restart markers: intervals that divide a row, or that are whole rows.
+// Cuts at restart markers. A row of MCUs must be a whole number of intervals, or an interval a whole number of rows.
 Bytes cut_restarts(Bytes file, const Jpeg& jpeg, Rect mcus, Rect* covered, Scratch& scratch) {
     int interval = jpeg.restart, row = jpeg.mcu_columns;
     if (row % interval && interval % row) return {nullptr, 0};
     int wide = std::min(interval, row), high = std::max(1, interval / row), across = row / wide;
     Rect tiles{mcus.top / high, mcus.left / wide, (mcus.bottom + high - 1) / high, (mcus.right + wide - 1) / wide};
     int rows = (jpeg.mcu_rows + high - 1) / high;
-    size_t needed = size_t(tiles.bottom - 1) * across + tiles.right;  // intervals up to the last one wanted
-    std::vector<size_t> starts{jpeg.scan};                            // where each interval begins; its marker stands before
+    size_t needed = size_t(tiles.bottom - 1) * across + tiles.right;  // number of intervals up to the last one needed
+    std::vector<size_t> starts{jpeg.scan};                            // where each interval begins, after its marker
     const uint8_t *place = file.data + jpeg.scan, *end = file.data + file.size;
     while (starts.size() <= needed) {
         place = static_cast<const uint8_t*>(std::memchr(place, 0xFF, size_t(end - place)));
@@ -113,14 +116,15 @@ Bytes cut_restarts(Bytes file, const Jpeg& jpeg, Rect mcus, Rect* covered, Scrat
     for (int y = tiles.top; y < tiles.bottom; ++y)
         for (int x = tiles.left; x < tiles.right; ++x) {
             size_t from = starts[size_t(y) * across + x], to = starts[size_t(y) * across + x + 1];
-            out = put_bytes(out, file.data + from, to - from);  // with the marker that follows it
+            out = put_bytes(out, file.data + from, to - from);  // including the marker after it
             out[-1] = uint8_t(0xD0 + number++ % 8);
         }
     out[-1] = 0xD9;
     return {begin, size_t(out - begin)};
 }
 
-// DC tables with a code for every size of a value, so that any predictor can be written; false where there is no room for them.
+// Adds the missing codes to a DC table, so that it can encode any DC value (sizes 0 to 11). Returns false if there is
+// no room for them.
 bool extend(HuffmanSpec& spec) {
     bool there[12] = {};
     int total = spec.total(), code = 0;
@@ -144,7 +148,7 @@ void put_dc(BitWriter& writer, const HuffmanCodes& codes, int value) {
     if (size) writer.put(uint32_t(value < 0 ? value + (1 << size) - 1 : value), size);
 }
 
-// One row of MCUs as bits of their own, unstuffed: the first value of each component is written absolutely.
+// Copies one row of MCUs, unstuffed, to the start of a byte. The first DC value of each component becomes absolute.
 size_t copy_run(const uint8_t* clean, size_t size, const IndexPoint& point, size_t end_bit, const ScanTables& tables,
                 const HuffmanCodes* const codes[3], uint8_t* out) {
     BitReader bits(clean, size, point.bit);
@@ -155,7 +159,7 @@ size_t copy_run(const uint8_t* clean, size_t size, const IndexPoint& point, size
             int value = bits.dc(*tables.dc[c]);
             size_t middle = bits.position();
             bits.skip_ac(*tables.ac[c]);
-            if (bits.position() > end_bit) throw Fault("the index is not of this JPEG");
+            if (bits.position() > end_bit) throw Fault("the index belongs to another JPEG");
             if (block == 0)
                 put_dc(writer, *codes[c], point.dc[c] + value);
             else
@@ -187,8 +191,8 @@ Bytes cut_index(Bytes file, const Jpeg& jpeg, Rect mcus, Bytes index, Rect* cove
     size_t points = size_t(jpeg.mcu_rows) * columns + 1;
     if (header.magic != kIndexMagic || header.file_bytes != file.size || header.rows != jpeg.mcu_rows ||
         header.columns != columns || index.size != sizeof header + points * sizeof(IndexPoint) || header.check != spread_hash(file))
-        return {nullptr, 0};  // of another file, or of an older version of it
-    auto point = [&](int row, int column) {  // one past a row's last is the next row's first
+        return {nullptr, 0};  // the index belongs to another file, or to an older version of this one
+    auto point = [&](int row, int column) {  // the point after a row's last one is the first of the next row
         IndexPoint found;
         std::memcpy(&found, index.data + sizeof header + (size_t(row) * columns + column) * sizeof found, sizeof found);
         return found;
@@ -210,7 +214,7 @@ Bytes cut_index(Bytes file, const Jpeg& jpeg, Rect mcus, Bytes index, Rect* cove
     for (int row = mcus.top; row < mcus.bottom; ++row) {
         IndexPoint first = point(row, left), last = point(row, right);
         if (first.byte > last.byte || last.byte > raw.size || first.bit > 7 || last.bit > 7)
-            throw Fault("the index is not of this JPEG");
+            throw Fault("the index belongs to another JPEG");
         room += 2 * (size_t(last.byte - first.byte) + 64);
     }
     uint8_t* begin = scratch.get(room);
@@ -222,9 +226,9 @@ Bytes cut_index(Bytes file, const Jpeg& jpeg, Rect mcus, Bytes index, Rect* cove
         Bytes run{raw.data + first.byte, stop - first.byte};
         uint8_t* clean = clean_memory.get(run.size + kPadding);
         size_t removed, size = unstuff(run, clean, &removed), beyond = stop - last.byte;
-        if (size < beyond) throw Fault("the index is not of this JPEG");
+        if (size < beyond) throw Fault("the index belongs to another JPEG");
         size_t end_bit = (size - beyond) * 8 + last.bit;
-        if (end_bit > size * 8) throw Fault("the index is not of this JPEG");
+        if (end_bit > size * 8) throw Fault("the index belongs to another JPEG");
         uint8_t* fresh = run_memory.get(size + 64);
         size_t length = copy_run(clean, size, first, end_bit, tables, component_codes, fresh);
         out = stuff(fresh, length, out);

@@ -1,4 +1,4 @@
-// The faster entropy decoder, and its place in libjpeg.
+// The entropy decoder that takes the place of libjpeg's own.
 #include "jpeg_entropy.h"
 
 #include <cstdlib>
@@ -9,19 +9,19 @@ namespace segtrain {
 
 namespace {
 
-// T.81 figure A.6: place in the block of the k-th coefficient.
+// Position in the block of the k-th coefficient, in zigzag order (T.81 figure A.6).
 constexpr uint8_t kNatural[64] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
                                   41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
                                   30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-// The function that libjpeg calls for each MCU is the second pointer of a structure that its public header leaves open. This has
-// been so in every version since 1996 (6a). `jpeg_entropy_fault` checks it before the first use.
+// The start of libjpeg's private structure jpeg_entropy_decoder. libjpeg calls the second pointer for each MCU. The
+// layout has been the same in every version since 6a of 1996. `jpeg_entropy_fault` checks it before the first use.
 struct PublicEntropyDecoder {
     void (*start_pass)(j_decompress_ptr);
     boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
 };
 
-constexpr uint8_t kNothing[kPadding] = {};  // for a reader that has no interval yet
+constexpr uint8_t kNothing[kPadding] = {};  // read before the first interval
 
 uint8_t* scratch_of(size_t bytes) {
     static thread_local Scratch scratch;
@@ -35,7 +35,7 @@ Entropy::Entropy(Bytes file, const Jpeg& jpeg)
     per_interval_ = jpeg.restart ? jpeg.restart : mcus_;
     size_t count = size_t((mcus_ + per_interval_ - 1) / per_interval_);
     const uint8_t *place = file.data + jpeg.scan, *end = file.data + file.size;
-    // Each interval gets padding of its own, and may be empty in a damaged file.
+    // Each interval gets its own padding. In a damaged file, intervals may be empty, and there may be too few.
     size_t room = size_t(end - place) + std::min(count, size_t(end - place) / 2 + 1) * kPadding;
     uint8_t* out = scratch_of(room);
     clean_ = out;
@@ -59,7 +59,8 @@ void Entropy::attach(j_decompress_ptr info) {
 }
 
 bool Entropy::layout_known(j_decompress_ptr info) {
-    // Both pointers must be functions of libjpeg, whose code takes about 1 MB.
+    // Both pointers must be functions of libjpeg: close to another of its functions, as all of its code takes about 1
+    // MB.
     const auto* decoder = reinterpret_cast<const PublicEntropyDecoder*>(info->entropy);
     auto place = [](auto* function) { return reinterpret_cast<intptr_t>(function); };
     auto near = [&](intptr_t found) { return std::abs(found - place(&jpeg_std_error)) < (intptr_t(1) << 24); };
@@ -69,7 +70,7 @@ bool Entropy::layout_known(j_decompress_ptr info) {
 bool Entropy::ended_well() const { return whole_; }
 
 boolean Entropy::decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks) {
-    // libjpeg's frames are below: an error leaves by its jump, not by an exception.
+    // The callers on the stack are C functions of libjpeg. So an error must use libjpeg's longjmp, not an exception.
     if (!static_cast<Entropy*>(info->client_data)->next(info, blocks)) ERREXIT(info, JWRN_HUFF_BAD_CODE);
     return TRUE;
 }

@@ -1,4 +1,4 @@
-// An entropy decoder that libjpeg calls instead of its own, which is slower.
+// An entropy decoder that is faster than libjpeg's own, and takes its place.
 #pragma once
 
 #include <csetjmp>
@@ -10,23 +10,25 @@
 
 namespace segtrain {
 
-// The entropy-coded data of a sequential file, made ready before libjpeg begins. It reads several bits at a time from data without
-// stuffing, with the value of most coefficients out of one table: twice as fast as libjpeg's own, with the same coefficients.
+// Decodes the entropy-coded data of a sequential file, twice as fast as libjpeg's own decoder and with the same
+// coefficients. Stuffed zeros are removed before libjpeg starts. Most coefficients then need one table lookup, which
+// gives the length of the code and the value.
 class Entropy {
   public:
     Entropy(Bytes file, const Jpeg& jpeg);
-    // After jpeg_start_decompress: libjpeg asks this for each MCU. It must live until the last row was read.
+    // Makes libjpeg call this decoder for each MCU. Call it after jpeg_start_decompress. The object must exist until
+    // the last row is read.
     void attach(j_decompress_ptr info);
-    // Whether libjpeg's private structure looks as `attach` expects. After jpeg_start_decompress.
+    // Whether libjpeg's private structure has the layout that `attach` expects. Call it after jpeg_start_decompress.
     static bool layout_known(j_decompress_ptr info);
-    // After the last row of a picture: whether the data ended as it should.
+    // Whether the data ended with the end marker. Call it after the last row.
     bool ended_well() const;
 
   private:
     static boolean decode_mcu(j_decompress_ptr info, JBLOCKROW* blocks);
     bool next(j_decompress_ptr info, JBLOCKROW* blocks);
 
-    struct Interval {
+    struct Interval {  // the unstuffed data between two restart markers
         size_t begin, size;
     };
     ScanTables tables_;
@@ -36,7 +38,7 @@ class Entropy {
     size_t interval_ = 0;
     long per_interval_, left_ = 0, mcus_;
     int dc_[4] = {0, 0, 0, 0};
-    bool whole_;  // an end marker was there
+    bool whole_;  // the end marker was found
 };
 
 }  // namespace segtrain

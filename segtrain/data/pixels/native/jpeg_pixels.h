@@ -1,14 +1,15 @@
-// Functions of the part that calls libjpeg, besides jpeg_region.
+// The functions of jpeg.cpp that core.h does not declare.
 #pragma once
 
 #include "core.h"
 
 namespace segtrain {
 
-// The same coefficients with a restart marker about every `interval_pixels` of a row: memory to be given to free().
+// A JPEG with the same coefficients and a restart marker about every `interval_pixels` pixels of a row. The caller
+// releases the memory with free().
 uint8_t* jpeg_with_restarts(Bytes file, int interval_pixels, size_t* size);
 
-// Empty if the faster entropy decoder works with the loaded libjpeg; else the reason why libjpeg's own decoder is used instead.
+// The reason why libjpeg's own entropy decoder is used, or "" if the faster one works with the loaded libjpeg.
 const char* jpeg_entropy_fault();
 
 }  // namespace segtrain

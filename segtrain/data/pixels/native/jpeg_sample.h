@@ -1,4 +1,4 @@
-// A JPEG of 16 x 24 pixels, color 4:2:0, with optimized Huffman tables: the self-check of the entropy decoder decodes it.
+// A JPEG for the self-check of the entropy decoder: 16 x 24 pixels, color 4:2:0, optimized Huffman tables.
 #pragma once
 
 #include <cstdint>

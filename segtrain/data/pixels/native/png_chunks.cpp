@@ -1,4 +1,4 @@
-// Which chunks does a PNG hold, and are they whole?
+// The parser of PNG chunks, and the check of their checksums.
 #include <cstring>
 #include <string>
 
@@ -30,7 +30,7 @@ uint32_t big_endian(const uint8_t* at) {
     return uint32_t(at[0]) << 24 | uint32_t(at[1]) << 16 | uint32_t(at[2]) << 8 | at[3];
 }
 
-// The four bytes before a body are the chunk's kind, the four after it its checksum.
+// The 4 bytes before a body are the chunk's type. The 4 bytes after it are the checksum of type and body.
 void check_crc(Bytes file, Bytes body) {
 #ifndef ST_FUZZING
     if (png_crc({body.data - 4, body.size + 4}) != big_endian(body.data + body.size))
@@ -76,7 +76,7 @@ Chunks read_chunks(Bytes file, bool header_only) {
         } else if (is(kind, "acTL")) {
             throw Unsupported("an animated PNG");
         } else if (!(kind[0] & 32)) {
-            throw Fault("the PNG has a critical chunk of unknown kind");
+            throw Fault("the PNG has a critical chunk of unknown type");
         }
         data_ended = !chunks.data.empty() && !data;
         at += 12 + size_t(length);

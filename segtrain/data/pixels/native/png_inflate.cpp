@@ -1,4 +1,4 @@
-// How is the deflate data of a PNG unpacked? By libdeflate, twice to three times as fast, or else by zlib.
+// Inflating of a PNG's data: by libdeflate if it is available, which is two to three times as fast, else by zlib.
 #include <cstring>
 #include <memory>
 
@@ -29,7 +29,7 @@ libdeflate_decompressor* decompressor() {
 }
 
 libdeflate_result inflate(Bytes stream, uint8_t* out, size_t size, size_t* got) {
-#ifdef ST_FUZZING  // mutated data gets past the checksum
+#ifdef ST_FUZZING  // ignore the checksum, so that mutated data is decoded
     if (stream.size < 6) return LIBDEFLATE_BAD_DATA;
     return libdeflate_deflate_decompress(decompressor(), stream.data + 2, stream.size - 6, out, size, got);
 #else
@@ -37,9 +37,10 @@ libdeflate_result inflate(Bytes stream, uint8_t* out, size_t size, size_t* got) 
 #endif
 }
 
-// libdeflate may stop this far before the end of the room: a stored block that does not fit is not begun.
+// libdeflate may stop this many bytes before the end of the output, because it does not start a stored block that does
+// not fit.
 constexpr size_t kUnwritten = 65535 + 512;
-// It may write this far ahead of what it has decoded (in truth some 40 bytes).
+// An upper limit for the bytes that it writes ahead of those that it has decoded. It really is about 40.
 constexpr size_t kAhead = 4096;
 
 int64_t rows_of(size_t bytes, size_t stride) { return int64_t((bytes + stride - 1) / stride); }
@@ -60,9 +61,10 @@ size_t inflate_begin_room(int64_t rows, size_t stride) {
     return size_t(rows + rows_of(kAhead, stride)) * stride + 1 + kUnwritten;
 }
 
-// libdeflate has no stop: it fails when the room is full, and does not promise what it has written by then. But deflate can
-// only be unpacked from front to back. So a byte well behind the wanted rows proves them, if it was written: it is a row's
-// filter byte, 0 to 4, and is set to 255 before.
+// libdeflate cannot stop after the rows that are needed. It fails when the output is full, and does not say what it has
+// written by then. But deflate data can only be inflated from front to back. So the rows are complete if a byte far
+// enough behind them was written. This `proof` is the filter byte of a later row: it is set to 255 first, and a filter
+// byte is 0 to 4.
 bool inflate_begin(Bytes stream, uint8_t* out, int64_t rows, size_t stride) {
     uint8_t* proof = out + size_t(rows + rows_of(kAhead, stride)) * stride;
     *proof = 255;
@@ -82,12 +84,13 @@ bool inflate_strip(Bytes blocks, uint8_t* out, size_t size) {
 
 namespace {
 
-// Inflates until `size` bytes are there, and with `end` until the stream's end; returns zlib's last code, `got` the bytes.
+// Inflates `size` bytes, or with `end` everything up to the stream's end. Returns zlib's last code, and the number of
+// bytes in `got`.
 int inflate(Bytes stream, uint8_t* out, size_t size, int window, bool end, size_t* got) {
     z_stream state;
     std::memset(&state, 0, sizeof state);
     if (inflateInit2(&state, window) != Z_OK) throw std::bad_alloc();
-    uint8_t beyond;  // zlib wants room to find the end of the stream, and fills it if there is no end
+    uint8_t beyond;  // zlib needs 1 more byte to find the stream's end, and writes to it if the data go on
     size_t in = 0, done = 0;
     int code = Z_OK;
     while (code == Z_OK && (done < size || end)) {
@@ -102,7 +105,7 @@ int inflate(Bytes stream, uint8_t* out, size_t size, int window, bool end, size_
         in += give - state.avail_in;
         if (full && state.avail_out == 0) code = Z_BUF_ERROR;
         if (!full) done += room - state.avail_out;
-#ifdef ST_FUZZING  // mutated data gets past the checksum
+#ifdef ST_FUZZING  // ignore the checksum, so that mutated data is decoded
         if (code == Z_DATA_ERROR && done == size) code = Z_STREAM_END;
 #endif
     }

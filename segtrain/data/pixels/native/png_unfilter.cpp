@@ -1,7 +1,7 @@
-// How are the five row filters of PNG undone quickly? (PNG specification, section 9)
+// Fast inverses of the five row filters of PNG. (PNG specification, section 9)
 //
-// `Up` works on whole rows. The others need the pixel to the left before the next one, a chain that vectors cannot shorten:
-// so a vector holds one pixel, or a pixel of each of two rows.
+// `Up` works on whole rows. In the other filters, each pixel depends on the result for the pixel to the left. So a
+// vector holds only one pixel, or one pixel of each of two rows.
 #include <cstdlib>
 #include <cstring>
 
@@ -21,13 +21,13 @@ enum Filter { kSub = 1, kUp, kAverage, kPaeth };
 
 #if defined(__SSE2__)
 
-// A pixel of up to 8 bytes, each in a lane of 16 bits.
+// A pixel of up to 8 bytes. Each byte is in a lane of 16 bits.
 using Pixel = __m128i;
 
 ST_INLINE Pixel none() { return _mm_setzero_si128(); }
 
 template <int bytes>
-ST_INLINE Pixel load(const uint8_t* from) {  // reads up to 3 bytes more than the pixel has
+ST_INLINE Pixel load(const uint8_t* from) {  // reads 4 bytes for a pixel of 3, and 8 for one of 6
     constexpr int word = bytes <= 4 ? (bytes == 1 ? 1 : bytes == 2 ? 2 : 4) : 8;
     int64_t bits = 0;
     std::memcpy(&bits, from, word);
@@ -45,9 +45,9 @@ ST_INLINE Pixel choose(Pixel mask, Pixel yes, Pixel no) {
     return _mm_or_si128(_mm_and_si128(mask, yes), _mm_andnot_si128(mask, no));
 }
 
-// What a filter expects of a pixel: a left, b above, c above left.
+// A filter's prediction of a pixel from its neighbors: a is left, b is above, c is above left.
 template <int filter>
-ST_INLINE Pixel guess(Pixel a, Pixel b, Pixel c) {
+ST_INLINE Pixel predict(Pixel a, Pixel b, Pixel c) {
     if (filter == kSub) return a;
     if (filter == kAverage) return _mm_srli_epi16(_mm_add_epi16(a, b), 1);
     Pixel up = _mm_sub_epi16(b, c), left = _mm_sub_epi16(a, c);
@@ -58,8 +58,8 @@ ST_INLINE Pixel guess(Pixel a, Pixel b, Pixel c) {
 
 ST_INLINE Pixel add(Pixel x, Pixel y) { return _mm_and_si128(_mm_add_epi16(x, y), _mm_set1_epi16(255)); }
 
-// Two rows, `row` and the one `stride` below it, in one vector for pixels of up to 4 bytes: the lower row is a pixel behind, so
-// that what it needs of the upper one is there.
+// Undoes two rows at once, `row` and the one below it, in one vector, for pixels of up to 4 bytes. The lower row is one
+// pixel behind, so that the pixels of the upper row that it needs are done.
 template <int upper, int lower, int bytes>
 ST_INLINE void two_rows(uint8_t* row, const uint8_t* above, size_t stride, size_t size) {
     const Pixel lower_half = _mm_set_epi32(-1, -1, 0, 0);
@@ -69,8 +69,8 @@ ST_INLINE void two_rows(uint8_t* row, const uint8_t* above, size_t stride, size_
         bool first = at == 0, last = at == size;
         Pixel b = _mm_unpacklo_epi64(last ? none() : load<bytes>(above + at), a);
         Pixel x = _mm_unpacklo_epi64(last ? none() : load<bytes>(here), first ? none() : load<bytes>(below));
-        Pixel expected = guess<upper>(a, b, c);
-        if (upper != lower) expected = choose(lower_half, guess<lower>(a, b, c), expected);
+        Pixel expected = predict<upper>(a, b, c);
+        if (upper != lower) expected = choose(lower_half, predict<lower>(a, b, c), expected);
         a = add(x, expected);
         c = b;
         int64_t bits = _mm_cvtsi128_si64(_mm_packus_epi16(a, a));
@@ -101,7 +101,7 @@ ST_INLINE void store(uint8_t* to, const Pixel& pixel) {
 }
 
 template <int filter>
-ST_INLINE Pixel guess(const Pixel& left, const Pixel& above, const Pixel& corner) {
+ST_INLINE Pixel predict(const Pixel& left, const Pixel& above, const Pixel& corner) {
     Pixel out;
     for (int i = 0; i < 8; i++) {
         int a = left.value[i], b = above.value[i], c = corner.value[i];
@@ -125,14 +125,15 @@ ST_INLINE void one_row(uint8_t* row, const uint8_t* above, size_t size) {
     Pixel left = none(), corner = none();
     for (size_t at = 0; at < size; at += bytes) {
         Pixel up = load<bytes>(above + at);
-        left = add(load<bytes>(row + at), guess<filter>(left, up, corner));
+        left = add(load<bytes>(row + at), predict<filter>(left, up, corner));
         corner = up;
         store<bytes>(row + at, left);
     }
 }
 
-// Paeth of single bytes. Masks are mostly zeros here, and for a run of zeros the result is known: as long as left and above
-// left are equal the pixel above is taken, so they stay equal; and where the row above is constant the left pixel is taken.
+// Paeth for pixels of 1 byte. The filtered data of masks are mostly zeros, and runs of zeros have a shortcut. If the
+// left and the above-left pixel are equal, Paeth predicts the pixel above; then they are equal for the next pixel too.
+// If the row above is constant, Paeth predicts the left pixel.
 void paeth_bytes(uint8_t* row, const uint8_t* above, size_t size) {
     static const uint8_t zeros[16] = {};
     int a = 0, c = 0;
@@ -156,7 +157,7 @@ void paeth_bytes(uint8_t* row, const uint8_t* above, size_t size) {
     }
 }
 
-ST_CLONES void up(uint8_t* __restrict row, const uint8_t* __restrict above, size_t size) {
+ST_CLONES void add_above(uint8_t* __restrict row, const uint8_t* __restrict above, size_t size) {
     for (size_t i = 0; i < size; i++) row[i] = uint8_t(row[i] + above[i]);
 }
 
@@ -164,14 +165,14 @@ void sub_bytes(uint8_t* row, size_t size) {
     size_t at = 0;
     uint8_t left = 0;
 #if defined(__SSE2__)
-    __m128i carry = none();  // the byte to the left, 16 times
+    __m128i carry = none();  // 16 copies of the byte to the left
     for (; at + 16 <= size; at += 16) {
         __m128i sum = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + at));
         sum = _mm_add_epi8(sum, _mm_slli_si128(sum, 1));
         sum = _mm_add_epi8(sum, _mm_slli_si128(sum, 2));
         sum = _mm_add_epi8(sum, _mm_slli_si128(sum, 4));
         sum = _mm_add_epi8(sum, _mm_slli_si128(sum, 8));
-        __m128i last = _mm_unpackhi_epi8(sum, sum);  // the total, in the two highest bytes
+        __m128i last = _mm_unpackhi_epi8(sum, sum);  // the total of the 16 bytes, in the two highest
         last = _mm_shufflehi_epi16(last, 0xFF);
         last = _mm_unpackhi_epi64(last, last);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(row + at), _mm_add_epi8(sum, carry));
@@ -183,19 +184,19 @@ void sub_bytes(uint8_t* row, size_t size) {
 }
 
 template <int bytes>
-ST_INLINE void one(uint8_t* row, const uint8_t* above, size_t size) {
+ST_INLINE void unfilter_one(uint8_t* row, const uint8_t* above, size_t size) {
     switch (row[-1]) {
         case kSub: return bytes == 1 ? sub_bytes(row, size) : one_row<kSub, bytes>(row, above, size);
-        case kUp: return up(row, above, size);
+        case kUp: return add_above(row, above, size);
         case kAverage: return one_row<kAverage, bytes>(row, above, size);
         case kPaeth: return bytes == 1 ? paeth_bytes(row, above, size) : one_row<kPaeth, bytes>(row, above, size);
         default: return;
     }
 }
 
-// Undoes two rows if that is quicker than one by one; else false.
+// Undoes two rows at once if that is faster, else returns false.
 template <int bytes>
-ST_INLINE bool two(uint8_t* row, const uint8_t* above, size_t stride, size_t size) {
+ST_INLINE bool unfilter_two(uint8_t* row, const uint8_t* above, size_t stride, size_t size) {
 #if defined(__SSE2__)
     if (bytes != 3 && bytes != 4) return false;
     int pair = row[-1] << 4 | row[stride - 1];
@@ -210,15 +211,15 @@ ST_INLINE bool two(uint8_t* row, const uint8_t* above, size_t stride, size_t siz
 }
 
 template <int bytes>
-ST_INLINE void all(uint8_t* rows, size_t stride, int count, size_t size, const uint8_t* zeros) {
+ST_INLINE void unfilter_all(uint8_t* rows, size_t stride, int count, size_t size, const uint8_t* zeros) {
     const uint8_t* above = zeros;
     for (int r = 0; r < count; r++) {
         uint8_t* row = rows + size_t(r) * stride + 1;
-        if (r + 1 < count && two<bytes>(row, above, stride, size)) {
+        if (r + 1 < count && unfilter_two<bytes>(row, above, stride, size)) {
             row += stride;
             r++;
         } else {
-            one<bytes>(row, above, size);
+            unfilter_one<bytes>(row, above, size);
         }
         above = row;
     }
@@ -228,12 +229,12 @@ ST_INLINE void all(uint8_t* rows, size_t stride, int count, size_t size, const u
 
 void unfilter_rows(uint8_t* rows, size_t stride, int count, size_t bytes, int pixel, const uint8_t* zeros) {
     switch (pixel) {
-        case 1: return all<1>(rows, stride, count, bytes, zeros);
-        case 2: return all<2>(rows, stride, count, bytes, zeros);
-        case 3: return all<3>(rows, stride, count, bytes, zeros);
-        case 4: return all<4>(rows, stride, count, bytes, zeros);
-        case 6: return all<6>(rows, stride, count, bytes, zeros);
-        default: return all<8>(rows, stride, count, bytes, zeros);
+        case 1: return unfilter_all<1>(rows, stride, count, bytes, zeros);
+        case 2: return unfilter_all<2>(rows, stride, count, bytes, zeros);
+        case 3: return unfilter_all<3>(rows, stride, count, bytes, zeros);
+        case 4: return unfilter_all<4>(rows, stride, count, bytes, zeros);
+        case 6: return unfilter_all<6>(rows, stride, count, bytes, zeros);
+        default: return unfilter_all<8>(rows, stride, count, bytes, zeros);
     }
 }
 

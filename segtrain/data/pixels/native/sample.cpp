@@ -1,5 +1,7 @@
-// What does Python call? One C function for a sample, a few for whole pictures: return 0, or 1 with the reason of a fault, or 2 for
-// what other packages must decode. No exception leaves, no Python is touched, so that ctypes lets other threads run meanwhile.
+// The C functions that Python calls: one makes a sample, the others read headers or whole pictures.
+//
+// They return 0, or 1 with the cause of a fault in `message`, or 2 for a file that other packages have to decode. No
+// exception leaves them. They do not use Python, so ctypes can release the GIL while they run.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -57,13 +59,14 @@ Picture region(const StStored& stored, Rect need, int channels, int denom, Bytes
     return {stored.data, size_t(stored.stride), {0, 0, stored.height, stored.width}, channels};
 }
 
-// A picture of another size is left to the callers, which know both files and the cure.
+// The caller reports a picture of another size, because it knows both files and can suggest a fix.
 void check(const StStored& stored, Size size) {
     Size found = stored_size(stored);
     if (found.height != size.height || found.width != size.width) throw Unsupported("another size than expected");
 }
 
-// By how much the DCT may shrink a JPEG: bilinear interpolation must not skip pixels, nor may there be too few.
+// The factor by which the DCT shrinks a JPEG. It is large enough that bilinear interpolation skips no pixel (up to 8,
+// the most that libjpeg offers), and the decoded picture is never smaller than `scaled`.
 int reduction(const Geometry& geometry) {
     double step = std::min(double(geometry.size.height) / geometry.scaled.height, double(geometry.size.width) / geometry.scaled.width);
     int denom = 1;
@@ -73,11 +76,11 @@ int reduction(const Geometry& geometry) {
 
 void copy_out(const Picture& picture, Size size, uint8_t* out) {
     size_t row = size_t(size.width) * picture.channels;
-    if (picture.pixels == out && picture.stride == row) return;  // decoded in place
+    if (picture.pixels == out && picture.stride == row) return;  // it was decoded in place
     for (int y = 0; y < size.height; ++y) std::memcpy(out + size_t(y) * row, picture.pixels + size_t(y) * picture.stride, row);
 }
 
-void hand_over(const std::vector<uint8_t>& made, uint8_t** out, int64_t* size) {
+void copy_to_caller(const std::vector<uint8_t>& made, uint8_t** out, int64_t* size) {
     *out = static_cast<uint8_t*>(std::malloc(made.size()));
     if (!*out) throw std::bad_alloc();
     std::memcpy(*out, made.data(), made.size());
@@ -126,7 +129,7 @@ ST_EXPORT int st_whole(const StStored* stored, int channels, uint8_t* out, int h
         static thread_local Scratch memory;
         check(*stored, {height, width});
         Scratch in_place(out, size_t(height) * size_t(width) * size_t(channels));
-        bool fits = stored->kind == kJpeg;  // its rows come out without anything between them
+        bool fits = stored->kind == kJpeg;  // a decoded JPEG has no gaps between its rows
         Picture picture = region(*stored, {0, 0, height, width}, channels, 1, {nullptr, 0}, fits ? in_place : memory);
         copy_out(picture, {height, width}, out);
     });
@@ -141,8 +144,9 @@ ST_EXPORT int st_check(const StStored* stored, int channels, uint8_t** index, in
             Jpeg jpeg = parse_jpeg(file);
             if (jpeg.simple() && !jpeg.restart) {
                 std::vector<uint8_t> found = jpeg_index(file);
-                jpeg_region(file, {0, 0, 1, 1}, 8, {nullptr, 0}, memory);  // tables that only the decoder looks at
-                hand_over(found, index, index_size);
+                // Decode one pixel, because only libjpeg checks the other tables.
+                jpeg_region(file, {0, 0, 1, 1}, 8, {nullptr, 0}, memory);
+                copy_to_caller(found, index, index_size);
                 return;
             }
         }
@@ -152,7 +156,7 @@ ST_EXPORT int st_check(const StStored* stored, int channels, uint8_t** index, in
 
 ST_EXPORT int st_jpeg_index(const uint8_t* data, int64_t size, uint8_t** out, int64_t* out_size, char* message) {
     return guarded(message, [&] {
-        hand_over(jpeg_index({data, size_t(size)}), out, out_size);
+        copy_to_caller(jpeg_index({data, size_t(size)}), out, out_size);
     });
 }
 
@@ -171,8 +175,8 @@ ST_EXPORT int st_layout() { return int(sizeof(StRequest)); }
 ST_EXPORT const char* st_jpeg_fault() {
     try {
         return jpeg_entropy_fault();
-    } catch (const std::exception&) {  // out of memory: the next call checks again
-        return "there is no memory for the check of the decoder";
+    } catch (const std::exception&) {  // the check ran out of memory: the next call repeats it
+        return "there is not enough memory to check the decoder";
     }
 }
 

@@ -1,4 +1,4 @@
-// The C functions of the library. The structures are mirrored in __init__.py.
+// The C functions of the library, and their structures, which __init__.py mirrors.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 #define ST_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace segtrain {
-constexpr int kMessage = 256;  // bytes that a message may take
+constexpr int kMessage = 256;  // bytes of a message buffer, including the final zero
 enum Kind { kPixels = 0, kJpeg = 1, kPng = 2 };
 }  // namespace segtrain
 
 struct StStored {
     const uint8_t* data;
-    int64_t size;    // bytes; of pixels: height * stride
-    int64_t stride;  // bytes from row to row, of pixels alone
+    int64_t size;    // bytes
+    int64_t stride;  // bytes from one row to the next; only for kPixels
     int32_t kind, height, width;
     int32_t unused;
 };
@@ -22,29 +22,36 @@ struct StRequest {
     StStored image, mask;
     int32_t size[2], scaled[2], crop[2], top, left, flip;
     float colors[4];  // brightness, contrast, saturation, hue
-    uint8_t fill[4];   // the last: ignore_index
-    const uint8_t *lut, *known;
-    const uint8_t* index;
+    uint8_t fill[4];   // padding: RGB of the image, then ignore_index of the mask
+    const uint8_t *lut, *known;  // 256 values each: the train id of a raw id, and whether the raw id has one
+    const uint8_t* index;        // the result of st_jpeg_index for this image, or null
     int64_t index_size;
     uint8_t *out_image, *out_mask;
-    int32_t unknown_id;  // set where the mask holds an id that is not known, else -1
-    int32_t image_done;  // set when the image is made: what went wrong after it, went wrong with the mask
+    int32_t unknown_id;  // output: the first id of the mask that is not known, or -1
+    int32_t image_done;  // output: 1 once the image is complete; an error is then about the mask
 };
 
-// One sample: what is null in `out_image` and `out_mask` is not made.
+// A function with a `message` returns 0 on success, 1 with the cause of a fault in `message`, and 2 if another decoder
+// has to read the file.
+
+// Makes one sample. If `out_image` or `out_mask` is null, that part is left out.
 ST_EXPORT int st_crop(StRequest* request, char* message);
-// Height and width from the header.
+// Writes the height and width in the header to `size`.
 ST_EXPORT int st_size(const StStored* stored, int32_t size[2], char* message);
-// A whole picture of `channels` (3: RGB, 1: stored ids) into `out`, without gaps between rows.
+// Decodes a whole picture to `out`, without gaps between rows. `channels`: 3 for RGB, 1 for stored ids.
 ST_EXPORT int st_whole(const StStored* stored, int channels, uint8_t* out, int height, int width, char* message);
-// Memory of the three below is given back by st_free.
-// Whether the pixels of a file can be decoded; for plain JPEGs without making them, and with their index (else `index` stays).
+// The next three functions allocate their output. The caller releases it with st_free.
+// Checks that a file can be decoded. For a plain JPEG it only reads the entropy-coded data, and writes the index to
+// `index`. Otherwise it decodes the pixels, and leaves `index` as it is.
 ST_EXPORT int st_check(const StStored* stored, int channels, uint8_t** index, int64_t* index_size, char* message);
+// The index of a JPEG: see IndexPoint in jpeg.h.
 ST_EXPORT int st_jpeg_index(const uint8_t* data, int64_t size, uint8_t** out, int64_t* out_size, char* message);
+// The JPEG with the same coefficients and a restart marker about every `pixels` pixels of a row.
 ST_EXPORT int st_jpeg_restarts(const uint8_t* data, int64_t size, int pixels, uint8_t** out, int64_t* out_size, char* message);
 ST_EXPORT void st_free(uint8_t* memory);
-// Size of the largest structure: another than Python's means a library of another version.
+// Size of StRequest in bytes. If Python's structure has another size, the library is of another version.
 ST_EXPORT int st_layout();
+// Names and versions of the libraries that it was compiled with.
 ST_EXPORT const char* st_libraries();
-// Why JPEGs are decoded more slowly than they could be; empty if they are not. Checked on the first call.
+// Why the fast entropy decoder of JPEGs is off, or "" if it is on. The first call checks it.
 ST_EXPORT const char* st_jpeg_fault();

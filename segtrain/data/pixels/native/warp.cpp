@@ -1,109 +1,30 @@
-// How do the pixels of a crop come out of a part of the picture? One bilinear resampling, straight into place: scale, crop, flip and
-// padding at once, then colors as one affine map. Masks by nearest neighbor.
+// Resampling of a decoded rectangle to the pixels of a crop.
 //
-// Both are taken at pixel centers; positions are exact fractions, weights have 15 bits, rows are interpolated to 1/64 of a level before
-// they are blended: 0.05 of a level from exact arithmetic, and one rounding. A picture reduced by `denom` has for each of its
-// pixels a block of denom x denom source pixels (libjpeg's DCT scaling, and the means of blocks here); the last block of a row may be cut
-// off, so positions scale by size / scaled / denom, not by the ratio of whole widths.
+// Images are resampled bilinearly. Scale, crop, flip, and padding are one pass, which writes to the final place. Then
+// one affine map changes the colors. Masks are resampled by nearest neighbor.
+//
+// Samples are taken at pixel centers. Positions are exact fractions, weights have 15 bits, and rows are interpolated to
+// 1/64 of a level before they are blended. The result differs from exact arithmetic by at most 0.05 of a level before
+// it is rounded.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
-#include "core.h"
-#include "warp_rows.h"
+#include "warp_axes.h"
 
 namespace segtrain {
 
 namespace {
 
-constexpr int kMaxSide = 1 << 20;
-
-// One axis of the crop.
-struct Axis {
-    int64_t size, scaled;  // of the whole picture
-    int first, last;       // pixels of the crop, before flipping, that the picture covers
-    int origin;            // the crop's first pixel in the scaled picture
-    int length;            // pixels of the picture at hand, each of `denom` source pixels
-    int64_t denom;
-
-    int count() const { return last - first; }
-
-    Tap tap(int place) const {  // `place`: a pixel of the crop
-        int64_t whole = 2 * scaled * denom;
-        int64_t position = (2 * (int64_t(place) + origin) + 1) * size - scaled * denom;
-        if (position <= 0) return {0, 0, 0};
-        int64_t at = position / whole, rest = position % whole;
-        if (at >= length - 1) return {length - 1, length - 1, 0};
-        int weight = int(std::min<int64_t>((rest * 32768 + scaled * denom) / whole, 32767));
-        return {int(at), weight ? int(at) + 1 : int(at), weight};
-    }
-
-    int nearest(int place) const { return int((2 * (int64_t(place) + origin) + 1) * size / (2 * scaled)); }
-};
-
-struct Axes {
-    Axis y, x;
-    int block;  // pixels of the picture at hand are means of block x block of the picture that is given
-};
-
-Axis axis(int size, int scaled, int crop, int origin) {
-    for (int side : {size, scaled, crop})
-        if (side < 1 || side > kMaxSide) throw Fault("a crop of an impossible size was asked for");
-    if (origin < -kMaxSide || origin > kMaxSide) throw Fault("a crop outside the picture was asked for");
-    Axis axis{size, scaled, std::max(0, -origin), std::min(crop, scaled - origin), origin, size, 1};
-    if (axis.first >= axis.last) throw Fault("a crop outside the picture was asked for");
-    return axis;
-}
-
-// Factor by which an axis of `size` was reduced. Where several fit there is one pixel, the same for all.
-int factor(int size, int reduced) {
-    for (int denom = 1; denom <= 8; denom *= 2)
-        if ((size + denom - 1) / denom == reduced) return denom;
-    throw Fault("a picture of another size than its header says");
-}
-
-Axes axes(const Geometry& geometry) {
-    return {axis(geometry.size.height, geometry.scaled.height, geometry.crop.height, geometry.top),
-            axis(geometry.size.width, geometry.scaled.width, geometry.crop.width, geometry.left), 1};
-}
-
-Axes axes(const Geometry& geometry, Size reduced) {
-    Axes both = axes(geometry);
-    int64_t denom = std::max(factor(geometry.size.height, reduced.height), factor(geometry.size.width, reduced.width));
-    // Bilinear interpolation skips pixels where a step is longer than 2: then means of blocks are taken first.
-    while (both.y.size > 2 * both.y.scaled * denom * both.block && both.x.size > 2 * both.x.scaled * denom * both.block) both.block *= 2;
-    both.y.length = (reduced.height + both.block - 1) / both.block;
-    both.x.length = (reduced.width + both.block - 1) / both.block;
-    both.y.denom = both.x.denom = denom * both.block;
-    return both;
-}
-
-void reach(const Axis& axis, int block, int length, int* low, int* high) {
-    *low = axis.tap(axis.first).first * block;
-    *high = std::min(length, (axis.tap(axis.last - 1).second + 1) * block);
-}
-
-Rect need_of(const Axes& both, Size reduced) {
-    Rect need;
-    reach(both.y, both.block, reduced.height, &need.top, &need.bottom);
-    reach(both.x, both.block, reduced.width, &need.left, &need.right);
-    return need;
-}
-
-Rect nearest_of(const Axes& both) {
-    return {both.y.nearest(both.y.first), both.x.nearest(both.x.first), both.y.nearest(both.y.last - 1) + 1,
-            both.x.nearest(both.x.last - 1) + 1};
-}
-
 void check(const Picture& picture, Rect need, int channels) {
     const Rect& has = picture.covers;
     if (need.top < has.top || need.left < has.left || need.bottom > has.bottom || need.right > has.right ||
         picture.channels != channels)
-        throw Fault("too small a part of the picture was decoded");
+        throw Fault("the decoded part of the picture is too small");
 }
 
-// Sums of each column of values, from which the mean comes; 16 bits hold 256 rows.
+// The mean gray level of rows. Each column of values has a 16-bit sum, which is large enough for 256 rows.
 class Sums {
   public:
     uint16_t* begin(int count) {
@@ -130,12 +51,13 @@ class Sums {
     int rows_ = 0;
 };
 
-struct Target {  // the part of the crop that the picture covers
+// The part of the crop that is inside the picture.
+struct Target {
     uint8_t* pixels;
-    size_t pitch;
+    size_t pitch;  // bytes from one row to the next
     bool flip;
     Simd simd;
-    Sums* sums;  // or null
+    Sums* sums;  // of the result, or null
 };
 
 void copy_rows(const Picture& picture, const Axes& both, const Target& target) {
@@ -163,7 +85,7 @@ void resample(const Picture& picture, const Axes& both, const Target& target) {
     }
     columns.prepare(taps, picture.covers.width() * 3, target.simd);
     for (auto& line : lines) line.resize(columns.room());
-    auto line_of = [&](int source) {  // two neighbors never share a place
+    auto line_of = [&](int source) {  // one buffer for even rows and one for odd rows: neighbors never share one
         int16_t* line = lines[source & 1].data();
         if (held[source & 1] != source) columns.interpolate(picture.pixels + size_t(source - picture.covers.top) * picture.stride, line);
         held[source & 1] = source;
@@ -179,13 +101,13 @@ void resample(const Picture& picture, const Axes& both, const Target& target) {
     }
 }
 
-// Means of block x block pixels where the crop needs them; blocks cut off at the border repeat its last pixel.
+// The means of the blocks of block x block pixels that the crop needs. Incomplete blocks repeat the last pixel.
 Picture averaged(const Picture& picture, Rect need, Size whole, int block, Simd simd, std::vector<uint8_t>& memory) {
     Rect blocks{need.top / block, need.left / block, (need.bottom + block - 1) / block, (need.right + block - 1) / block};
     size_t pitch = size_t(blocks.width()) * 3;
     memory.resize(size_t(blocks.height()) * pitch);
     Picture small{memory.data(), pitch, blocks, 3};
-    if (block == 2) {  // bilinear interpolation at every second pixel's corner is the mean of four
+    if (block == 2) {  // the mean of 4 pixels is the bilinear interpolation at the corner between them
         Axes halves{{2, 1, blocks.top, blocks.bottom, 0, whole.height, 1}, {2, 1, blocks.left, blocks.right, 0, whole.width, 1}, 1};
         resample(picture, halves, {memory.data(), pitch, false, simd, nullptr});
         return small;
@@ -227,9 +149,9 @@ void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, con
     static thread_local Sums sums;
     Colors colors{geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue};
     for (float value : {colors.brightness, colors.contrast, colors.saturation, colors.hue})
-        if (!std::isfinite(value)) throw Fault("colors that are no numbers were asked for");
+        if (!std::isfinite(value)) throw Fault("a color change is not a finite number");
     Axes both = axes(geometry, reduced);
-    Rect need = need_of(both, reduced);
+    Rect need = interpolated_rect(both, reduced);
     check(picture, need, 3);
     int left = geometry.flip ? geometry.crop.width - both.x.last : both.x.first;
     size_t pitch = size_t(geometry.crop.width) * 3;
@@ -254,7 +176,7 @@ int mask_by(const Picture& picture, const Geometry& geometry, const uint8_t lut[
             uint8_t* out, Simd simd) {
     static thread_local std::vector<int> columns;
     Axes both = axes(geometry);
-    check(picture, nearest_of(both), 1);
+    check(picture, nearest_rect(both), 1);
     int count = both.x.count(), width = geometry.crop.width, left = geometry.flip ? width - both.x.last : both.x.first, unknown = -1;
     columns.resize(size_t(count));
     for (int k = 0; k < count; ++k)
@@ -284,7 +206,7 @@ int mask_by(const Picture& picture, const Geometry& geometry, const uint8_t lut[
 }
 
 Rect source_rect(const Geometry& geometry, Size reduced, bool interpolate) {
-    return interpolate ? need_of(axes(geometry, reduced), reduced) : nearest_of(axes(geometry));
+    return interpolate ? interpolated_rect(axes(geometry, reduced), reduced) : nearest_rect(axes(geometry));
 }
 
 void warp(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out) {

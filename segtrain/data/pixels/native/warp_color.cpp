@@ -1,5 +1,7 @@
-// How are brightness, contrast, saturation and hue changed at once? One affine map of RGB, in 16-bit arithmetic: pixels are taken apart
-// into planes by shuffles, 16 or 32 at a time, and put together again.
+// Changes of brightness, contrast, saturation, and hue by one affine map of RGB.
+//
+// The arithmetic has 16 bits. Vector code splits 16 or 32 pixels into planes with shuffles, maps them, and interleaves
+// them again.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +17,8 @@ namespace segtrain {
 namespace {
 
 constexpr double kGray[3] = {0.299, 0.587, 0.114};  // luma of ITU-R BT.601
-// A quarter turn of the plane of I and Q (of YIQ), as RGB: inverse(T) J T with T of NTSC, J the quarter turn. As augment.TURN.
+// A quarter turn in the plane of I and Q of YIQ, as a map of RGB: inverse(T) J T. T maps RGB to YIQ (NTSC), and J is
+// the quarter turn. It is TURN in segtrain/data/augment/geometry.py.
 constexpr double kTurn[3][3] = {{-0.168621795, -0.329804745, 0.498426540},
                                 {0.327963394, -0.034610688, -0.293352706},
                                 {-1.246461366, 1.043228883, 0.203232483}};
@@ -28,7 +31,7 @@ Affine affine_of(const Colors& colors, double mean_gray) {
     double gain = double(colors.brightness) * colors.contrast, angle = 2 * 3.14159265358979323846 * colors.hue;
     double cosine = std::cos(angle), sine = std::sin(angle), kept = double(colors.saturation);
     Affine map;
-    // Gray stays; what is not gray is scaled by saturation and turned by hue.
+    // The gray part of a color stays. The rest is scaled by saturation and turned by hue.
     for (int i = 0; i < 3; ++i)
         for (int j = 0; j < 3; ++j)
             map.matrix[i][j] = gain * (kGray[j] + kept * (cosine * ((i == j) - kGray[j]) + sine * kTurn[i][j]));
@@ -36,19 +39,19 @@ Affine affine_of(const Colors& colors, double mean_gray) {
     return map;
 }
 
-// The same in whole numbers: (sum of rounded(value * 128 * matrix / 32768) + offset) >> shift. No sum leaves 16 bits.
-struct Map {
+// The same map in integers of 16 bits: (sum of round(value * 128 * matrix / 32768) + offset) >> shift.
+struct FixedPoint {
     int16_t matrix[9], offset;
     int shift;
 };
 
-// False: the numbers are too large for 16 bits.
-bool fixed(const Affine& affine, Map* map) {
+// Returns false if the values are too large for 16 bits.
+bool to_fixed_point(const Affine& affine, FixedPoint* map) {
     double most = 0;
     for (const auto& row : affine.matrix) most = std::max(most, std::abs(row[0]) + std::abs(row[1]) + std::abs(row[2]));
     most += std::abs(affine.offset) / 255;
     if (!(most < 31)) return false;
-    int whole = 0;  // bits before the point
+    int whole = 0;  // bits before the binary point
     while (most >= 0.99 * (1 << whole)) ++whole;
     map->shift = 7 - whole;
     map->offset = int16_t(std::lround(affine.offset * (1 << map->shift)) + (1 << map->shift >> 1));
@@ -56,7 +59,7 @@ bool fixed(const Affine& affine, Map* map) {
     return true;
 }
 
-void map_plain(uint8_t* pixel, int count, const Map& map) {
+void map_plain(uint8_t* pixel, int count, const FixedPoint& map) {
     for (; count > 0; --count, pixel += 3) {
         int in[3] = {pixel[0] << 7, pixel[1] << 7, pixel[2] << 7};
         for (int c = 0; c < 3; ++c) {
@@ -69,19 +72,23 @@ void map_plain(uint8_t* pixel, int count, const Map& map) {
 
 #ifdef ST_X86
 
-// Where planes find their bytes, and pixels theirs.
+// Shuffle tables: which byte goes where when pixels are split into planes and interleaved again. `split` and
+// `interleave` are for AVX-512, the others for AVX2.
 struct Shuffles {
-    alignas(64) uint8_t apart[3][64], together[2][64];    // of 96 bytes; of [R G] by 8 and B by 8, as packing leaves them
-    alignas(32) uint8_t near[3][32], far[3][32];          // of the bytes 0..15 and 8..23 of each 8 pixels
-    alignas(32) uint8_t of_rg[2][32], of_b[2][32];        // bytes 0..15 and 16..23 of 8 pixels, from [R G] and [B B]
+    // From 96 bytes of pixels to a plane; from the packed planes, [R G] and B in groups of 8, to pixels.
+    alignas(64) uint8_t split[3][64], interleave[2][64];
+    // From the bytes 0..15 and 8..23 of each 8 pixels to a plane.
+    alignas(32) uint8_t near[3][32], far[3][32];
+    // From the packed planes [R G] and [B B] to the bytes 0..15 and 16..23 of each 8 pixels.
+    alignas(32) uint8_t of_rg[2][32], of_b[2][32];
     Shuffles() {
         constexpr uint8_t none = 0x80;
         for (int k = 0; k < 64; ++k)
-            for (int c = 0; c < 3; ++c) apart[c][k] = uint8_t(k / 2 * 3 + c);
+            for (int c = 0; c < 3; ++c) split[c][k] = uint8_t(k / 2 * 3 + c);
         for (int k = 0; k < 128; ++k) {
             int pixel = k / 3, group = pixel / 8, place = pixel % 8;
             int found = k % 3 == 2 ? 64 + group * 16 + place : group * 16 + 8 * (k % 3) + place;
-            together[k / 64][k % 64] = uint8_t(k < 96 ? found : 0);
+            interleave[k / 64][k % 64] = uint8_t(k < 96 ? found : 0);
         }
         for (int k = 0; k < 32; ++k)
             for (int c = 0; c < 3; ++c) {
@@ -98,10 +105,11 @@ struct Shuffles {
 };
 const Shuffles kShuffles;
 
-__attribute__((target("avx512f,avx512bw,avx512vbmi"))) int map_wide(uint8_t* pixels, int count, const Map& map) {
-    __m512i m[9], apart[3], first = _mm512_load_si512(kShuffles.together[0]), second = _mm512_load_si512(kShuffles.together[1]);
+__attribute__((target("avx512f,avx512bw,avx512vbmi"))) int map_wide(uint8_t* pixels, int count, const FixedPoint& map) {
+    __m512i m[9], split[3];
+    __m512i first = _mm512_load_si512(kShuffles.interleave[0]), second = _mm512_load_si512(kShuffles.interleave[1]);
     for (int k = 0; k < 9; ++k) m[k] = _mm512_set1_epi16(map.matrix[k]);
-    for (int c = 0; c < 3; ++c) apart[c] = _mm512_load_si512(kShuffles.apart[c]);
+    for (int c = 0; c < 3; ++c) split[c] = _mm512_load_si512(kShuffles.split[c]);
     const __m512i offset = _mm512_set1_epi16(map.offset);
     const __m128i shift = _mm_cvtsi32_si128(map.shift);
     int k = 0;
@@ -110,7 +118,7 @@ __attribute__((target("avx512f,avx512bw,avx512vbmi"))) int map_wide(uint8_t* pix
         __m512i high = _mm512_maskz_loadu_epi64(0x0F, pixels + 64);
         __m512i in[3], out[3];
         for (int c = 0; c < 3; ++c)
-            in[c] = _mm512_slli_epi16(_mm512_maskz_permutex2var_epi8(0x5555555555555555u, low, apart[c], high), 7);
+            in[c] = _mm512_slli_epi16(_mm512_maskz_permutex2var_epi8(0x5555555555555555u, low, split[c], high), 7);
         for (int c = 0; c < 3; ++c) {
             __m512i sum = _mm512_add_epi16(_mm512_mulhrs_epi16(in[0], m[3 * c]), _mm512_mulhrs_epi16(in[1], m[3 * c + 1]));
             sum = _mm512_add_epi16(sum, _mm512_add_epi16(_mm512_mulhrs_epi16(in[2], m[3 * c + 2]), offset));
@@ -132,7 +140,7 @@ __attribute__((target("avx2"))) inline __m256i table(const uint8_t* from) {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
 }
 
-__attribute__((target("avx2"))) int map_avx2(uint8_t* pixels, int count, const Map& map) {
+__attribute__((target("avx2"))) int map_avx2(uint8_t* pixels, int count, const FixedPoint& map) {
     __m256i m[9];
     for (int k = 0; k < 9; ++k) m[k] = _mm256_set1_epi16(map.matrix[k]);
     const __m256i offset = _mm256_set1_epi16(map.offset);
@@ -164,23 +172,24 @@ __attribute__((target("avx2"))) int map_avx2(uint8_t* pixels, int count, const M
 }
 
 #else
-int map_wide(uint8_t*, int, const Map&) { return 0; }
-int map_avx2(uint8_t*, int, const Map&) { return 0; }
+int map_wide(uint8_t*, int, const FixedPoint&) { return 0; }
+int map_avx2(uint8_t*, int, const FixedPoint&) { return 0; }
 #endif
 
 }  // namespace
 
 void change_colors(uint8_t* pixels, size_t pitch, int height, int width, const Colors& colors, double mean_gray, Simd simd) {
     Affine exact = affine_of(colors, mean_gray);
-    Map map;
-    bool small = fixed(exact, &map);
+    FixedPoint map;
+    bool small = to_fixed_point(exact, &map);
     for (int y = 0; y < height; ++y, pixels += pitch) {
         if (small) {
             int done = simd == Simd::vbmi ? map_wide(pixels, width, map) : simd == Simd::avx2 ? map_avx2(pixels, width, map) : 0;
             map_plain(pixels + size_t(done) * 3, width - done, map);
             continue;
         }
-        for (uint8_t* pixel = pixels; pixel < pixels + size_t(width) * 3; pixel += 3) {  // far beyond what anybody trains with
+        // Such large factors are never used in training, so this case may be slow.
+        for (uint8_t* pixel = pixels; pixel < pixels + size_t(width) * 3; pixel += 3) {
             double in[3] = {double(pixel[0]), double(pixel[1]), double(pixel[2])};
             for (int c = 0; c < 3; ++c) {
                 const double* row = exact.matrix[c];

@@ -1,4 +1,4 @@
-// How do tests reach the resampling alone, on each kind of processor? By C functions; nothing else calls them.
+// C functions for tests of the resampling alone, with any of the processor's vector instructions.
 #include <algorithm>
 #include <cstdio>
 
@@ -9,7 +9,7 @@ using namespace segtrain;
 
 namespace {
 
-// place: size, scaled, crop (height, width each), top, left, flip, as Python gives them.
+// `place`: height and width of size, scaled, and crop; then top, left, flip.
 Geometry geometry_of(const int32_t place[9], const float colors[4]) {
     return {{place[0], place[1]}, {place[2], place[3]}, {place[4], place[5]}, place[6],   place[7],
             place[8] != 0,        colors[0],           colors[1],           colors[2], colors[3]};
@@ -29,7 +29,7 @@ int guarded(char message[256], Work work) {
 
 #define ST_EXPORT extern "C" __attribute__((visibility("default")))
 
-// simd: 0 plain, 1 AVX2, 2 AVX-512, at most what the processor has. -2: a fault.
+// `simd`: 0 plain, 1 AVX2, 2 AVX-512, but at most what the processor supports. The functions return -2 for a Fault.
 ST_EXPORT int st_source_rect(const int32_t place[9], const int32_t reduced[2], int interpolate, int32_t rect[4], char message[256]) {
     return guarded(message, [&] {
         const float none[4] = {1, 1, 1, 0};

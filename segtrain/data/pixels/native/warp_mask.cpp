@@ -1,4 +1,4 @@
-// How are the ids of a mask picked by column, mapped to train ids and checked?
+// Mapping of the raw ids of a mask to train ids, at the columns of a crop, and the check that they are known.
 #include <algorithm>
 #include <cstring>
 
@@ -33,7 +33,7 @@ bool Ids::prepare_wide(int row_bytes, int each) {
         int begin = int(g) * each, end = std::min(begin + each, count);
         int base = std::min(std::min(columns[begin], columns[end - 1]), row_bytes - 128);
         if (std::max(columns[begin], columns[end - 1]) - base >= 128) return false;
-        // Places beyond the row's end pick what its last one does, so that they raise no alarm.
+        // Results beyond the row's end repeat its last id, so that they cannot count as unknown.
         for (int k = 0; k < 64; ++k) wide_[g].pick[k] = uint8_t(columns[std::min(begin + k, end - 1)] - base);
         wide_[g].base = base;
     }
@@ -55,18 +55,18 @@ bool Ids::prepare_pairs(int row_bytes, int each) {
         pair.base[half] = base;
     }
     line_.resize(pairs_.size() * 2 * size_t(each) + 16);
-    sixteens_.clear();
+    blocks_.clear();
     for (int number = 0; number < 16; ++number) {
-        Sixteen sixteen;
+        IdBlock block;
         bool any = false;
         for (int k = 0; k < 32; ++k) {
             int id = 16 * number + k % 16;
-            sixteen.lut[k] = lut_[id];
-            sixteen.known[k] = known_[id] ? 255 : 0;
-            sixteen.number[k] = uint8_t(16 * number);
+            block.lut[k] = lut_[id];
+            block.known[k] = known_[id] ? 255 : 0;
+            block.number[k] = uint8_t(16 * number);
             any |= known_[id] != 0;
         }
-        if (any) sixteens_.push_back(sixteen);
+        if (any) blocks_.push_back(block);
     }
     return true;
 }
@@ -86,18 +86,19 @@ __attribute__((target("avx2"))) bool Ids::map_pairs(const uint8_t* row, uint8_t*
             _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + pair.base[1])), 1);
         raw = _mm256_shuffle_epi8(raw, load(pair.pick));
         __m256i id = _mm256_setzero_si256(), known = id;
-        for (const Sixteen& sixteen : sixteens_) {
-            // An id of another sixteen gets its top bit set, and gives 0.
-            __m256i place = _mm256_adds_epu8(_mm256_xor_si256(raw, load(sixteen.number)), bias);
-            id = _mm256_or_si256(id, _mm256_shuffle_epi8(load(sixteen.lut), place));
-            known = _mm256_or_si256(known, _mm256_shuffle_epi8(load(sixteen.known), place));
+        for (const IdBlock& block : blocks_) {
+            // If the id is not one of these 16, `place` has its top bit set. The shuffle then gives 0.
+            __m256i place = _mm256_adds_epu8(_mm256_xor_si256(raw, load(block.number)), bias);
+            id = _mm256_or_si256(id, _mm256_shuffle_epi8(load(block.lut), place));
+            known = _mm256_or_si256(known, _mm256_shuffle_epi8(load(block.known), place));
         }
         all = _mm256_and_si256(all, known);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(line), _mm256_castsi256_si128(id));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(line + each_), _mm256_extracti128_si256(id, 1));
         line += 2 * each_;
     }
-    if (_mm256_movemask_epi8(all) != -1) return map_plain(row, out);  // unknown ids have train ids too
+    // An unknown id has a train id too, but these tables may leave it out.
+    if (_mm256_movemask_epi8(all) != -1) return map_plain(row, out);
     std::memcpy(out, line_.data(), columns_->size());
     return true;
 }

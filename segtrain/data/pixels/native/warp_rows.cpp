@@ -1,8 +1,8 @@
-// How is a row interpolated at any columns? (along the row by table-driven shuffles, between rows by plain arithmetic)
+// Bilinear interpolation: along a row at the columns of a crop, and between two rows.
 //
-// A result is p0 + (p1 - p0) * weight. In the vector code each result has its two source bytes side by side: one shuffle by a table
-// made once a crop puts them there, multiply-and-add of byte pairs gives p0 * 64 and (p1 - p0) * 64, one rounding product the rest.
-// Mirroring is in the table and costs nothing.
+// A result is p0 + (p1 - p0) * weight. The vector code first puts the two source bytes of each result side by side.
+// This takes one shuffle by a table that is made once per crop. The table also does the flip, at no cost. Then
+// multiply-and-add of byte pairs gives p0 * 64 and (p1 - p0) * 64, and a rounding multiplication applies the weight.
 #include "warp_rows.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace segtrain {
 
 namespace {
 
-// The rounding product of the vector code: a * b / 32768.
+// a * b / 32768, rounded like _mm256_mulhrs_epi16.
 inline int16_t product(int a, int b) { return int16_t((((a * b) >> 14) + 1) >> 1); }
 
 }  // namespace
@@ -44,10 +44,11 @@ void Columns::prepare(const std::vector<Tap>& taps, int row_bytes, Simd simd) {
 
 namespace {
 
-// Results [begin, begin + count) of a row of `total`; those beyond its end repeat the last. False: `reach` bytes are too few for them.
+// Fills the table for the results [begin, begin + count) of a row of `total`. Results beyond its end repeat the last
+// one. Returns false if their source bytes do not fit into a window of `reach` bytes.
 bool prepare_group(const Tap* taps, int total, int begin, int count, int reach, int row_bytes, uint8_t* pick, int16_t* weight, int32_t* base) {
     int from = begin / 3, to = std::min((begin + count - 1) / 3, total / 3 - 1);
-    // The columns of a crop run one way, so the ends of a group are its extremes.
+    // Columns are in ascending or descending order, so the first or last one of a group is the lowest.
     int low = std::min(taps[from].first, taps[to].first) * 3;
     *base = std::max(0, std::min(low, row_bytes - reach));
     for (int k = 0; k < count; ++k) {
@@ -90,7 +91,8 @@ bool Columns::prepare_pairs(int row_bytes, int each) {
 
 #ifdef ST_X86
 __attribute__((target("avx512f,avx512bw,avx512vbmi"))) void Columns::interpolate_wide(const uint8_t* row, int16_t* out) const {
-    const __m512i first = _mm512_set1_epi16(64), difference = _mm512_set1_epi16(int16_t(64 << 8 | 0xC0));  // (64, 0), (-64, 64)
+    // Weights of a byte pair: (64, 0) and (-64, 64).
+    const __m512i first = _mm512_set1_epi16(64), difference = _mm512_set1_epi16(int16_t(64 << 8 | 0xC0));
     for (const Wide& group : wide_) {
         __m512i low = _mm512_loadu_si512(row + group.base), high = _mm512_loadu_si512(row + group.base + 64);
         __m512i both = _mm512_permutex2var_epi8(low, _mm512_load_si512(group.pick), high);

@@ -1,4 +1,4 @@
-// What does the resampling consist of? Loops over rows. Each has a plain form and forms for wider processors that give the same numbers.
+// The loops over rows that resampling consists of. Each has a plain version, and vector versions with the same results.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +13,24 @@
 
 namespace segtrain {
 
-// What the processor has: nothing that matters here, AVX2, or AVX-512 with byte permutations (Ice Lake, Zen 4 and later).
+// The vector instructions in use: none, AVX2, or AVX-512 with byte permutations (VBMI: Ice Lake, Zen 4, and later).
 enum class Simd { plain, avx2, vbmi };
 Simd best_simd();
 
-constexpr int kLineBits = 6;   // lines keep 6 bits below a level: 255 * 64 fits int16, and so do differences
+constexpr int kLineBits = 6;   // interpolated rows are in 1/64 of a level: 255 * 64 and differences fit into int16
 constexpr int kWeightBits = 15;
 
-struct Tap {  // the two source pixels that a pixel lies between, and the second one's weight in 1 / 32768
+// The two source pixels that an output pixel lies between, and the weight of the second one, in 1/32768.
+struct Tap {
     int first, second, weight;
 };
 
-// The columns of a crop, ready for the vector code: which bytes of a source row a group of results is made of.
+// Interpolates rows at the columns of a crop. Its tables say which bytes of a source row each group of results needs.
 class Columns {
   public:
-    // `taps` of each pixel from left to right; a source row holds `row_bytes`, all of which may be read.
+    // `taps`: one for each output pixel, from left to right. A source row has `row_bytes` bytes, which may all be read.
     void prepare(const std::vector<Tap>& taps, int row_bytes, Simd simd);
-    // Interpolates a row of RGB pixels; `out` has room for room() numbers.
+    // Interpolates a row of RGB pixels. `out` has room for room() values, in 1/64 of a level.
     void interpolate(const uint8_t* row, int16_t* out) const;
     size_t room() const { return size_t(count_) * 3 + 64; }
 
@@ -56,22 +57,22 @@ class Columns {
     std::vector<Pair> pairs_;
 };
 
-// above + (below - above) * weight, rounded to whole levels; where `sums` is given the results are added to it.
+// out = above + (below - above) * weight / 32768, rounded to whole levels. If `sums` is not null, `out` is added to it.
 void blend_rows(const int16_t* above, const int16_t* below, int weight, int count, uint8_t* out, uint16_t* sums);
 void add_row(const uint8_t* row, int count, uint16_t* sums);
 
 struct Colors {
     float brightness, contrast, saturation, hue;
 };
-// One affine map of colors, in place. `mean_gray`: of these pixels, before.
+// Changes colors in place, by one affine map. `mean_gray`: the mean gray level of these pixels before the change.
 void change_colors(uint8_t* pixels, size_t pitch, int height, int width, const Colors& colors, double mean_gray, Simd simd);
 
-// The columns of a mask's crop: out[k] = lut[row[columns[k]]].
+// Maps the raw ids of a row to train ids at the columns of a crop: out[k] = lut[row[columns[k]]].
 class Ids {
   public:
-    // lut, known and columns must outlive this. A source row holds `row_bytes`.
+    // `lut`, `known`, and `columns` must exist as long as this object. A source row has `row_bytes` bytes.
     void prepare(const uint8_t lut[256], const uint8_t known[256], const std::vector<int>& columns, int row_bytes, Simd simd);
-    // False where a raw id is not known.
+    // Returns false if a raw id is not known.
     bool map(const uint8_t* row, uint8_t* out);
 
   private:
@@ -83,7 +84,8 @@ class Ids {
         uint8_t pick[32];
         int32_t base[2];
     };
-    struct alignas(32) Sixteen {  // of the tables, where any of 16 ids is known; twice, for both lanes
+    // The tables for 16 raw ids of which any is known. Each is there twice, for the two lanes of a vector.
+    struct alignas(32) IdBlock {
         uint8_t lut[32], known[32], number[32];
     };
     bool prepare_wide(int row_bytes, int each);
@@ -92,18 +94,18 @@ class Ids {
     bool map_pairs(const uint8_t* row, uint8_t* out);
     bool map_plain(const uint8_t* row, uint8_t* out) const;
 
-    uint16_t table_[256];  // train id, and 256 where the raw id is unknown
+    uint16_t table_[256];  // the train id of a raw id, plus 256 if it is unknown
     const uint8_t *lut_ = nullptr, *known_ = nullptr;
     const std::vector<int>* columns_ = nullptr;
     int each_ = 0;
     Simd simd_ = Simd::plain;
     std::vector<Wide> wide_;
     std::vector<Pair> pairs_;
-    std::vector<Sixteen> sixteens_;
+    std::vector<IdBlock> blocks_;
     std::vector<uint8_t> line_;
 };
 
-// `warp` and `sample_mask` of core.h on another kind of processor than the best.
+// `warp` and `sample_mask` of core.h with the given vector instructions, for tests.
 void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out, Simd simd);
 int mask_by(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256], uint8_t ignore,
             uint8_t* out, Simd simd);

@@ -1,0 +1,83 @@
+"""A training run on a device of a fixed step time: the model sleeps, and all the rest is segtrain's own.
+
+    python bench/buckets/trained.py '{"root": ..., "strategy": "ddp", "ranks": 2, ...}'
+
+The run folder's journal has the time of each step. The process that starts this ends it after the last step that counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+
+def main(text: str) -> None:
+    asked = json.loads(text)
+    if asked["ranks"] > 1 and "RANK" not in os.environ:
+        sys.exit(_ranks(text, asked["ranks"]))
+    _train(asked)
+
+
+def _ranks(text: str, count: int) -> int:
+    from segtrain.parallel.cluster import Cluster, free_port
+
+    port = free_port()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, text],
+            env={**os.environ, **Cluster(rank, count, rank, count, "127.0.0.1", port).environment()},
+        )
+        for rank in range(count)
+    ]
+    return max(rank.wait() for rank in ranks)
+
+
+def _train(asked: dict[str, Any]) -> None:
+    import torch
+    from torch import Tensor, nn
+
+    import segtrain
+    from segtrain.models.base import as_seg_model
+    from segtrain.train import learner
+
+    class Sleeper(nn.Module):
+        """Logits (N, 2, H, W) of a device that takes ``device_s`` seconds per step, and next to nothing of the cores.
+
+        Like a GPU, it works on a step while the host prepares the next one: the host waits for the step before.
+        """
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.logits, self.free_at = nn.Parameter(torch.zeros(2, 1, 1)), 0.0
+
+        def forward(self, images: Tensor) -> Tensor:
+            time.sleep(max(0.0, self.free_at - time.perf_counter()))
+            self.free_at = time.perf_counter() + asked["device_s"]
+            return self.logits.expand(len(images), -1, *images.shape[2:])
+
+    def first(logits: Tensor, target: Tensor) -> Tensor:
+        return logits[..., 0, 0].mean()
+
+    settings = [
+        f"out={asked['out']}", f"data.layout={asked['layout']}", f"data.root={asked['root']}", "data.check=off",
+        f"data.crop={list(asked['crop'])}", f"data.scale={list(asked['scale'])}", f"data.workers={asked['workers']}",
+        f"train.batch_size={asked['batch'] * asked['ranks']}", f"train.device={asked['device']}", "train.duration=100000st",
+        "parallel.threads=1", f"parallel.strategy={asked['strategy']}", "eval.every=100000st",
+        "checkpoint.every=100000st", "log.every=1", "log.tensorboard=false", "log.pictures=0",
+        *asked["settings"],
+    ]  # fmt: skip
+    # A model that is passed to segtrain.train cannot be sharded by fsdp.
+    learner.build_model = lambda _, classes: as_seg_model(Sleeper(), classes).train()  # type: ignore[attr-defined,assignment]
+    segtrain.train(segtrain.Config.load(None, *settings), criterion=first)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE.parents[1]))
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""Jobs on Vertex AI: description, request, image, checks, rehearsal, submission, and following."""

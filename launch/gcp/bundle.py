@@ -1,0 +1,27 @@
+"""The code bundle of a Vertex AI job: the shared bundle, plus the package that reads and writes buckets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from launch import bundle
+from launch.gcp.job import VertexJob
+
+
+def contents(root: Path, job: VertexJob) -> list[tuple[str, Path | bytes]]:
+    """The files of the bundle, as ``launch.bundle.contents`` returns them."""
+    return bundle.contents(root, job, packages=packages(root))
+
+
+def build(root: Path, job: VertexJob, target: Path) -> dict[str, Any]:
+    """Write the bundle of a job. Returns the number of files, bytes, and the SHA-256."""
+    return bundle.write(contents(root, job), target)
+
+
+def packages(root: Path) -> list[str]:
+    """The package that reads and writes buckets. Every job needs it: event files and the model go to a bucket."""
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    extra = re.search(r'^buckets = \["([^"]+)"\]', text, re.MULTILINE)
+    return [extra[1]] if extra else []

@@ -1,0 +1,94 @@
+"""Online checks of a Vertex AI job's buckets: whether they exist, who owns them, and in which region they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from launch.findings import Finding, error, note, warning
+from launch.gcp.cloud import Clients, split_uri
+from launch.gcp.job import VertexJob
+from launch.gcp.preflight.asking import Asking
+from launch.gcp.request import default_bucket, output
+
+# Google's predefined dual-regions. A bucket in one of them does not list its two regions.
+_PAIRS = {
+    "nam4": ("US-CENTRAL1", "US-EAST1"),
+    "eur4": ("EUROPE-NORTH1", "EUROPE-WEST4"),
+    "asia1": ("ASIA-NORTHEAST1", "ASIA-NORTHEAST2"),
+}
+
+
+def bucket_checks(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+    named = {"data": job.data, "output": output(job), "staging": job.staging, "checkpoints": job.checkpoints}
+    for key, place in named.items():
+        if not place.startswith("gs://"):
+            continue
+        bucket = split_uri(place)[0]
+        found = ask(f"the bucket of {key}", partial(clients.storage.get, f"b/{quote(bucket)}"))
+        if found is ask.ABSENT:
+            if bucket != default_bucket(job):  # the first upload creates the default bucket
+                yield error(
+                    "bucket-missing",
+                    f"{key}={place}: there is no bucket {bucket!r}",
+                    f"gcloud storage buckets create gs://{bucket} --location={job.region}",
+                )
+            continue
+        if found is not None:
+            if bucket == default_bucket(job):
+                yield from _owner(key, place, job, found, clients, ask)
+            yield from _location(key, place, job.region, found)
+            if key == "data":
+                yield from _filled(job, clients, ask)
+
+
+def _owner(
+    key: str, place: str, job: VertexJob, bucket: Mapping[str, Any], clients: Clients, ask: Asking
+) -> Iterator[Finding]:
+    """An error if the default bucket belongs to another project. Its name is predictable: somebody who created it first
+    could replace the job's code.
+    """
+    api = clients.service("cloudresourcemanager", "v1")
+    own = ask("whether the default bucket is the project's", lambda: api.get(f"projects/{job.project}"))
+    if isinstance(own, dict) and str(own.get("projectNumber")) != str(bucket.get("projectNumber")):
+        yield error(
+            "bucket-taken",
+            f"{key}={place}: the default bucket belongs to another project ({bucket.get('projectNumber')})",
+            "--output gs://BUCKET/FOLDER, with a bucket of your own",
+        )
+
+
+def _location(key: str, place: str, region: str, bucket: Mapping[str, Any]) -> Iterator[Finding]:
+    """Reading from another region is slower and has a fee. Since 2022, any read from a multi-region bucket has one."""
+    there, kind = str(bucket.get("location", "")).lower(), bucket.get("locationType", "region")
+    near = {"us": ("us", "northamerica"), "eu": ("europe",), "asia": ("asia",)}.get(there, ())
+    if kind == "region" and there == region:
+        return
+    pair = bucket.get("customPlacementConfig", {}).get("dataLocations") or _PAIRS.get(there, (region.upper(),))
+    if kind == "dual-region" and region.upper() in pair:
+        return
+    if kind == "multi-region" and region.startswith(near):
+        yield note("bucket-multi-region", f"{key}={place} is in {there.upper()} (multi-region): reads have a fee")
+        return
+    yield warning(
+        "bucket-region",
+        f"{key}={place}: its bucket is in {there}, the job in {region}: reads are slower and have a fee",
+        f"--region {there}"
+        if kind == "region"
+        else f"a bucket in {region}: gcloud storage buckets create --location={region}",
+    )
+
+
+def _filled(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+    bucket, prefix = split_uri(job.data)
+    folder = f"{prefix.rstrip('/')}/" if prefix else ""
+    query = {"prefix": folder, "maxResults": 1, "fields": "items(name)"}
+    found = ask("the data", lambda: clients.storage.get(f"b/{quote(bucket)}/o", **query))
+    if isinstance(found, dict) and not found.get("items"):
+        yield error(
+            "data-empty",
+            f"data={job.data}: there is no object below {folder or 'the bucket'}",
+            f"gcloud storage rsync -r FOLDER {job.data.rstrip('/')}",
+        )

@@ -1,0 +1,110 @@
+"""Checks of a job's addresses in Cloud Storage: output, staging, checkpoints, and data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from launch.findings import Finding, error, warning
+from launch.gcp.job import VertexJob
+from launch.gcp.request import output
+
+# Placeholders in the names of the examples, which a user must replace.
+PLACEHOLDER = re.compile(r"\bMY-|\bPROJECT\b|\bBUCKET\b")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+FUSE = "Vertex AI: use Cloud Storage as a mounted file system (its mount takes no options)"
+
+
+def places(job: VertexJob) -> Iterator[Finding]:
+    unset = placeholders(job)
+    if unset:
+        yield warning(
+            "placeholder",
+            f"still to be set: {', '.join(f'{key}={text!r}' for key, text in unset.items())}",
+            "name yours, by flags or in the job's file, before the job is sent",
+        )
+    for key in ("output", "staging", "checkpoints"):
+        yield from _written(key, getattr(job, key))
+    yield from _data(job)
+    data = job.data.rstrip("/")
+    for key, folder in (("output", output(job)), ("checkpoints", job.checkpoints), ("staging", job.staging)):
+        if folder and data.startswith("gs://") and f"{folder.rstrip('/')}/".startswith(f"{data}/"):
+            yield warning(
+                "results-in-data",
+                f"{key}={folder!r} is inside data={job.data!r}: a later run would read what this one has written",
+                f"--{key} gs://BUCKET/ANOTHER-FOLDER",
+            )
+
+
+def placeholders(job: VertexJob) -> dict[str, str]:
+    """Settings that still have a placeholder; also the project, if it is not set."""
+    keys = ("project", "output", "staging", "checkpoints", "data", "service_account", "network", "tensorboard", "image")
+    found = {key: getattr(job, key) for key in keys if PLACEHOLDER.search(getattr(job, key))}
+    return found if job.project else {"project": "", **found}
+
+
+def _written(key: str, place: str) -> Iterator[Finding]:
+    if not place:
+        return
+    if place.startswith("/gcs/"):
+        yield error(
+            f"{key}-uri",
+            f"{key}={place!r}: a mount is not the address of a bucket",
+            f"--{key} gs://{place.removeprefix('/gcs/')}",
+        )
+    elif not place.startswith("gs://"):
+        yield error(
+            f"{key}-uri",
+            f"{key}={place!r} is not in Cloud Storage: what a job writes elsewhere is gone with its machines",
+            f"--{key} gs://BUCKET/FOLDER",
+        )
+    else:
+        yield from _bucket(key, place)
+
+
+def _bucket(key: str, place: str) -> Iterator[Finding]:
+    name = place.removeprefix("gs://").partition("/")[0]
+    if not _BUCKET.fullmatch(name) and not PLACEHOLDER.search(place):
+        yield error(
+            "bucket-name",
+            f"{key}={place!r}: {name!r} cannot be the name of a bucket (3 to 63 of: lower case letters, digits, - _ .)",
+            f"--{key} gs://{re.sub(r'[^a-z0-9._-]+', '-', name.lower()).strip('-') or 'BUCKET'}/...",
+            "Cloud Storage: bucket naming",
+        )
+
+
+def _data(job: VertexJob) -> Iterator[Finding]:
+    data = job.data
+    mounts = [*(share.folder for share in job.nfs), *(instance.folder for instance in job.lustre)]
+    if not data or any(f"{data}/".startswith(f"{folder}/") for folder in mounts):
+        return
+    scheme, colon, _ = data.partition("://")
+    if data.startswith("/gcs/"):
+        yield warning(
+            "data-mounted",
+            f"data={data!r} reads through a mount that cannot be tuned on Vertex AI: each file waits for requests",
+            f"--data gs://{data.removeprefix('/gcs/')}, which segtrain reads ahead",
+            FUSE,
+        )
+    elif data.startswith("/mnt/"):
+        yield error(
+            "data-mount",
+            f"data={data!r} is in no mount of the job ({', '.join(mounts) or 'it has none'})",
+            "--nfs or --lustre with that mount point, or --data gs://BUCKET/FOLDER",
+        )
+    elif not colon:
+        yield error(
+            "data-here",
+            f"data={data!r} is a folder of this machine",
+            "gcloud storage rsync -r FOLDER gs://BUCKET/FOLDER, then --data gs://BUCKET/FOLDER",
+        )
+    elif scheme == "gs":
+        yield from _bucket("data", data)
+    elif scheme in ("s3", "az", "abfs", "abfss"):
+        yield warning(
+            "data-elsewhere",
+            f"data={data!r} is in another cloud: each byte has a fee, and the job needs credentials",
+            "copy it with the Storage Transfer Service, then --data gs://BUCKET/FOLDER",
+        )
+    else:
+        yield error("data-scheme", f"data={data!r}: segtrain does not read {scheme}://", "--data gs://BUCKET/FOLDER")

@@ -1,0 +1,125 @@
+"""Checks of the training config for Vertex AI: its data and weights exist there, and checkpoints outlive a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launch import preflight
+from launch.findings import Finding, error, warning
+from launch.gcp.job import VertexJob
+from launch.gcp.machines import GPUS, MACHINES
+from launch.gcp.preflight.machines import gpus, local_ranks, ranks
+from launch.preflight import Read, files_of_weights
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+
+_KEPT = re.compile(r"(gs|s3|az)://|/mnt/")
+
+
+def training(job: VertexJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
+    """Findings about the training config. ``bundled``: names of the files in the code bundle; empty if unknown."""
+    settings = {**({"out": job.checkpoints} if job.checkpoints else {}), **job.settings}
+    read = preflight.read_config(replace(job, settings=settings), root, job.data or "gs://BUCKET/FOLDER")
+    yield from read.findings
+    config = read.config
+    if config is None:
+        return
+    yield from _data(job, config, read)
+    yield from _weights(job, config)
+    yield from preflight.batch(config, _machines(job))
+    yield from preflight.hardware(config, _machines(job))
+    yield from _kept(job, config)
+    yield from preflight.trackers(job, config)
+    yield from preflight.files(job, root, bundled)
+
+
+def _machines(job: VertexJob) -> preflight.Machines:
+    machine, found = MACHINES.get(job.machine), gpus(job)
+    machines = preflight.Machines(job.machine, job.hosts, ranks(job), local_ranks(job))
+    if machine is None:
+        return machines
+    gpu = GPUS.get(found.type) if found else None
+    return replace(
+        machines, gpus=found.count if found else 0, vcpus=machine.vcpus,
+        gpu=gpu.name if gpu else "", arch=gpu.arch if gpu else "",
+    )  # fmt: skip
+
+
+def _data(job: VertexJob, config: Config, read: Read) -> Iterator[Finding]:
+    root = str(read.told("data", "root"))
+    if not read.reads_files:
+        if job.data:
+            yield warning(
+                "data-unused",
+                f"data.layout=scenes draws its own images: {job.data} would never be read",
+                "set data.layout, or leave --data out",
+            )
+        return
+    if not job.data and not root:
+        yield error(
+            "data-missing",
+            f"config {job.config}: data.layout={config.data.layout} reads files, but the job has no data",
+            "--data gs://BUCKET/FOLDER",
+        )
+    elif root and job.data and root != job.data:
+        yield warning(
+            "data-twice",
+            f"data.root={root!r} of the config or the settings, and data={job.data!r}: "
+            + ("data.root of the settings wins" if "data.root" in job.settings else "--data wins"),
+            "say it once, with --data",
+        )
+    elif root and not job.data and not re.match(r"\w+://|/gcs/|/mnt/", root):
+        yield error("data-here", f"data.root={root!r} is a folder of this machine", "--data gs://BUCKET/FOLDER")
+    if job.data:
+        yield from preflight.class_names(config)
+
+
+def _weights(job: VertexJob, config: Config) -> Iterator[Finding]:
+    """Checks that the container can read the weights. The bundle has only code: weights are in a bucket, a mount, or in
+    the image.
+    """
+    for key, place in files_of_weights(config):
+        if re.match(r"(gs|s3|az)://|/gcs/|/mnt/", place):
+            continue
+        own = bool(job.image) and place.startswith("/")
+        yield (warning if own else error)(
+            "weights-missing",
+            f"{key}={place!r}: weights do not travel with the code, and "
+            + (
+                f"unless {job.image} holds it, the container has no such file"
+                if own
+                else "the container has no such file"
+            ),
+            f"gcloud storage cp -r {place} gs://BUCKET/weights/, then {key}=/gcs/BUCKET/weights/{Path(place).name}",
+        )
+
+
+def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:
+    """Checks that checkpoints survive a machine. Without ``out``, the run folder is the job's AIP_CHECKPOINT_DIR."""
+    if config.out and config.out.startswith("/gcs/"):
+        yield warning(
+            "out-mounted",
+            f"out={config.out!r}: a mount of a bucket has no atomic renames",
+            f"--checkpoints gs://{config.out.removeprefix('/gcs/')}",
+        )
+    elif config.out and not _KEPT.match(config.out):
+        lost = job.scheduling == "SPOT"
+        yield (error if lost else warning)(
+            "spot-without-checkpoints" if lost else "out",
+            f"out={config.out!r} is on the disk of the machine, which is deleted with it"
+            + (": a machine that is taken away takes the checkpoints along" if lost else ""),
+            "remove out=, or give --checkpoints gs://BUCKET/FOLDER",
+            "Vertex AI: use Spot VMs with training" if lost else "",
+        )
+    if not config.checkpoint.resume and not job.disable_retries:
+        level = error if job.scheduling == "SPOT" or job.restart_all else warning
+        yield level(
+            "resume-off",
+            "checkpoint.resume=false: every restart of a worker would begin the training again",
+            "leave checkpoint.resume out, or --disable-retries",
+        )

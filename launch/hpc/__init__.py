@@ -1,0 +1,1 @@
+"""Jobs on clusters that Slurm schedules: the description of a job, its sbatch script, and its life in the queue."""

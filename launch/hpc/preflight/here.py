@@ -1,0 +1,220 @@
+"""What comes along from the host that submits (variables, limits), and the flags that the script already has."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from launch.findings import Finding, error, note, warning
+from launch.hpc.job import SlurmJob
+from launch.hpc.preflight.state import Cluster
+
+# Variables of sbatch that win against the lines of a script -> the field of a job that they may stand for.
+STAND_FOR = {
+    "SBATCH_PARTITION": "partition",
+    "SBATCH_ACCOUNT": "account",
+    "SBATCH_QOS": "qos",
+    "SBATCH_RESERVATION": "reservation",
+    "SBATCH_CONSTRAINT": "constraint",
+}
+# Those that change what the script relies on, with the flag to use.
+OVERRIDE = {
+    "SBATCH_TIMELIMIT": "--max-run",
+    "SBATCH_SIGNAL": "--notice",
+    "SBATCH_NO_REQUEUE": "requeue: false in the job file",
+    "SBATCH_REQUEUE": "requeue: true in the job file",
+    "SBATCH_WAIT": "",
+    "SBATCH_OPEN_MODE": "",
+    "SBATCH_OUTPUT": "--output",
+    "SBATCH_ERROR": "--output",
+    "SBATCH_ARRAY_INX": "--array",
+    "SBATCH_JOB_NAME": "--name",
+    "SBATCH_GRES": "--gpus",
+    "SBATCH_GPUS": "--gpus",
+    "SBATCH_GPUS_PER_NODE": "--gpus",
+    "SBATCH_GPUS_PER_TASK": "--bind task",
+    "SBATCH_MEM_PER_NODE": "--memory",
+    "SBATCH_MEM_PER_CPU": "--memory",
+    "SBATCH_MEM_PER_GPU": "--memory",
+    "SBATCH_CPUS_PER_TASK": "--cpus",
+}
+# Flags of sbatch that the script has by itself -> the flag to use.
+OWN_FLAGS = {
+    ("--job-name", "-J"): "--name",
+    ("--partition", "-p"): "--partition",
+    ("--account", "-A"): "--account",
+    ("--qos", "-q"): "--qos",
+    ("--nodes", "-N"): "--nodes",
+    ("--ntasks", "-n"): "--nodes and --procs",
+    ("--ntasks-per-node",): "--procs",
+    ("--cpus-per-task", "-c"): "--cpus",
+    ("--gres",): "--gpus",
+    ("--gpus", "-G"): "--gpus",
+    ("--gpus-per-node",): "--gpus",
+    ("--gpus-per-task",): "--gpus with --bind task",
+    ("--mem",): "--memory",
+    ("--mem-per-cpu",): "--memory",
+    ("--mem-per-gpu",): "--memory",
+    ("--gpu-bind",): "--bind",
+    ("--wait", "-W"): "leave it out: this command follows the job",
+    ("--test-only",): "--dry-run",
+    ("--time", "-t"): "--max-run",
+    ("--constraint", "-C"): "--constraint",
+    ("--reservation",): "--reservation",
+    ("--nodelist", "-w"): "--nodelist",
+    ("--exclude", "-x"): "--exclude",
+    ("--output", "-o"): "--output: logs lie in the run folder",
+    ("--chdir", "-D"): "start this command in that folder",
+    ("--open-mode",): "leave it out: a restart appends to the log",
+    ("--signal",): "--notice",
+    ("--requeue",): "leave it out",
+    ("--no-requeue",): "requeue: false in the job file",
+    ("--array", "-a"): "--array",
+    ("--dependency", "-d"): "--after",
+}
+LEAST_FILES = 4096  # open files: connections, workers, and shards of a rank
+LEAST_PROCESSES = 1024
+LEAST_LOCKED = 64 * 2**20  # bytes that a network card registers
+
+
+@dataclass(frozen=True)
+class Here:
+    """``limits``: name -> soft and hard limit, None for none; ``command``: sbatch or salloc, each of which has
+    variables of its own.
+    """
+
+    host: str = field(default_factory=socket.gethostname)
+    folder: Path = field(default_factory=Path.cwd)
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    limits: Mapping[str, tuple[int | None, int | None]] = field(default_factory=lambda: _limits())
+    command: str = "sbatch"
+
+
+def _limits() -> dict[str, tuple[int | None, int | None]]:
+    """Those of this process; {} on a system without them."""
+    try:
+        import resource
+    except ImportError:
+        return {}
+    found = {}
+    for name in ("CPU", "NOFILE", "MEMLOCK", "AS", "FSIZE", "NPROC", "DATA"):
+        soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
+        found[name] = (None if soft < 0 else soft, None if hard < 0 else hard)
+    return found
+
+
+def completed(job: SlurmJob, here: Here) -> SlurmJob:
+    """The job as Slurm reads it: with the partition and so on of the user's variables, where it names none."""
+    names = {name.replace("SBATCH", here.command.upper()): key for name, key in STAND_FOR.items()}
+    told: dict[str, Any] = {key: here.environ[name] for name, key in names.items() if here.environ.get(name)}
+    return replace(job, **{key: text for key, text in told.items() if not getattr(job, key)})
+
+
+def variables(job: SlurmJob, here: Here) -> Iterator[Finding]:
+    if here.command == "salloc":  # whose flags win against its variables
+        return
+    for name, key in STAND_FOR.items():
+        value = here.environ.get(name, "")
+        if value and value != getattr(job, key):
+            yield error(
+                "sbatch-variable",
+                f"{name}={value} is set, and wins against {key}={getattr(job, key)!r} in a script",
+                f"unset {name}, or --{key} {value}",
+            )
+    meant = "SBATCH_REQUEUE" if job.requeue else "SBATCH_NO_REQUEUE"
+    for name, flag in OVERRIDE.items():
+        if name in here.environ and name != meant:
+            yield error(
+                "sbatch-variable",
+                f"{name}={here.environ[name]} is set, and wins against the script, which relies on its own",
+                f"unset {name}{f', and use {flag}' if flag else ''}",
+            )
+    export = here.environ.get("SBATCH_EXPORT", "ALL")
+    given = [flag.partition("=")[2] for flag in job.sbatch if flag.startswith("--export=")]
+    for text in (*given, *([export] if export != "ALL" else [])):
+        if not text.startswith("ALL"):
+            yield warning(
+                "export",
+                f"export={text}: of the variables of your shell, the training gets only what a login gives it",
+                "leave it out, or name what the training needs with --env KEY=VALUE and --setup",
+            )
+    inside = here.environ.get("SLURM_JOB_ID")
+    if inside:
+        yield warning(
+            "inside-a-job",
+            f"this is inside job {inside}: its variables (SLURM_*) come along with a job that is submitted here",
+            "submit on the login node, or use --interactive to train in this allocation",
+        )
+
+
+def flags(job: SlurmJob) -> Iterator[Finding]:
+    for text in job.sbatch:
+        name, value = [*re.split(r"[= ]", text, maxsplit=1), ""][:2]
+        short = next((one for names in OWN_FLAGS for one in names[1:] if text.startswith(one)), "")
+        # sbatch takes the beginning of a flag for the flag.
+        own = next(
+            (
+                fix
+                for names, fix in OWN_FLAGS.items()
+                if name in names or short in names or (len(name) > 4 and names[0].startswith(name))
+            ),
+            None,
+        )
+        if not text.startswith("-"):
+            yield error(
+                "sbatch-flag-form", f"sbatch={text!r}: sbatch would stop at this line", "--sbatch=--mail-type=END"
+            )
+        elif own is not None:
+            yield error("sbatch-flag", f"sbatch={text!r}: the script has a line for this already", own)
+        elif name in ("--error", "-e") and value and not Path(value).parent.is_dir():
+            yield error(
+                "log-folder",
+                f"sbatch={text!r}: there is no folder {Path(value).parent}, so that Slurm fails the job at once, and "
+                "without a log",
+                f"mkdir -p {Path(value).parent}, or leave it out: the log lies in the run folder",
+            )
+
+
+def limits(job: SlurmJob, here: Here, cluster: Cluster) -> Iterator[Finding]:
+    """Limits of this shell that Slurm gives to the ranks."""
+    carried = cluster.config.get("PropagateResourceLimits", "ALL").upper()
+    spared = cluster.config.get("PropagateResourceLimitsExcept", "").upper()
+    fast = job.efa or job.interface.startswith("ib")
+    several = job.nodes > 1 and job.gpus is not None
+    for name, (soft, hard) in here.limits.items():
+        alone = carried not in ("ALL", "(NULL)") and name not in carried.split(",")
+        if soft is None or alone or name in spared.split(","):
+            continue
+        if name == "CPU":
+            yield _limit(
+                "cpu", f"ends each rank after {soft} s of CPU time (ulimit -t)", "ulimit -t unlimited", fatal=True
+            )
+        elif name in ("AS", "DATA"):
+            flag = "v" if name == "AS" else "d"
+            words = f"allows a rank {soft // 2**20} MB of address space (ulimit -{flag}); CUDA reserves far more"
+            yield _limit("memory", words, f"ulimit -{flag} unlimited")
+        elif name == "FSIZE":
+            words = f"ends a rank that writes a file of more than {soft // 2**20} MB (ulimit -f)"
+            yield _limit("file-size", words, "ulimit -f unlimited")
+        elif name == "NPROC" and soft < LEAST_PROCESSES:
+            yield _limit("processes", f"allows {soft} processes and threads (ulimit -u)", "ulimit -u 4096")
+        elif name == "NOFILE" and hard is not None and hard < LEAST_FILES:
+            words = f"allows a rank {hard} open files (ulimit -Hn), and the script cannot raise it"
+            yield _limit("files", words, f"ulimit -n {LEAST_FILES}, on a host that allows it")
+        elif name == "MEMLOCK" and soft < LEAST_LOCKED and (fast or several):
+            words = f"lets a rank lock {soft // 2**20} MB (ulimit -l); EFA and InfiniBand register far more"
+            cure = "ulimit -l unlimited, on a host that allows it"
+            yield _limit("locked", words, cure) if fast else note("limit-locked", f"this shell {words}", cure)
+
+
+def _limit(what: str, words: str, cure: str, fatal: bool = False) -> Finding:
+    return (error if fatal else warning)(
+        f"limit-{what}",
+        f"this shell {words}, and Slurm carries the limit to the nodes (PropagateResourceLimits)",
+        f"{cure}, then submit again",
+    )

@@ -1,0 +1,171 @@
+"""Checks of the training config for a Slurm job: its ranks, its data, its time, and the run folders of an array."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launch import job_values as values
+from launch import preflight
+from launch.findings import Finding, error, warning
+from launch.hpc.job import SlurmJob
+from launch.preflight import Machines, Read, files_of_weights
+from segtrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+
+_ALONE = ("single", "dp")
+
+
+def offline(job: SlurmJob, root: Path) -> list[Finding]:
+    """Everything that can be found wrong without asking the cluster."""
+    findings = [*_strategy(job), *_time(job), *_array(job), *_environment(job)]
+    for task in job.tasks or ((),):
+        try:
+            pairs = [setting.partition("=") for setting in task]
+            given = {key: values.scalar(text, key) for key, _, text in pairs}
+        except ConfigError as problem:
+            findings.append(error("config", str(problem), "fix the setting of the array"))
+            continue
+        findings += _trained(replace(job, settings={**job.settings, **given}), root)
+    return list(dict.fromkeys(findings))
+
+
+def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
+    """What is wrong with the training of a job, or of one task of an array."""
+    read = preflight.read_config(job, root, job.data or "/FOLDER")
+    yield from read.findings
+    if read.config is None:
+        return
+    yield from _data(job, read.config, read)
+    yield from _weights(read.config)
+    hosts = machines(job)
+    yield from preflight.batch(read.config, hosts)
+    hardware = preflight.hardware(read.config, hosts)
+    yield from (finding for finding in hardware if finding.code != "workers-many" or hosts.vcpus)
+    yield from _resume(job, read.config)
+
+
+def machines(job: SlurmJob) -> Machines:
+    gpus = job.gpus.count if job.gpus else 0
+    name = f"partition {job.partition}" if job.partition else "nodes of the default partition"
+    found = Machines(name, job.nodes, job.ranks, job.local_ranks, gpus, job.cpus * job.local_ranks)
+    if job.gpus is None:
+        return replace(found, type="a job that asks for no GPU")
+    return replace(found, gpu=job.gpus.type)
+
+
+def _strategy(job: SlurmJob) -> Iterator[Finding]:
+    if job.strategy == "smddp":
+        yield error("strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp")
+    elif job.strategy in _ALONE and job.ranks > (1 if job.strategy == "single" else job.nodes):
+        yield error(
+            "strategy-ranks",
+            f"strategy={job.strategy} is one process, and the job starts {job.ranks}: each would train a model of its "
+            "own in the same run folder",
+            "--strategy ddp" + (", or --procs 1" if job.nodes == 1 else ", or --nodes 1 --procs 1"),
+        )
+    elif job.strategy in _ALONE and job.nodes > 1:
+        yield error(
+            "strategy-nodes",
+            f"strategy={job.strategy} is one process: {job.nodes} nodes would each train a model of their own",
+            "--strategy ddp, or --nodes 1",
+        )
+    elif job.strategy == "single" and job.gpus and job.gpus.count > 1:
+        yield warning("gpus-idle", f"strategy=single uses one of {job.gpus.count} GPUs", "--strategy ddp, or --gpus 1")
+
+
+def _time(job: SlurmJob) -> Iterator[Finding]:
+    limit = -(-job.max_run // 60) * 60
+    if not job.notice:
+        yield error(
+            "notice-none",
+            "notice=0: the time limit would end the job without a signal, and the steps since its last checkpoint are "
+            "trained again",
+            "--notice 120",
+        )
+    elif job.notice > 65535:
+        yield error("notice-long", f"notice={job.notice} s: Slurm takes at most 65535 s", "--notice 120")
+    elif job.notice >= limit - 60:
+        yield error(
+            "notice-over-limit",
+            f"notice={job.notice} s before a limit of {limit} s (Slurm may be 60 s early): the job would stop as soon "
+            "as it starts, and never get anywhere",
+            f"--max-run {job.notice + 600}, or a shorter --notice",
+        )
+    elif job.notice < 20:
+        yield warning(
+            "notice-short",
+            f"notice={job.notice} s: a checkpoint may take longer, and what is not saved is trained again",
+            "--notice 120",
+        )
+    if limit < 300 and job.notice < limit - 60:
+        yield warning(
+            "max-run-short",
+            f"max_run={job.max_run} s is short: the imports alone take up to a minute",
+            f"--max-run {job.max_run}h, if hours were meant",
+        )
+
+
+def _array(job: SlurmJob) -> Iterator[Finding]:
+    for task in job.tasks:
+        for setting in task:
+            if setting.partition("=")[0] == "out":
+                yield error(
+                    "array-out",
+                    f"array: {setting}: the run folder of a task is {job.output}/{job.name}-SETTINGS, and two tasks in "
+                    "one folder overwrite each other's checkpoints",
+                    "leave out= away",
+                )
+            elif setting.startswith("parallel.strategy="):
+                yield error("array-strategy", f"array: {setting}: all tasks have one strategy", "--strategy")
+
+
+def _environment(job: SlurmJob) -> Iterator[Finding]:
+    for key in job.environment:
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
+            yield error(
+                "env-name", f"environment: {key!r} cannot be the name of a variable", "use letters, digits, and _"
+            )
+
+
+def _data(job: SlurmJob, config: Config, read: Read) -> Iterator[Finding]:
+    root = str(read.told("data", "root"))
+    if not read.reads_files:
+        if job.data:
+            yield warning(
+                "data-unused",
+                f"data.layout=scenes draws its own images: {job.data} would never be read",
+                "set data.layout, or leave --data out",
+            )
+    elif not job.data and not root:
+        yield error(
+            "data-missing",
+            f"config {job.config}: data.layout={config.data.layout} reads files, but the job has no data",
+            "--data FOLDER, on a file system that all nodes see",
+        )
+    elif root and job.data and root != job.data:
+        yield warning(
+            "data-twice",
+            f"data.root={root!r} of the config or the settings, and data={job.data!r}: --data wins",
+            "say it once, with --data",
+        )
+
+
+def _weights(config: Config) -> Iterator[Finding]:
+    for key, place in files_of_weights(config):
+        if "://" not in place and not Path(place).exists():
+            yield error("weights-missing", f"{key}={place!r}: there is no such file", "the path of one that nodes see")
+
+
+def _resume(job: SlurmJob, config: Config) -> Iterator[Finding]:
+    if job.requeue and not config.checkpoint.resume:
+        yield error(
+            "resume-off",
+            "checkpoint.resume=false: a job that is queued again would begin its training again",
+            "leave checkpoint.resume out, or requeue: false in the job file",
+        )

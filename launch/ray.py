@@ -1,0 +1,56 @@
+"""One command that trains on a Ray cluster, by Ray Train: attach to it or start it, check it, and train.
+
+python launch/ray.py configs/camvid.yaml --workers 2 --dry-run
+python launch/ray.py configs/camvid.yaml --elastic 1:4 --address auto
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if not __package__:
+    # Python puts a script's folder first on the path, where `import ray` would find the script itself.
+    sys.path[:] = [
+        str(ROOT),
+        *(entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent),
+    ]
+
+from launch.findings import errors, refused, say  # noqa: E402
+from launch.raytrain.arguments import build_parser  # noqa: E402
+from launch.raytrain.checks import offline  # noqa: E402
+from launch.raytrain.job import COMMAND, load  # noqa: E402
+from launch.raytrain.start import cluster, gpus_each, online, train  # noqa: E402
+from segtrain.errors import EXIT_ERROR, SegtrainError  # noqa: E402
+
+
+def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
+    """Run the command line, and return its exit code. ``command``: its name in the help text."""
+    known = vars(build_parser(command).parse_intermixed_args(arguments))
+    try:
+        job = load(known)
+        findings, config = offline(job, ROOT)
+        if errors(findings):
+            refused(findings, "nothing was started")
+            return EXIT_ERROR
+        with cluster(job) as ray:
+            gpus = gpus_each(job, ray, config)
+            findings += online(job, ray, gpus)
+            if known.get("dry_run"):
+                say(findings)
+                print("dry run: nothing was trained", file=sys.stderr)
+                return EXIT_ERROR if errors(findings) else 0
+            if refused(findings, "nothing was started"):
+                return EXIT_ERROR
+            return train(job, ray, gpus, config)
+    except SegtrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: Ray ends the ranks; the same command continues the run", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,82 @@
+"""Checks of a training on Ray: the config fits the number of ranks, and the nodes have room, labels, and versions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch import preflight
+from launch.findings import Finding, error, note
+from launch.preflight import Machines
+from launch.raytrain.job import RayJob
+
+Node = Mapping[str, Any]  # an item of ``ray.nodes()``
+
+
+def offline(job: RayJob, root: Path) -> tuple[list[Finding], Any]:
+    """Findings about the config, and the config (None if it cannot be read)."""
+    read = preflight.read_config(job, root, "")
+    findings = list(read.findings)
+    if read.config is not None:
+        findings += preflight.batch(read.config, Machines("node", job.most, job.most))
+    return findings, read.config
+
+
+def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
+    """Findings about the resources and labels of the nodes. ``gpus``: GPUs of each rank."""
+    alive = [node for node in nodes if node["Alive"]]
+    fitting = [node for node in alive if all(node["Labels"].get(key) == text for key, text in job.labels.items())]
+    wanted = ", ".join(f"{key}={text}" for key, text in job.labels.items())
+    if alive and not fitting:
+        yield error(
+            "ray-labels", f"none of the {len(alive)} nodes has the labels {wanted}", "ray start --labels, or --label"
+        )
+        return
+    ranks = sum(_ranks(node["Resources"], job.cpus, gpus) for node in fitting)
+    if ranks >= job.least:
+        return
+    each = f"{job.cpus} CPU{'s' * (job.cpus != 1)}" + (f" and {gpus} GPU{'s' * (gpus > 1)}" if gpus else "")
+    text = f"{len(fitting)} nodes{f' with {wanted}' if wanted else ''} have room for {ranks} ranks of {each} each"
+    if job.autoscaling:
+        yield note("ray-room", f"{text}; Ray waits until the cluster has added nodes for {job.least}")
+    else:
+        yield error(
+            "ray-room", f"{text}, but {job.least} are asked for",
+            f"--workers {max(1, ranks)}, --cpus or --gpus for less, or --autoscaling where the cluster adds nodes",
+        )  # fmt: skip
+
+
+def _ranks(resources: Mapping[str, float], cpus: int, gpus: int) -> int:
+    found = [int(resources.get(name, 0) // each) for name, each in (("CPU", cpus), ("GPU", gpus)) if each]
+    return min(found, default=0)
+
+
+def alike(looks: Sequence[Mapping[str, Any]], run: Path) -> Iterator[Finding]:
+    """Findings about the answers of the nodes (``segtrain.platforms.ray_worker.look``)."""
+    for seen in looks:
+        if not seen["sees"]:
+            yield error(
+                "run-folder-not-shared",
+                f"{seen['host']} does not see the run folder {run}, where a start finds the checkpoints of the last",
+                "--output DIR on a file system that all nodes share, or out=s3://BUCKET/FOLDER",
+            )
+    for what in ("python", *sorted({name for seen in looks for name in seen["packages"]})):
+        found = {seen["host"]: seen["python"] if what == "python" else seen["packages"].get(what) for seen in looks}
+        lacking = [host for host, version in found.items() if version is None]
+        if lacking:
+            yield error(
+                "node-lacks-package", f"{', '.join(lacking)} has no package {what}", "install segtrain's packages there"
+            )
+        elif len(set(found.values())) > 1:
+            listed = ", ".join(f"{host}: {version}" for host, version in found.items())
+            yield error("node-versions", f"{what} differs between nodes ({listed})", "use one environment on all nodes")
+
+
+def mark(run: Path) -> Path:
+    """A new file in the run folder, which every node must see."""
+    run.mkdir(parents=True, exist_ok=True)
+    file = run / f".shared-{secrets.token_hex(4)}"
+    file.touch()
+    return file

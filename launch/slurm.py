@@ -1,0 +1,134 @@
+"""One command from the head node of a Slurm cluster to a training job: look first, then submit and follow.
+
+python launch/slurm.py --partition gpu --nodes 2 --gpus 4 --dry-run
+python launch/slurm.py --job configs/jobs/slurm.yaml train.duration=80ep
+python launch/slurm.py --partition gpu --gpus 1 --interactive
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+if not __package__:
+    # Python puts a script's folder first on the path, where other packages would find the launcher's files.
+    sys.path[:] = [
+        str(ROOT),
+        *(entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent),
+    ]
+
+from launch import console  # noqa: E402
+from launch.findings import errors, refused, say  # noqa: E402
+from launch.hpc.arguments import ACTIONS, build_parser, refuse_together  # noqa: E402
+from launch.hpc.job import COMMAND, SlurmJob  # noqa: E402
+from launch.hpc.preflight.online import look  # noqa: E402
+from launch.hpc.preflight.training import offline  # noqa: E402
+from launch.hpc.prepare import by_hand, dependency, interactive, refuse, write  # noqa: E402
+from launch.hpc.script import environment, sbatch_script  # noqa: E402
+from launch.job import load_job  # noqa: E402
+from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
+
+NOT_OF_THE_JOB = {"settings", "job", "no_follow", "no_probe", *ACTIONS}
+
+
+def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
+    """The command line. ``command``: how it was called, for the help."""
+    return console.run(_act, vars(build_parser(command).parse_intermixed_args(arguments)), stop="told to stop")
+
+
+def _act(known: dict[str, Any]) -> int:
+    refuse_together(known)
+    if {"attach", "stop"} & set(known):
+        return _come_back(known)
+    flags = {key: value for key, value in known.items() if key not in NOT_OF_THE_JOB}
+    job = load_job(SlurmJob, known.get("job"), flags, known.get("settings", []))
+    refuse(job, terminal="interactive" in known)
+    if known.get("dry_run"):
+        return _dry_run(job, known)
+    return _interactive(job) if known.get("interactive") else _send(job, known)
+
+
+def _dry_run(job: SlurmJob, known: dict[str, Any]) -> int:
+    """The script on stdout, what is wrong with it on stderr."""
+    found = look(job, probe=False, terminal="interactive" in known)
+    bad = errors(found)
+    try:
+        if known.get("interactive"):
+            _say_left_out(job)
+            print(shlex.join(interactive(job, "SLURM_JOB_ID" in os.environ)), flush=True)
+        else:
+            print(sbatch_script(job), end="", flush=True)
+    finally:  # also where the reader of the script has gone (`| head`)
+        say(found)
+        stop = f"; {len(bad)} error{'s' * (len(bad) > 1)} would stop it" if bad else ""
+        print(f"dry run: nothing was submitted{stop}", file=sys.stderr)
+        if not known.get("interactive"):
+            print(f"to submit it by hand: {by_hand(job)}", file=sys.stderr)
+    return EXIT_ERROR if bad else 0
+
+
+def _interactive(job: SlurmJob) -> int:
+    """Become salloc and srun, which train in this terminal."""
+    inside = "SLURM_JOB_ID" in os.environ
+    if refused(offline(job, ROOT) if inside else look(job, probe=False, terminal=True), "not started"):
+        return EXIT_ERROR
+    words = interactive(job, inside)
+    _say_left_out(job)
+    print(shlex.join(words), file=sys.stderr, flush=True)
+    found = {key: os.path.expandvars(value) for key, value in environment(job).items()}
+    if "PYTHONPATH" in found:
+        found["PYTHONPATH"] = os.pathsep.join([found["PYTHONPATH"], *filter(None, [os.environ.get("PYTHONPATH")])])
+    os.environ.update(found)
+    try:
+        os.execvp(words[0], words)
+    except FileNotFoundError:
+        text = f"there is no {words[0]} here: run this on a host of the Slurm cluster"
+        raise ConfigError(text, code="slurm-missing", found=words[0]) from None
+
+
+def _say_left_out(job: SlurmJob) -> None:
+    """Name the parts of a batch script that an interactive job does not have."""
+    for flag, given in (("--setup", job.setup), ("--after", job.after), ("--start node", job.start == "node")):
+        if given:
+            print(f"note: {flag} is for batch jobs alone: nothing of it is done here", file=sys.stderr)
+
+
+def _send(job: SlurmJob, known: dict[str, Any]) -> int:
+    from launch.hpc.follow import follow
+    from launch.hpc.tools import submit
+
+    if refused(look(job, probe="no_probe" not in known), "nothing was submitted"):
+        return EXIT_ERROR
+    script = write(job)
+    try:
+        number = submit(script, dependency(job))
+    except KeyboardInterrupt:
+        print("interrupted: the job may have been submitted: `squeue --me` shows it, scancel stops it", file=sys.stderr)
+        return 130
+    print(f"submitted job {number} with {script}; run folder {', '.join(map(str, job.runs()))}", flush=True)
+    if known.get("no_follow"):
+        print(f"follow it: {COMMAND} --attach {number}    stop it: {COMMAND} --stop {number}")
+        return 0
+    return follow(number, console.out)
+
+
+def _come_back(known: dict[str, Any]) -> int:
+    from launch.hpc.follow import follow, stop
+
+    console.refuse_others(known, ("attach", "stop"))
+    for key in ("stop", "attach"):
+        if key in known and not re.fullmatch(r"\d+(_\d+)?", known[key]):
+            text = f"--{key} {known[key]!r}: must be the number of a job, such as 4711 or 4711_2"
+            raise ConfigError(text, code="job-number", found=known[key])
+    if "stop" in known:
+        return stop(known["stop"], console.out)
+    return follow(known["attach"], console.out)
+
+
+if __name__ == "__main__":
+    console.script(main)

@@ -1,0 +1,140 @@
+"""Submits training to Vertex AI as a custom job: checks it, rehearses it on this machine, sends it, and follows it.
+
+python launch/vertex.py --machine n1-standard-32 --accelerator NVIDIA_TESLA_T4:4 --hosts 2 --dry-run
+python launch/vertex.py --job configs/jobs/vertex.yaml --rehearse
+python launch/vertex.py --job configs/jobs/vertex.yaml train.duration=80ep
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+if not __package__:
+    # Python puts a script's folder first in sys.path, where the launcher's files could hide modules of other packages.
+    sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT / "launch")]
+
+from launch import console  # noqa: E402
+from launch.findings import agreed, errors, refused  # noqa: E402
+from launch.gcp.arguments import OF_A_REHEARSAL, PLANTS, build_parser, refuse_together  # noqa: E402
+from launch.gcp.job import COMMAND, VertexJob  # noqa: E402
+from launch.gcp.preflight.machines import ranks  # noqa: E402
+from launch.gcp.prepare import Source, prepare, sound  # noqa: E402
+from launch.gcp.request import DEFAULT_REGION, code_place  # noqa: E402
+from launch.job import load_job  # noqa: E402
+from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
+
+NOT_OF_THE_JOB = {
+    *("settings", "dry_run", "rehearse", "attach", "stop", "yes", "no_follow", "job"),
+    *OF_A_REHEARSAL,
+}
+
+
+def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
+    """Run the command line and return its exit code. ``command``: the command's name in the help."""
+    return console.run(_act, vars(build_parser(command).parse_intermixed_args(arguments)), stop="told to stop")
+
+
+def _act(known: dict[str, Any]) -> int:
+    refuse_together(known)
+    if {"attach", "stop"} & set(known):
+        return _come_back(known)
+    flags = {key: value for key, value in known.items() if key not in NOT_OF_THE_JOB}
+    if known.get("rehearse") and "job" in known:
+        flags.pop("hosts", None)  # the request stays that of the file
+    job = load_job(VertexJob, known.get("job"), flags, known.get("settings", []))
+    if not {"job", "config"} & set(known):
+        job = console.spread(job, ranks(job))
+    if known.get("dry_run"):
+        _, request, findings = prepare(job)
+        return console.dry_run(request, findings)
+    return _rehearse(job, known) if known.get("rehearse") else _send(job, known)
+
+
+def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """The request body for projects.locations.customJobs.create.
+
+    ``job``: a job file, its keys as a mapping, or a VertexJob. ``settings``: section.key=value.
+    Sends nothing to Google. Raises ConfigError if a check finds an error, and prints warnings on stderr.
+    """
+    return sound(job, settings)
+
+
+def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
+    from launch.gcp.bundle import build
+    from launch.gcp.rehearse.run import rehearse
+
+    job, request, findings = prepare(job)
+    if refused(findings, "not rehearsed"):
+        return EXIT_ERROR
+    given = console.rehearsal(job, known, PLANTS, "bundle.tar.gz", build)
+    return int(rehearse(job, request, hosts=known.get("hosts"), **given).exit_code)
+
+
+def _send(job: VertexJob, known: dict[str, Any]) -> int:
+    from launch.gcp.bundle import build
+    from launch.gcp.cloud import Clients, back, fill, submit, upload
+    from launch.gcp.preflight.online import online
+
+    located, _, said = prepare(job)  # report what can be checked without a project, before looking for one
+    if refused([finding for finding in said if finding.code != "placeholder"], "nothing was sent"):
+        return EXIT_ERROR
+    clients = Clients(located.region)
+    job, request, findings = prepare(fill(located, clients))
+    if not errors(findings):  # with errors, requests to Google are not needed
+        findings += online(job, request, clients)
+    if refused([finding for finding in findings if finding not in said], "nothing was sent"):
+        return EXIT_ERROR
+    name = request["displayName"]
+    if not known.get("yes") and not agreed(f"send {name} to {job.project}, {job.region}?"):
+        print("nothing was sent", file=sys.stderr)
+        return 1
+    if job.start == "bundle":
+        with tempfile.TemporaryDirectory() as scratch:
+            bundle = Path(scratch) / "bundle.tar.gz"
+            build(ROOT, job, bundle)
+            upload(job, clients, bundle, code_place(job, name))
+    from launch.gcp.follow import follow
+
+    try:
+        resource = submit(job, clients, request)
+        print(f"sent {resource}", flush=True)
+        if not known.get("no_follow"):
+            return follow(job.project, clients, resource, say=console.out)
+    except KeyboardInterrupt:
+        stop = back(name, job.project, job.region, "stop")
+        print(f"interrupted: {name} may have been sent, and is billed if it runs. Stop it: {stop}", file=sys.stderr)
+        return 130
+    print(f"follow it: {back(resource.rpartition('/')[2], job.project, job.region)}")
+    return 0
+
+
+def _come_back(known: dict[str, Any]) -> int:
+    from launch.gcp.cloud import RESOURCE, Clients, fill
+    from launch.gcp.follow import follow, stop
+    from segtrain.google_api import known_project, known_region
+
+    console.refuse_others(known, ("attach", "stop", "project", "region"))
+    action = "stop" if "stop" in known else "attach"
+    name, project, region = known[action], known.get("project", ""), known.get("region", "")
+    if whole := RESOURCE.fullmatch(name):  # as it was printed when the job was sent
+        project, place, name = whole.groups()
+        if region not in ("", place):
+            raise ConfigError(
+                f"--{action} {whole[0]} is in {place}: leave --region {region} out",
+                code="job-elsewhere", found=region, expected=place,
+            )  # fmt: skip
+        region = place
+    clients = Clients(region or known_region() or DEFAULT_REGION)
+    project = fill(VertexJob(project=project or known_project()), clients).project
+    if action == "stop":
+        return stop(project, clients, name, console.out)
+    return follow(project, clients, name, say=console.out)
+
+
+if __name__ == "__main__":
+    console.script(main)

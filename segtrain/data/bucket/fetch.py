@@ -1,0 +1,218 @@
+"""`segtrain data fetch`: fills the disk cache with the samples of a bucket, before a run or without one.
+
+Adjacent samples of a shard are fetched together in requests of several megabytes, with many in flight. Entries that are
+already in the cache are only verified, so a fetch that was killed continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from segtrain.bucket import is_bucket
+from segtrain.config import Data, load_config
+from segtrain.data.audit.check import settings_of
+from segtrain.data.bucket.disk_cache import DiskCache
+from segtrain.data.bucket.merging import merged
+from segtrain.data.bucket.store import BucketStore
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.storage import Range
+from segtrain.errors import ConfigError, DataError
+from segtrain.memory import memory_limit
+
+# Most bytes of one request; most bytes of all requests in flight, absolute and as a share of the memory.
+_REQUEST, _IN_FLIGHT, _MEMORY = 8 << 20, 256 << 20, 0.1
+_READERS = 64
+# Seconds between lines of progress.
+_EVERY = 2.0
+_HEADERS = 1.01  # factor for the space that the headers of entries and the folders take
+
+
+@dataclass
+class Fetched:
+    """Result for one split. ``bytes``: size of all its samples. ``fetched``: bytes that were not in the cache yet."""
+
+    split: str
+    samples: int
+    bytes: int
+    fetched: int = 0
+    seconds: float = 0.0
+
+    def text(self) -> str:
+        rate = f" at {self.fetched / self.seconds / 1e6:,.0f} MB/s" if self.fetched and self.seconds else ""
+        return (
+            f"{self.split}: {self.samples:,} samples, {amount(self.bytes)}, are in the cache; "
+            f"{amount(self.fetched)} were fetched{rate}, {self.seconds:.1f} s"
+        )
+
+
+def amount(size: float) -> str:
+    """A number of bytes as text, in GB or MB."""
+    return f"{size / 1e9:,.2f} GB" if size >= 1e8 else f"{size / 1e6:,.2f} MB"
+
+
+def fetch_folder(
+    place: str, splits: list[str] | None, overrides: list[str], say: Callable[[str], None] = print
+) -> dict[str, dict[str, Any]]:
+    """Fill the cache with splits of a data set in a bucket. ``place``: the URL of its folder, or a config file.
+
+    If ``splits`` is None, these are all splits found in the folder, or data.train_split and data.split of the config.
+    Returns the fields of ``Fetched`` for each split. Raises ConfigError for data on a local disk and for a cache limit
+    that is too small, and DataError.
+    """
+    if is_bucket(place):
+        data, found = settings_of(place, overrides)
+    else:
+        data = load_config(place, overrides).data
+        found = data.train_split, data.split
+    if not is_bucket(data.root):
+        says = f"data.root={data.root!r} is not in a bucket: there is nothing to fetch; give s3://BUCKET/FOLDER"
+        raise ConfigError(says, code="fetch-without-bucket", key="data.root", found=data.root)
+    data = data.model_copy(update={"cache": "disk"})
+    datasets = [open_dataset(data, split) for split in splits or dict.fromkeys(found)]
+    sizes = [_size(dataset) for dataset in datasets]
+    for dataset, (total, missing) in zip(datasets, sizes):
+        needs = f"{amount(total)}, of which {amount(missing)} are to be fetched"
+        say(f"{dataset.split}: {len(dataset):,} samples, {needs}")
+    _refuse(_cache(datasets[0]), data, sum(total for total, _ in sizes), sum(missing for _, missing in sizes), say)
+    done = {}
+    for dataset, (total, _) in zip(datasets, sizes):
+        result = _fetch(dataset, Fetched(dataset.split, len(dataset), total), say)
+        say(result.text())
+        done[dataset.split] = vars(result)
+    return done
+
+
+def _store(dataset: Dataset) -> BucketStore:
+    assert isinstance(dataset.store, BucketStore)
+    return dataset.store
+
+
+def _cache(dataset: Dataset) -> DiskCache:
+    cache = _store(dataset).cache
+    assert cache is not None
+    return cache
+
+
+def _ranges(dataset: Dataset) -> Iterator[Range]:
+    """The ranges that the cache keeps of each sample. A range that consecutive samples share comes once."""
+    before: set[Range] = set()
+    for index in range(len(dataset)):
+        now = {wanted.within or wanted for wanted in dataset.ranges(index)}
+        yield from sorted(now - before)
+        before = now
+
+
+def _length(store: BucketStore, wanted: Range) -> int:
+    return store.stat(wanted.path).size if wanted.length < 0 else wanted.length
+
+
+def _size(dataset: Dataset) -> tuple[int, int]:
+    """Bytes of all samples, and of those that are not in the cache."""
+    store, cache, total, missing = _store(dataset), _cache(dataset), 0, 0
+    for wanted in _ranges(dataset):
+        length, entry = _length(store, wanted), store.entry(wanted)
+        total += length
+        missing += 0 if entry is not None and cache.holds(entry) else length
+    return total, missing
+
+
+def _refuse(cache: DiskCache, data: Data, total: int, missing: int, say: Callable[[str], None]) -> None:
+    """Report the space in use. Raise ConfigError if the cache's limit is too small, DataError if its disk is."""
+    try:
+        room = cache.room()
+        free, held = shutil.disk_usage(cache.folder).free, cache.limit - room
+    except OSError as error:
+        reason = error.strerror or str(error)
+        says = f"data.cache_dir={cache.folder}: cannot be written ({reason}): choose another folder"
+        raise DataError(says, code="folder-unwritable", folder=str(cache.folder), found=reason) from None
+    need = int(missing * _HEADERS)
+    say(f"{cache.folder}: at most {amount(cache.limit)}, {amount(held)} in use, {amount(free)} free")
+    if total * _HEADERS > cache.limit:
+        bound = f"data.cache_gb={data.cache_gb} allows at most {amount(cache.limit)} here"
+        says = f"{bound}, but the splits have {amount(total)}: raise it, choose another data.cache_dir, or fetch "
+        says += "fewer splits or images (--split, data.limit)"
+        raise ConfigError(says, code="cache-too-small", key="data.cache_gb", found=cache.limit, expected=total)
+    # Entries of other data sets can be evicted.
+    if need > free + max(0, held - (total - missing)):
+        lacks = f"{amount(need)} are needed, but {amount(free)} are free"
+        says = f"data.cache_dir={cache.folder}: {lacks}: make space, or choose another folder"
+        raise DataError(says, code="disk-too-small", folder=str(cache.folder), found=free, expected=need)
+
+
+def _fetch(dataset: Dataset, result: Fetched, say: Callable[[str], None]) -> Fetched:
+    store, cache, done = _store(dataset), _cache(dataset), 0
+    began = shown = time.monotonic()
+    groups = _groups(store, _ranges(dataset))
+    with ThreadPoolExecutor(_READERS, "segtrain-fetch") as pool:
+        for length, fetched in _in_order(pool, partial(_fill, store, cache), groups):
+            done, result.fetched, now = done + length, result.fetched + fetched, time.monotonic()
+            if now - shown > _EVERY:
+                shown, rate = now, max(1, done) / (now - began)
+                what = f"{amount(done)} of {amount(result.bytes)}, {rate / 1e6:,.0f} MB/s"
+                say(f"{dataset.split}: {what}, {(result.bytes - done) / rate:,.0f} s left")
+    result.seconds = time.monotonic() - began
+    return result
+
+
+def _groups(store: BucketStore, ranges: Iterable[Range]) -> Iterator[tuple[int, list[Range]]]:
+    """Yield the size and the ranges of each group: consecutive ranges of one file, up to the size of a request."""
+    group: list[Range] = []
+    size = 0
+    for wanted in ranges:
+        length = _length(store, wanted)
+        if group and (wanted.path != group[0].path or size + length > _REQUEST):
+            yield size, group
+            group, size = [], 0
+        group.append(wanted)
+        size += length
+    if group:
+        yield size, group
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, work: Callable[[list[Range]], int], groups: Iterable[tuple[int, list[Range]]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the size and the result of each group, in order, with a limited number in progress.
+
+    After an error, the groups that wait are canceled.
+    """
+    waiting: deque[tuple[int, Future[int]]] = deque()
+    most, held = min(_IN_FLIGHT, _MEMORY * memory_limit()[0]), 0
+    try:
+        for size, group in groups:
+            while waiting and (held + size > most or len(waiting) >= 2 * _READERS):
+                first, future = waiting.popleft()
+                yield first, future.result()
+                held -= first
+            waiting.append((size, pool.submit(work, group)))
+            held += size
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
+    finally:
+        for _, future in waiting:
+            future.cancel()
+
+
+def _fill(store: BucketStore, cache: DiskCache, group: list[Range]) -> int:
+    """Fetch the ranges of a group that are missing or damaged in the cache. Returns the number of bytes fetched."""
+    fetched = 0
+    entries = {wanted: store.entry(wanted) for wanted in group}
+    missing = [wanted for wanted, entry in entries.items() if entry is not None and cache.get(entry) is None]
+    for request, parts in merged(missing):
+        content = memoryview(store.fetch(request.span, None))
+        for wanted, at in parts:
+            entry = entries[wanted]
+            part = content if wanted.length < 0 else content[at : at + wanted.length]
+            if entry is None or not cache.write(entry, part):
+                says = f"{cache.folder}: not all samples could be written: see the warning, then fetch again"
+                raise DataError(says, code="cache-not-filled", folder=str(cache.folder))
+            fetched += len(part)
+    return fetched

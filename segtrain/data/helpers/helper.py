@@ -1,0 +1,128 @@
+"""The helper's side: it makes the samples that a rank orders. It runs on another host and imports no torch.
+
+One helper uses one core. The engine (see cluster.py) places it, and tells it where the rank listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pickle
+import platform
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from segtrain.data import stages
+from segtrain.data.helpers.wire import PULSE_S, Reply, flat, frame, greet, pack_mask, read_message
+from segtrain.data.pixels import native
+from segtrain.data.sample import COLOR_BYTES
+
+_PACKAGES = ("numpy", "opencv-python-headless", "opencv-python", "pillow", "simplejpeg")
+_OF_TRANSFORMS = ("albumentations", "albucore", "torch", "torchvision")
+
+
+def identity(transforms: bool) -> dict[str, str]:
+    """What decides the pixels of a sample besides its files: code, decoder, and versions, by name.
+
+    ``transforms``: samples pass through the user's transforms, so the packages of these count too.
+    """
+    found = {"Python": ".".join(platform.python_version_tuple()[:2]), "segtrain": _code(), "decoder": _decoder()}
+    for name in (*_PACKAGES, *(_OF_TRANSFORMS if transforms else ())):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name).partition("+")[0]  # torch without its kind of CUDA
+    return found
+
+
+def _code() -> str:
+    """A digest of the code that makes samples."""
+    package, digest = Path(__file__).parents[2], hashlib.sha256()
+    for path in sorted((*package.glob("data/**/*.py"), *package.glob("config/*.py"))):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _decoder() -> str:
+    """The decoder in use; for the native one, with a digest of its library."""
+    library = hashlib.sha256(native.LIBRARY.read_bytes()).hexdigest()[:12] if native.available() else ""
+    return f"native {library}" if library else "packages"
+
+
+class Helper:
+    """Makes samples with the makers that it has been given."""
+
+    def __init__(self) -> None:
+        cv2.setNumThreads(1)
+        self._makers: dict[bytes, Any] = {}
+        self._pixels, self._mask, self._colors = (np.empty(0, np.uint8) for _ in range(3))
+
+    def meet(self, name: bytes, content: bytes, folder: str, path: list[str]) -> None:
+        """Keep a maker. ``folder`` and ``path``: the rank's working folder and import path, for relative names."""
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+        sys.path += [entry for entry in path if entry not in sys.path]
+        self._makers[name] = pickle.loads(content)
+
+    def answers(self, order: bytes) -> Iterator[list[Any]]:
+        """The buffers to send for each sample of an order."""
+        name, tasks, colors = pickle.loads(order)
+        for task in tasks:
+            yield self._made(name, task, colors)
+
+    def _made(self, name: bytes, task: Any, colors: bool) -> list[Any]:
+        height, width = task.crop
+        if self._mask.shape != (height, width):
+            self._pixels, self._mask = np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8)
+            self._colors = np.empty(COLOR_BYTES, np.uint8)
+        parts = [self._pixels, self._mask, *([self._colors] if colors else [])]
+        stages.begin()
+        try:
+            self._makers[name](task, *parts)
+        except (Exception, SystemExit) as error:
+            return [frame(Reply(str(error) or type(error).__name__, 0, stages.end()).to_bytes())]
+        mask, rest = pack_mask(self._mask), [flat(part) for part in (parts[0], *parts[2:])]
+        return [frame(Reply("", len(mask), stages.end()).to_bytes()), rest[0], mask, *rest[1:]]
+
+
+def serve(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
+    """Connect to a rank, and make what it orders until the connection ends. Raises OSError if the rank is not there."""
+    connection = socket.create_connection(address, timeout=limit_s)
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if not greet(connection, key, b"helper", b"rank", limit_s):
+            return
+        connection.settimeout(None)
+        with _alive(connection) as sending, contextlib.suppress(OSError, EOFError):
+            while True:
+                for buffers in helper.answers(read_message(connection)):
+                    with sending:
+                        for buffer in buffers:
+                            connection.sendall(buffer)
+
+
+@contextlib.contextmanager
+def _alive(connection: socket.socket) -> Iterator[threading.Lock]:
+    """Send signs of life. Yields the lock to hold while sending anything else."""
+    sending, ended = threading.Lock(), threading.Event()
+
+    def pulse() -> None:
+        while not ended.wait(PULSE_S):
+            with contextlib.suppress(OSError), sending:
+                connection.sendall(frame(b""))
+
+    thread = threading.Thread(target=pulse, daemon=True, name="segtrain-helper-alive")
+    thread.start()
+    try:
+        yield sending
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,207 @@
+"""Messages between a rank and a helper over one TCP connection.
+
+Each side proves that it knows the key of the connection, before anything else is read: the helper unpickles what the
+rank sends. The rank unpickles nothing. After that, each message is its length (4 bytes) and its content. An empty
+message says only that its sender is alive.
+
+A rank sends orders (``order``). For each sample of an order, in their order, the helper answers with a message (JSON,
+see ``Reply``), and behind it the image, the mask, and the colors, which the rank reads straight into its batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import json
+import pickle
+import secrets
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from segtrain.data.index.entries import Entries
+from segtrain.data.stages import Cost
+
+NONCE = 32  # bytes
+PULSE_S = 0.5  # seconds between two signs of life of a helper that is making a sample
+_LENGTH = struct.Struct("<I")
+_LONGEST = 1 << 20  # bytes of a message to the rank
+_SMALL = 4096  # bytes of a mask below which packing does not pay
+
+
+class WireError(Exception):
+    """What arrived is not what the protocol allows."""
+
+
+def frame(content: bytes) -> bytes:
+    return _LENGTH.pack(len(content)) + content
+
+
+def read_exactly(connection: socket.socket, view: memoryview, limit_s: float | None = None) -> None:
+    """Fill ``view``. Raises EOFError at the end of the connection, TimeoutError after ``limit_s`` seconds."""
+    until = None if limit_s is None else time.monotonic() + limit_s
+    while view:
+        if until is not None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
+        count = connection.recv_into(view)
+        if not count:
+            raise EOFError
+        view = view[count:]
+
+
+def read_message(connection: socket.socket, longest: int = 1 << 31) -> bytes:
+    """The next message, on a connection without a time limit."""
+    head = bytearray(_LENGTH.size)
+    read_exactly(connection, memoryview(head))
+    return _content(head, longest, lambda view: read_exactly(connection, view))
+
+
+def _content(head: bytearray, longest: int, read: Callable[[memoryview], None]) -> bytes:
+    (length,) = _LENGTH.unpack(head)
+    if length > longest:
+        raise WireError(f"a message of {length} bytes")
+    content = bytearray(length)
+    read(memoryview(content))
+    return bytes(content)
+
+
+def _proof(key: bytes, role: bytes, nonce: bytes) -> bytes:
+    return hmac.digest(key, role + nonce, "sha256")
+
+
+def greet(connection: socket.socket, key: bytes, role: bytes, other: bytes, limit_s: float) -> bool:
+    """Whether the other side knows the key, as ``other``. It learns the same of this side, which is ``role``."""
+    mine, theirs, proof = secrets.token_bytes(NONCE), bytearray(NONCE), bytearray(32)
+    connection.settimeout(limit_s)
+    connection.sendall(mine)
+    read_exactly(connection, memoryview(theirs), limit_s)
+    connection.sendall(_proof(key, role, bytes(theirs)))
+    read_exactly(connection, memoryview(proof), limit_s)
+    return hmac.compare_digest(bytes(proof), _proof(key, other, mine))
+
+
+class Link(Protocol):
+    """A rank's connection to a helper."""
+
+    def order(self, content: bytes) -> None: ...
+    def message(self) -> bytes: ...
+    def read_into(self, view: memoryview) -> None: ...
+    def close(self) -> None: ...
+
+
+class SocketLink:
+    """Raises OSError, EOFError, or WireError, also if ``limit_s`` seconds pass without a sign of life."""
+
+    def __init__(self, connection: socket.socket, limit_s: float) -> None:
+        self._connection, self._limit_s = connection, limit_s
+
+    def order(self, content: bytes) -> None:
+        self._connection.settimeout(self._limit_s)
+        self._connection.sendall(frame(content))
+
+    def message(self) -> bytes:
+        """The next message that is more than a sign of life."""
+        while True:
+            head = bytearray(_LENGTH.size)
+            self.read_into(memoryview(head))
+            content = _content(head, _LONGEST, self.read_into)
+            if content:
+                return content
+
+    def read_into(self, view: memoryview) -> None:
+        read_exactly(self._connection, view, self._limit_s)
+
+    def close(self) -> None:
+        # A thread that waits for the connection wakes up.
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._connection.close()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a helper says about one sample. ``mask``: bytes of the mask as it travels. ``error``: "" if it was made."""
+
+    error: str
+    mask: int
+    cost: Cost
+
+    def to_bytes(self) -> bytes:
+        return json.dumps([self.error[:2000], self.mask, list(self.cost)]).encode()
+
+    @classmethod
+    def read(cls, content: bytes) -> Reply:
+        try:
+            error, mask, cost = json.loads(content)
+            return cls(str(error), int(mask), Cost(*map(float, cost)))  # type: ignore[arg-type]
+        except (ValueError, TypeError) as failure:
+            raise WireError(f"an answer that cannot be read ({failure})") from None
+
+
+def order(name: bytes, tasks: Sequence[Any], colors: bool) -> bytes:
+    """An order: the samples of ``tasks``, by the maker ``name``, with or without colors for the device."""
+    return pickle.dumps((name, tasks, colors), protocol=5)
+
+
+def flat(part: np.ndarray) -> memoryview:
+    """The bytes of a contiguous array, to read or write."""
+    view: Any = part.reshape(-1)
+    return memoryview(view)
+
+
+def pack_mask(mask: np.ndarray) -> bytes | memoryview:
+    """A mask as it travels: compressed, if that makes it shorter."""
+    raw = flat(mask)
+    packed = zlib.compress(raw, 1) if len(raw) >= _SMALL else raw
+    return packed if len(packed) < len(raw) else raw
+
+
+def read_mask(link: Link, length: int, out: np.ndarray) -> None:
+    """Read a mask that travels as ``length`` bytes into ``out``."""
+    view = flat(out)
+    if length == len(view):
+        link.read_into(view)
+        return
+    if not 0 < length < len(view):
+        raise WireError(f"a mask of {length} bytes for {len(view)} pixels")
+    packed = bytearray(length)
+    link.read_into(memoryview(packed))
+    try:
+        unpacker = zlib.decompressobj()
+        pixels = unpacker.decompress(packed, len(view))
+    except zlib.error as error:
+        raise WireError(f"a damaged mask ({error})") from None
+    if len(pixels) != len(view):
+        raise WireError(f"a mask of {len(pixels)} pixels instead of {len(view)}")
+    view[:] = pixels
+
+
+class _Travel(pickle.Pickler):
+    """Pickles lists of files with their content: another host does not have the file that they are mapped from."""
+
+    def reducer_override(self, thing: Any) -> Any:
+        if isinstance(thing, Entries):
+            return Entries, (thing.image, thing.mask, thing.meta)
+        if isinstance(thing, memoryview):
+            return bytes, (bytes(thing),)
+        return NotImplemented
+
+
+def packed(maker: Any) -> tuple[bytes, bytes]:
+    """(name, content) of a maker of samples, for other hosts. Equal content has an equal name."""
+    stream = io.BytesIO()
+    _Travel(stream, protocol=5).dump(maker)
+    content = stream.getvalue()
+    return hashlib.blake2b(content, digest_size=16).digest(), content

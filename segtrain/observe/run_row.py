@@ -1,0 +1,105 @@
+"""Row of a run in the table of runs, from its config, best.json, and journal.
+
+Any of these files may be missing, empty, or truncated: while a run writes them, after it was killed, or in a partial
+copy. The row then has None for unknown values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import socket
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from segtrain.files import is_running, now_ns
+from segtrain.observe import journal
+
+# Keys of a row. "time": wall seconds of all processes of the run; "cpu_s": process seconds of training.
+COLUMNS = (
+    "name", "hash", "status", "step", "steps", "miou", "last_miou", "classes", "classes_present", "best_step", "time",
+    "cpu_s", "started", "warnings", "out",
+)  # fmt: skip
+_FRESH = 600.0  # seconds: a run on another host counts as running if its journal was written more recently
+
+
+def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of ``COLUMNS``; unknown values are None. ``config`` and ``best``: contents of the files in ``run``."""
+    events = list(_milestones(run / journal.FILE))
+    start: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "run_start"), {})
+    scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
+    warnings = start.get("warnings")
+    pixels = pixels_of(scores[-1]) if scores else None
+    return {
+        "name": config.get("name") or start.get("name") or run.resolve().name,
+        "hash": start.get("hash"),
+        "status": _status(events, run / journal.FILE),
+        "step": next((e["step"] for e in reversed(events) if isinstance(e.get("step"), int)), best.get("step")),
+        "steps": start.get("total_steps"),
+        "miou": number(best.get("miou")),
+        "last_miou": number(scores[-1]["scores"].get("miou")) if scores else None,
+        "classes": len(pixels) if pixels else None,
+        "classes_present": sum(1 for count in pixels if count) if pixels else None,
+        "best_step": best.get("step"),
+        "time": _seconds(events),
+        "cpu_s": next((value for e in reversed(events) if (value := number(e.get("cpu_s"))) is not None), None),
+        "started": events[0]["ts"] if events else None,
+        "warnings": [str(text) for text in warnings] if isinstance(warnings, list) else [],
+        "out": str(run),
+    }
+
+
+def _milestones(path: Path) -> Iterator[dict[str, Any]]:
+    """All events, but only the last of several step events in a row, so that long journals are read fast."""
+
+    def is_step(line: bytes) -> bool:
+        return line.startswith(b'{"event": "step"') and line.endswith(b"}\n")
+
+    def lines() -> Iterator[bytes]:
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            for are_steps, group in itertools.groupby(file, is_step):
+                yield from deque(group, maxlen=1 if are_steps else None)
+
+    events = journal.parse_lines(lines(), str(path), say=lambda text: None)
+    return (event for event in events if journal.is_time(event.get("ts")))
+
+
+def _sessions(events: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    sessions: list[list[Mapping[str, Any]]] = []
+    for event in events:
+        if event["event"] == "run_start" or not sessions:
+            sessions.append([])
+        sessions[-1].append(event)
+    return sessions
+
+
+def _seconds(events: Sequence[Mapping[str, Any]]) -> float | None:
+    """Wall seconds of all processes, each from its ``run_start`` to its last event."""
+    return sum(max(0.0, part[-1]["ts"] - part[0]["ts"]) for part in _sessions(events)) if events else None
+
+
+def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
+    """done, stopped, or failed by the last event; else running, killed (ended without an event), or new (no event)."""
+    if not events:
+        return "new"
+    last = _sessions(events)[-1]
+    end = next((event for event in reversed(last) if event["event"] == "run_end"), None)
+    if end is not None:
+        return str(end.get("status", "done"))
+    start = last[0]
+    if start.get("host") == socket.gethostname() and isinstance(start.get("pid"), int):
+        return "running" if is_running(start["pid"]) else "killed"
+    return "running" if now_ns(path.parent) / 1e9 - path.stat().st_mtime < _FRESH else "killed"
+
+
+def pixels_of(event: Mapping[str, Any]) -> list[int] | None:
+    """The number of pixels of each class in the ground truth, from an ``eval`` event; None if the event lacks it."""
+    pixels = event["scores"].get("pixels")
+    return pixels if isinstance(pixels, list) and all(isinstance(count, int) for count in pixels) else None
+
+
+def number(value: Any) -> float | None:
+    """``value`` as a float if it is a number, else None: a journal has null for numbers that are not finite."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,1 @@
+"""Times and costs of training jobs, predicted before a machine is rented."""

@@ -1,0 +1,27 @@
+"""The numbers and times that the plan command takes, read from text."""
+
+from __future__ import annotations
+
+import re
+
+from segtrain.errors import ConfigError
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(m|h|d)")
+_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of a time such as "90m", "2h", or "1d"; 0 for "". Raises ConfigError for anything else."""
+    found = _TIME.fullmatch(text)
+    if text and not found:
+        raise ConfigError(f"--deadline={text}: not a time: write 90m, 2h, or 1d", code="bad-time", found=text)
+    return float(found[1]) * _SECONDS[found[2]] if found else 0.0
+
+
+def hosts_of(text: str) -> tuple[int, ...]:
+    """Numbers of machines such as "1,2,4", each at least 1. Raises ConfigError for anything else."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) for word in words):
+        says = f"--hosts={text}: not a list of numbers of machines: write 1,2,4"
+        raise ConfigError(says, code="bad-hosts", found=text)
+    return tuple(sorted({int(word) for word in words}))

@@ -1,0 +1,97 @@
+"""The time of a step on many GPUs, and the rate at which samples are read: closed forms, each with its source.
+
+All functions are pure. Seconds, bytes, and samples per second throughout.
+"""
+
+from __future__ import annotations
+
+from math import log
+from statistics import NormalDist
+
+# Share of a step that is the backward pass, which hides communication. Forward and backward pass do the same matrix
+# products, backward twice as many: for the inputs and for the weights.
+BACKWARD = 2 / 3
+# torch's DistributedDataParallel collects gradients in buckets of this size (Li et al., VLDB 2020, section 3.2.3). The
+# first one is smaller, so that the first all-reduce begins early.
+BUCKET, FIRST_BUCKET = 25 << 20, 1 << 20
+
+
+def ring(size: float, ranks: int, bandwidth: float, latency: float) -> float:
+    """Seconds of an all-reduce of ``size`` bytes in a ring.
+
+    Each rank sends 2 (ranks - 1) parts of size / ranks bytes (Patarasuk and Yuan, 2009). ``bandwidth``: bytes/s that a
+    rank sends while it receives as much: the bus bandwidth of nccl-tests. ``latency``: of one message.
+    """
+    if ranks == 1:
+        return 0.0
+    messages = 2 * (ranks - 1)
+    return messages / ranks * size / bandwidth + messages * latency
+
+
+def tree(size: float, ranks: int, bandwidth: float, latency: float) -> float:
+    """Seconds of an all-reduce in a double binary tree, which NCCL uses for many ranks (Sanders et al., 2009)."""
+    return 0.0 if ranks == 1 else 2 * size / bandwidth + 2 * log(ranks, 2) * latency
+
+
+def hosts_and_gpus(
+    size: float, hosts: int, gpus: int, inside: tuple[float, float], between: tuple[float, float]
+) -> float:
+    """Seconds of an all-reduce over ``hosts`` of ``gpus`` each.
+
+    ``inside``, ``between``: bandwidth and latency of the links in a host, and of the network of a host, which its GPUs
+    share. The slower of the two decides, because NCCL sends parts of the data through both at the same time.
+    """
+    return max(ring(size, gpus, *inside), min(ring(size, hosts, *between), tree(size, hosts, *between)))
+
+
+def exposed(backward: float, buckets: list[float]) -> float:
+    """Seconds of communication that the backward pass does not hide.
+
+    Bucket k of n is ready after k/n of the backward pass. Its all-reduce takes ``buckets[k]`` seconds, and begins when
+    the one before it has ended (Li et al., section 3.2.3).
+    """
+    end = 0.0
+    for k, seconds in enumerate(buckets):
+        end = max(end, backward * (k + 1) / len(buckets)) + seconds
+    return max(0.0, end - backward)
+
+
+def bucket_sizes(gradients: float) -> list[float]:
+    """Bytes of each bucket, the first one first."""
+    sizes = [min(gradients, FIRST_BUCKET)]
+    while (rest := gradients - sum(sizes)) > 0:
+        sizes.append(min(rest, BUCKET))
+    return sizes
+
+
+def slowest(ranks: int, spread: float) -> float:
+    """The time of the slowest of ``ranks`` steps as a multiple of their mean.
+
+    ``spread``: their standard deviation as a share of the mean. Steps are taken as normal; the expected largest of n
+    normal numbers is Blom's approximation (1958).
+    """
+    return 1 + spread * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
+
+def data_parallel(step: float, parameters: float, gpus: int, bandwidth: float) -> float:
+    """Seconds of a step of torch's DataParallel. ``step``: of one GPU with its share of the batch.
+
+    In each step, the first GPU sends the parameters to all others, and receives their gradients, through one link and
+    without overlap (torch.nn.parallel, replicate and parallel_apply).
+    """
+    return step + 2 * (gpus - 1) * parameters / bandwidth
+
+
+def reads(workers: int, latency: float, most: float) -> float:
+    """Files per second that ``workers`` read, one after the other each.
+
+    ``latency``: seconds of a read when nobody else reads. ``most``: files/s that the store or its mount serves at most.
+    Workers are customers of one server and a delay: exact mean value analysis (Reiser and Lavenberg, 1980).
+    """
+    service, delay = 1 / most, max(0.0, latency - 1 / most)
+    rate = queue = 0.0
+    for customers in range(1, workers + 1):
+        response = service * (1 + queue)
+        rate = customers / (delay + response)
+        queue = rate * response
+    return rate

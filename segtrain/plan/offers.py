@@ -1,0 +1,177 @@
+"""Predicted speed, time, and cost of a job on each machine type and number of hosts, each with an 80 % interval."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from segtrain.machines import Machine, gpus, machines
+from segtrain.plan import model
+from segtrain.plan.terms import Terms
+
+# What no table says: name -> (least, most, why). Drawn evenly on a logarithmic scale, all of them independent.
+ASSUMED: dict[str, tuple[float, float, str]] = {
+    "network": (0.5, 0.9, "share of the network's rate that all-reduce over TCP reaches"),
+    "latency": (20e-6, 60e-6, "seconds of a message between hosts"),
+    "spread": (0.01, 0.04, "standard deviation of a step, as a share of it"),
+    "speed": (0.85, 1.18, "factor of the device's time on another GPU than the run's, beyond the ratio of the table"),
+    "start": (240.0, 720.0, "seconds from sending a job to its first step: machines, image, data index"),
+}
+DRAWS = 200
+HOSTS = (1, 2, 4, 8, 16)
+# Doubling the hosts pays as long as it brings at least this factor of speed.
+KNEE = 1.6
+# bytes/s and latency of an all-reduce inside a host: by NVLink (V100, A100, H100 and newer), or by PCIe.
+NVLINK, PCIE = (130e9, 8e-6), (6e9, 30e-6)
+_NVLINKED = ("V100", "A100", "H100", "H200", "B200", "B300")
+
+Interval = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Offer:
+    """``hosts`` machines of a type. Intervals are (10 %, 50 %, 90 %) of the draws.
+
+    ``rate``: images/s. ``efficiency``: of the same number of single GPUs. ``seconds``: to the end, with the start.
+    ``dollars``: on demand. ``bound``: "device", "network", or "samples". ``needs``, ``has``: cores of a rank that the
+    samples would need so that the device never waits, and that there are.
+    """
+
+    machine: Machine
+    hosts: int
+    rate: Interval
+    efficiency: float
+    seconds: Interval
+    dollars: Interval
+    bound: str
+    needs: float
+    has: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "machine": self.machine.name}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All offers, the ones without any sense left out. ``left_out``: type -> why it is not offered."""
+
+    terms: Terms
+    offers: tuple[Offer, ...]
+    left_out: dict[str, str]
+
+    def best(self, deadline_s: float = 0.0, budget: float = 0.0) -> Offer | None:
+        """The cheapest offer within the deadline, or with a budget alone the fastest within it.
+
+        An offer is within a limit if 90 % of its draws are. Without limits: the cheapest.
+        """
+        fits = [
+            offer
+            for offer in self.offers
+            if (not deadline_s or offer.seconds[2] <= deadline_s) and (not budget or offer.dollars[2] <= budget)
+        ]
+        by = (lambda one: one.seconds[1]) if budget and not deadline_s else (lambda one: one.dollars[1])
+        return min(fits, key=by, default=None)
+
+    def knee(self, name: str) -> int:
+        """The number of hosts of a type beyond which doubling them brings less than KNEE."""
+        own = {offer.hosts: offer.rate[1] for offer in self.offers if offer.machine.name == name}
+        hosts = min(own)
+        while 2 * hosts in own and own[2 * hosts] >= KNEE * own[hosts]:
+            hosts *= 2
+        return hosts
+
+
+def plan(terms: Terms, hosts: Sequence[int] = HOSTS) -> Plan:
+    """Every type of the table that has the run's kind of device, at its batch per device."""
+    own, left_out, offers = machines()[terms.machine], dict[str, str](), list[Offer]()
+    rng = random.Random(0)
+    draws = [
+        {name: least * (most / least) ** rng.random() for name, (least, most, _) in ASSUMED.items()}
+        for _ in range(DRAWS)
+    ]
+    for machine in machines().values():
+        why = _why_not(machine, own)
+        if why:
+            left_out[machine.name] = why
+        elif bool(machine.gpus) == bool(own.gpus):
+            offers += (_offer(terms, own, machine, count, draws) for count in hosts)
+    return Plan(terms, tuple(offers), left_out)
+
+
+def _why_not(machine: Machine, own: Machine) -> str:
+    if bool(machine.gpus) != bool(own.gpus):
+        return ""  # another kind of machine: not worth a word
+    if machine.retired:
+        return "retired"
+    if machine.price is None:
+        return "no price is known"
+    if machine.gpu == own.gpu:
+        return "fewer vCPUs than the run had" if not own.gpus and machine.vcpus < own.vcpus else ""
+    if machine.gpu_memory_gb < own.gpu_memory_gb:
+        return f"{machine.gpu_memory_gb} GiB per GPU, and {own.gpu} has {own.gpu_memory_gb}: the batch may not fit"
+    if not (gpus()[machine.gpu].speed and gpus()[own.gpu].speed):
+        return f"no measured speed of {machine.gpu} beside {own.gpu}"
+    return ""
+
+
+def _offer(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: list[dict[str, float]]) -> Offer:
+    local = machine.gpus or max(1, machine.vcpus // own.vcpus)
+    ranks, cores = local * hosts, machine.vcpus / local
+    ratio = 1.0
+    if machine.gpu != own.gpu:
+        ratio = float(gpus()[own.gpu].speed or 1) / float(gpus()[machine.gpu].speed or 1)
+    samples = _samples(terms, cores)
+    rates, bounds, alone = [], [], []
+    for drawn in draws:
+        device = terms.device * ratio * (drawn["speed"] if ratio != 1 else 1.0)
+        sent = _exposed(terms, machine, hosts, local, device, drawn)
+        step = max(device + sent, samples) * model.slowest(ranks, drawn["spread"])
+        rates.append(ranks * terms.images / step)
+        alone.append(ranks * terms.images / device / rates[-1])
+        bounds.append("samples" if samples > device + sent else "network" if sent > 0.15 * device else "device")
+    times = [terms.total / rate + drawn["start"] for rate, drawn in zip(rates, draws)]
+    price = hosts * float(machine.price or 0.0) / 3600
+    device = terms.device * ratio
+    return Offer(
+        machine=machine,
+        hosts=hosts,
+        rate=_interval(rates),
+        efficiency=1 / _interval(alone)[1],
+        seconds=_interval(times),
+        dollars=_interval([price * seconds for seconds in times]),
+        bound=max(set(bounds), key=bounds.count),
+        needs=max(terms.images * terms.wall, terms.images * terms.cpu + terms.computed) / device,
+        has=cores,
+    )
+
+
+def _samples(terms: Terms, cores: float) -> float:
+    """Seconds in which the cores of a rank make the samples of a step."""
+    workers = max(1.0, cores - 1)
+    return max(terms.images * terms.wall / workers, (terms.images * terms.cpu + terms.computed) / cores)
+
+
+def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: float, drawn: dict[str, float]) -> float:
+    """Seconds of a step in which the ranks wait for gradients."""
+    inside = NVLINK if machine.gpu.startswith(_NVLINKED) else PCIE
+    between = (drawn["network"] * machine.network_gbit * 1e9 / 8, drawn["latency"])
+    sizes = model.bucket_sizes(terms.gradients)
+    return model.exposed(
+        model.BACKWARD * device, [model.hosts_and_gpus(size, hosts, local, inside, between) for size in sizes]
+    )
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    found = sorted(values)
+    return found[len(found) // 10], found[len(found) // 2], found[-1 - len(found) // 10]
+
+
+def shown(found: Plan) -> list[Offer]:
+    """The offers worth a line: of each GPU (or CPU type) and number of hosts the cheapest type, up to the knee."""
+    best: dict[tuple[str, int], Offer] = {}
+    for offer in sorted(found.offers, key=lambda one: one.dollars[1]):
+        if offer.hosts <= 2 * found.knee(offer.machine.name):
+            best.setdefault((offer.machine.gpu or offer.machine.name, offer.hosts), offer)
+    return list(best.values())

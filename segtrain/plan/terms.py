@@ -1,0 +1,72 @@
+"""Terms of a plan from a past run: time of the device, cost of a sample, bytes of the gradients, and length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from segtrain.diagnose.evidence import gather
+from segtrain.diagnose.model import stages_of
+from segtrain.diagnose.stats import run_stats
+from segtrain.errors import ConfigError, closest
+from segtrain.machines import machines
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Seconds, images, and bytes of one rank and one step of a run.
+
+    ``machine``: the type of its hosts. ``device``: the device's work without communication. ``wall``, ``cpu``: of one
+    sample. ``computed``: CPU time of the step without its samples. ``gradients``: what the ranks exchange. ``images``:
+    of a rank's step; ``total``: of the whole run, all ranks.
+    """
+
+    machine: str
+    images: float
+    device: float
+    wall: float
+    cpu: float
+    computed: float
+    gradients: float
+    total: float
+
+
+def terms_of(run: Path, on: str = "") -> Terms:
+    """The terms of a run. ``on``: the type of its machines; "" if the run says it.
+
+    Raises DataError without spans, ConfigError if the type is unknown, or if the run is too short.
+    """
+    evidence = gather(run)
+    figures = run_stats(evidence)
+    total_steps = int(evidence.start.get("total_steps") or 0)
+    if figures is None or not figures.steady or not total_steps:
+        fix = "name a run that trained for at least two log windows"
+        raise ConfigError(f"{run}: too short to plan from: {fix}", code="run-too-short", found=str(run))
+    rank = figures.most_starved_rank
+    name = on or rank.machine
+    if name not in machines():
+        raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
+    if rank.samples is None:
+        fix = "name a run with data.workers of at least 1 and log.spans=true"
+        raise ConfigError(
+            f"{run}: it does not say what its samples cost: {fix}", code="no-sample-costs", found=str(run)
+        )
+    now = stages_of(figures, rank, others=False)
+    return Terms(
+        machine=name,
+        images=rank.images,
+        device=max(0.0, now.device - rank.spent("gradient_sync", "sync")),
+        wall=now.wall,
+        cpu=now.cpu,
+        computed=now.computed,
+        gradients=float(rank.bytes_gradient),
+        total=total_steps * sum(one.images for one in figures.ranks),
+    )
+
+
+def _unknown(name: str, run: Path) -> str:
+    if not name:
+        return f"{run}: it does not say on which type of machine it ran: give it with --on, such as --on ml.g5.xlarge"
+    near = closest(name, machines(), 0.6)
+    fix = f"did you mean {near}?" if near else "segtrain/machines/sagemaker.csv lists the types"
+    return f"--on={name}: unknown machine type: {fix}"

@@ -1,0 +1,92 @@
+"""Text of a plan: a table of offers, the one to take, and what was measured, looked up, and assumed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from segtrain.machines import dated, machines, sources
+from segtrain.plan.offers import ASSUMED, KNEE, Offer, Plan, shown
+
+MOST = 16  # lines of the table
+
+
+def page(found: Plan, run: Path, deadline_s: float = 0.0, budget: float = 0.0, every: bool = False) -> str:
+    """The plan of a job like ``run``. ``every``: all offers, not only the best for each GPU and number of hosts."""
+    terms, best = found.terms, found.best(deadline_s, budget)
+    offers = list(found.offers) if every else shown(found)
+    offers.sort(key=lambda one: one.dollars[1])
+    cut = offers if every else offers[:MOST]
+    if best is not None and best not in cut:
+        cut.append(best)
+    head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", "bound by", "cores: needs, has", "")
+    cells = [head, *(_cells(offer, found, best) for offer in cut)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
+    lines = [
+        f"{terms.total:,.0f} images, at {terms.images:g} per device and step as in {run}. "
+        "In parentheses: 80 % of the cases.",
+        "",
+        *table,
+        "",
+        _choice(best, deadline_s, budget, found),
+        *_notes(found),
+    ]
+    return "\n".join(lines)
+
+
+def _cells(offer: Offer, found: Plan, best: Offer | None) -> tuple[str, ...]:
+    marks = ["<- best"] * (offer is best) + ["knee"] * (offer.hosts == found.knee(offer.machine.name))
+    low, middle, high = offer.rate
+    return (
+        offer.machine.name,
+        str(offer.hosts),
+        f"{middle:,.0f} ({low:,.0f} to {high:,.0f})",
+        f"{offer.efficiency:.0%}",
+        _spread(offer.seconds, 3600),
+        _spread(offer.dollars, 1),
+        offer.bound,
+        f"{offer.needs:.1f}, {offer.has:.1f}",
+        ", ".join(marks),
+    )
+
+
+def _spread(interval: tuple[float, float, float], unit: float) -> str:
+    low, middle, high = (f"{value / unit:,.2f}" for value in interval)
+    return f"{middle} ({low} to {high})"
+
+
+def _choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) -> str:
+    limits = [f"{deadline_s / 3600:g} h"] * bool(deadline_s) + [f"${budget:g}"] * bool(budget)
+    within = f" within {' and '.join(limits)} in 90 % of the cases" if limits else ""
+    if best is None:
+        fastest = min(found.offers, key=lambda one: one.seconds[1])
+        cheapest = min(found.offers, key=lambda one: one.dollars[1])
+        return (
+            f"no offer ends{within}: the fastest is {fastest.hosts} x {fastest.machine.name} with "
+            f"{fastest.seconds[1] / 3600:.2f} h, and the cheapest {cheapest.hosts} x {cheapest.machine.name} with "
+            f"${cheapest.dollars[1]:,.2f}"
+        )
+    kind = "the fastest" if budget and not deadline_s else "the cheapest"
+    return (
+        f"{kind}{within}: {best.hosts} x {best.machine.name}, {best.seconds[1] / 3600:.2f} h, ${best.dollars[1]:,.2f}"
+    )
+
+
+def _notes(found: Plan) -> list[str]:
+    terms, left = found.terms, Counter(found.left_out.values())
+    lines = [
+        "",
+        f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
+        f"{1000 * terms.cpu:.3g} ms of CPU, {terms.gradients / 1e6:.3g} MB of gradients",
+        f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and speeds of GPUs beside "
+        f"each other ({sources('gpus')['speed']})",
+        "assumed: " + "; ".join(f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items()),
+        f"knee: twice as many hosts bring less than {KNEE:g}x the speed. No spot prices: they change by the hour",
+        "the global batch grows with the number of devices: choose lr and schedule for it",
+    ]
+    if left:
+        lines.append("left out: " + "; ".join(f"{count} types: {why}" for why, count in left.most_common()))
+    if machines()[terms.machine].gpus == 0:
+        lines.append("no GPU is offered: the run trained on CPUs, and that does not tell the time of a step on a GPU")
+    return lines

@@ -1,0 +1,258 @@
+"""Meeting of the hosts of a job: they start their ranks together, and start them again after a host was lost.
+
+The primary host runs a Coordinator. Every host runs a Member, which exchanges lines of JSON with the Coordinator over
+one TCP connection. A round begins when all hosts have reported that they are ready. It is over when the ranks of all
+hosts are done. It ends early when a connection breaks (a container was restarted, or its machine is gone) or a host
+asks for a new round. docs/vertex.md (Choices) says why torch's elastic agent is not used for this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from segtrain.errors import SegtrainError
+from segtrain.parallel.cluster import free_port
+from segtrain.platforms.line import Line
+
+MEET_S = 1800.0  # longest wait for all hosts, because machines start at different times
+SAY_S = 30.0  # seconds between two printed lines about missing hosts
+ANSWER_S = 5.0  # longest wait for the answer of the primary host
+_ACCEPT_S = 0.2
+_PAUSE_S = 0.5
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One start of the ranks on all hosts. ``counts``: number of ranks of each host; ``port``: the port of rank 0."""
+
+    number: int
+    counts: tuple[int, ...]
+    port: int
+
+
+@dataclass(frozen=True)
+class News:
+    """What a host hears while its round runs: that it is over (``over``), or ``why`` it ends early.
+
+    ``saving``: another host was stopped by a signal. The ranks of all hosts stop after the same step, so the ranks of
+    this host may still be saving their state.
+    """
+
+    why: str = ""
+    over: bool = False
+    saving: bool = False
+
+
+class Coordinator:
+    """Begins and ends the rounds, on the primary host.
+
+    As a context manager, it listens until the end of the context, and then closes all connections.
+    """
+
+    def __init__(self, names: Sequence[str], port: int, say: Say, say_s: float = SAY_S) -> None:
+        """``names``: the names of all hosts, by number. Raises SegtrainError if the port is taken."""
+        self._names, self._say, self._say_s = names, say, say_s
+        try:
+            self._listener = socket.create_server(("", port), backlog=len(names) + 16)
+        except OSError as error:
+            raise SegtrainError(
+                f"cannot listen on port {port}, where the other hosts expect this one ({error.strerror}): start "
+                "nothing else in this container that uses it",
+                code="meeting-port-taken", port=port,
+            ) from None  # fmt: skip
+        self.port = int(self._listener.getsockname()[1])
+        self._lock = threading.Lock()
+        self._members: dict[int, Line] = {}
+        self._counts: dict[int, int] = {}  # host -> number of its ranks, for hosts that are ready for the next round
+        self._done: set[int] = set()
+        self._round, self._running, self._closed = 0, False, False
+        self._thread = threading.Thread(target=self._listen, name="meeting", daemon=True)
+
+    def __enter__(self) -> Coordinator:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        self._thread.join()
+        self._listener.close()
+        with self._lock:
+            members = list(self._members.values())
+        for line in members:
+            line.close()
+
+    def _listen(self) -> None:
+        self._listener.settimeout(_ACCEPT_S)
+        said = time.monotonic()
+        while not self._closed:
+            with contextlib.suppress(TimeoutError, OSError):
+                line = Line(self._listener.accept()[0])
+                threading.Thread(target=self._serve, args=(line,), name="meeting-host", daemon=True).start()
+            if time.monotonic() - said >= self._say_s:
+                said = time.monotonic()
+                self._name_missing()
+
+    def _name_missing(self) -> None:
+        with self._lock:
+            missing = [] if self._running else [n for k, n in enumerate(self._names) if k not in self._counts]
+            if missing and self._counts:
+                self._say(f"waiting for {', '.join(missing)}: {len(self._counts)} of {len(self._names)} hosts are here")
+                self._tell(missing=missing)
+
+    def _serve(self, line: Line) -> None:
+        known: list[int] = []
+
+        def take(message: dict[str, Any]) -> None:
+            with self._lock:
+                known[:] = [int(message["host"])]
+                self._take(known[0], line, message)
+
+        line.messages(take)
+        with self._lock:
+            if known and self._members.get(known[0]) is line:
+                del self._members[known[0]]
+                self._counts.pop(known[0], None)
+                self._end(f"{self._names[known[0]]} is gone")
+        line.close()
+
+    def _take(self, host: int, line: Line, message: dict[str, Any]) -> None:
+        if "here" in message:
+            if message["hosts"] != len(self._names) or not 0 <= host < len(self._names):
+                line.send(refused=f"host {host} lists {message['hosts']} hosts, the primary host {len(self._names)}")
+                return
+            if self._members.get(host) is not line:
+                self._members[host] = line
+                self._end(f"{self._names[host]} has started again")
+            self._counts[host] = int(message["here"])
+            if len(self._counts) == len(self._names):
+                self._begin()
+        elif self._members.get(host) is not line:
+            return
+        elif "done" in message and self._running:
+            self._done.add(host)
+            if len(self._done) == len(self._names):
+                self._running = False
+                self._tell(over=True)
+        elif "again" in message:
+            self._end(f"{self._names[host]} {message['again']}", bool(message.get("saving")))
+
+    def _begin(self) -> None:
+        self._round, self._running, self._done = self._round + 1, True, set()
+        counts = [self._counts[host] for host in range(len(self._names))]
+        self._counts = {}
+        self._tell(start=[self._round, counts, free_port()])
+
+    def _end(self, why: str, saving: bool = False) -> None:
+        if self._running:
+            self._running, self._counts = False, {}
+            self._tell(again=why, saving=saving)
+
+    def _tell(self, **message: Any) -> None:
+        for line in self._members.values():
+            line.send(**message)
+
+
+class Member:
+    """This host, number ``host`` of ``hosts``, which starts ``ranks`` ranks in each round."""
+
+    def __init__(self, address: tuple[str, int], host: int, hosts: int, ranks: int, say: Say) -> None:
+        self._address, self._host, self._hosts, self._ranks, self._say = address, host, hosts, ranks, say
+        self._line: Line | None = None
+        self._heard: queue.Queue[dict[str, Any]] = queue.Queue()
+
+    def meet(self, stopped: Callable[[], bool], patience_s: float = MEET_S, say_s: float = SAY_S) -> Round | None:
+        """Wait for all hosts; return the round, or None if ``stopped()``. Raises SegtrainError after ``patience_s``."""
+        end, said, missing = time.monotonic() + patience_s, time.monotonic(), [self._primary]
+        self._send(here=self._ranks, hosts=self._hosts)
+        while not stopped():
+            if time.monotonic() >= end:
+                raise SegtrainError(
+                    f"{', '.join(missing)} did not come within {patience_s:g} s: look at the logs of "
+                    "these replicas, and start the job again",
+                    code="hosts-not-met", missing=missing,
+                )  # fmt: skip
+            if self._line is None and not self._connected():
+                if time.monotonic() - said >= say_s:
+                    said = time.monotonic()
+                    self._say(f"waiting for the primary host {self._primary}")
+                time.sleep(_PAUSE_S)
+                continue
+            try:
+                message = self._heard.get(timeout=_PAUSE_S)
+            except queue.Empty:
+                continue
+            if "start" in message:
+                number, counts, port = message["start"]
+                return Round(number, tuple(counts), port)
+            if "missing" in message:
+                missing = message["missing"]
+            elif "refused" in message:
+                text = f"{message['refused']}: CLUSTER_SPEC must be the same on all replicas: start the job again"
+                raise SegtrainError(text, code="hosts-differ", found=self._hosts)
+            elif "closed" in message:
+                self.close()
+        return None
+
+    @property
+    def _primary(self) -> str:
+        return "{}:{}".format(*self._address)
+
+    def _connected(self) -> bool:
+        try:
+            connection = socket.create_connection(self._address, timeout=10)
+        except OSError:
+            return False
+        heard: queue.Queue[dict[str, Any]] = queue.Queue()
+        line = Line(connection)
+
+        def listen() -> None:
+            line.messages(heard.put)
+            heard.put({"closed": True})
+
+        self._line, self._heard = line, heard
+        threading.Thread(target=listen, name="meeting-member", daemon=True).start()
+        self._send(here=self._ranks, hosts=self._hosts)
+        return True
+
+    def _send(self, **message: Any) -> None:
+        if self._line is not None:
+            self._line.send(host=self._host, **message)
+
+    def heard(self, wait_s: float = 0.0) -> News | None:
+        """News of the round; None if no message has come."""
+        try:
+            message = self._heard.get(timeout=wait_s) if wait_s else self._heard.get_nowait()
+        except queue.Empty:
+            return None
+        if "closed" in message:
+            self.close()
+            return News(f"the primary host {self._primary} is gone")
+        if "again" in message:
+            return News(str(message["again"]), saving=bool(message.get("saving")))
+        return News(over=True) if "over" in message else None
+
+    def done(self) -> None:
+        """The ranks of this host are done."""
+        self._send(done=True)
+
+    def again(self, why: str, saving: bool = False) -> News | None:
+        """Ask for another round. Returns the answer of the primary host; None if none came in time.
+
+        ``why`` is a phrase such as "was stopped". The other hosts read it after the name of this host.
+        """
+        self._send(again=why, saving=saving)
+        return self.heard(ANSWER_S)
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None

@@ -1,0 +1,37 @@
+"""Whether this process was asked to stop by a signal, and whether it uploads the end of its run: waits of minutes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+# Environment variable with a path. The file exists while the process uploads the end of its run, so that its parent
+# does not kill it then.
+UPLOADING = "SEGTRAIN_UPLOADING"
+
+requested = threading.Event()
+uploading = threading.Event()
+
+
+@contextlib.contextmanager
+def upload_of_the_end(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Context in which this process uploads the end of its run.
+
+    A signal that ended the run does not end its upload, but a later one does.
+    """
+    file = Path(environ[UPLOADING]) if UPLOADING in environ else None
+    uploading.set()
+    requested.clear()
+    try:
+        if file:
+            with contextlib.suppress(OSError):  # The process then gets less time.
+                file.touch()
+        yield
+    finally:
+        uploading.clear()
+        if file:
+            with contextlib.suppress(OSError):
+                file.unlink()

@@ -1,0 +1,63 @@
+"""Ends the process at a signal that comes before the ranks are connected, as if its state were saved.
+
+It ends at once, because nothing can be lost yet. The main thread may be importing torch, or waiting in C++ for the
+other ranks, where Python's signal handlers do not run. So a separate thread reads the byte that the interpreter's C
+handler writes for each signal (``signal.set_wakeup_fd``). Imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+from segtrain.errors import EXIT_RESUMABLE
+from segtrain.parallel.failure import report_exit
+
+NUMBERS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextlib.contextmanager
+def ending_at_first_signal() -> Iterator[Callable[[], None]]:
+    """End this process with EXIT_RESUMABLE at SIGTERM or SIGUSR1, until the yielded function is called."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None  # only the main thread may install handlers
+        return
+    ours, systems = socket.socketpair()
+    systems.setblocking(False)
+    before = {number: signal.signal(number, lambda *_: None) for number in NUMBERS}
+    written = signal.set_wakeup_fd(systems.fileno(), warn_on_full_buffer=False)
+    met = threading.Event()
+    threading.Thread(target=_watch, args=(ours, met), name="first-signal", daemon=True).start()
+
+    def over() -> None:
+        if not met.is_set():
+            met.set()
+            signal.set_wakeup_fd(written)
+            systems.close()  # which ends the thread
+
+    try:
+        yield over
+    finally:
+        over()
+        for number, handler in before.items():
+            # None: a handler that was not installed from Python, which cannot be installed again from here.
+            signal.signal(number, handler or signal.SIG_DFL)
+
+
+def _watch(ours: socket.socket, met: threading.Event) -> None:
+    with ours:
+        while heard := ours.recv(1):
+            if heard[0] in NUMBERS and not met.is_set():
+                name = signal.Signals(heard[0]).name
+                with contextlib.suppress(OSError, ValueError):
+                    print(
+                        f"stopped by {name} before the first step: start the same command again (exit code "
+                        f"{EXIT_RESUMABLE})", file=sys.stderr, flush=True,
+                    )  # fmt: skip
+                report_exit(EXIT_RESUMABLE)
+                os._exit(EXIT_RESUMABLE)

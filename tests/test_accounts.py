@@ -1,0 +1,47 @@
+"""The four accounts: what the planner predicts of them keeps its bounds, and what is not determined stays a range."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from segtrain.plan import model
+
+
+@pytest.fixture(scope="module")
+def accounts() -> ModuleType:
+    path = Path(__file__).parents[1] / "bench/accounts.py"
+    spec = importlib.util.spec_from_file_location("bench_accounts", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their annotations up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_predictions_keep_their_bounds(accounts: ModuleType) -> None:
+    rows = accounts.rows()
+    kinds = [row.kind for row in rows]
+    assert (kinds.count("predicted"), kinds.count("arithmetic"), kinds.count("not determined")) == (5, 3, 5)
+    for row in rows:
+        assert row.passed, row
+        if row.kind == "not determined":
+            assert row.found[2] > 1.2 * row.found[0], row  # a range, not a hit
+
+
+def test_an_error_beyond_its_bound_fails(accounts: ModuleType) -> None:
+    row = accounts.Row("x", "y", 100.0, "s", "predicted", "", (110.0, 121.0, 130.0), 20)
+    assert not row.passed
+    assert accounts.Row("x", "y", 15.0, "s", "arithmetic", "", (17.0,) * 3, 10, 20).error == 0
+    assert not accounts.Row("x", "y", 50.0, "s", "not determined", "", (51.0, 60.0, 70.0)).passed
+
+
+def test_the_mount_is_solved_from_two_figures(accounts: ModuleType) -> None:
+    latency, most = accounts.mount_of((2, 60.0), (8, 110.0))
+    assert model.reads(2, latency, most) == pytest.approx(60.0, rel=1e-3)
+    assert model.reads(8, latency, most) == pytest.approx(110.0, rel=1e-3)

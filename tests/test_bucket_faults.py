@@ -1,0 +1,316 @@
+"""Tests that a lying or slow bucket gives the right bytes or one clear error, and that retries are counted."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud.bucket import LIES, BucketServer
+from conftest import refused
+from test_bucket import data_sets, digest, loader, opened, reading, server
+from test_bucket_matrix import train
+from test_train import until
+
+from segtrain import stopping
+from segtrain.bucket import client
+from segtrain.bucket.connection import aws_login
+from segtrain.bucket.faults import lasting
+from segtrain.bucket.tally import OF_PROCESS, Requests, RequestTally
+from segtrain.data.bucket import once, store_of
+from segtrain.data.storage import Range
+from segtrain.data.workers.pool import WorkerPool
+from segtrain.errors import EXIT_RESUMABLE, DataError
+
+__all__ = ["data_sets", "server"]
+
+WRONG = [lie for lie in LIES if lie not in ("etag", "endless")]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that give a request half a second."""
+    monkeypatch.setattr(client, "_TIMES", ((1 << 20, "500ms"),))
+    monkeypatch.setattr(client, "_clients", {})
+
+
+@pytest.mark.parametrize("layout", ["folders", "shards"])
+def test_lies_that_pass_give_the_right_bytes(data_sets: Path, server: BucketServer, layout: str) -> None:
+    bucket = opened("s3://bkt", layout)
+    # All of a single file is asked for without a range.
+    lies = WRONG if layout == "shards" else ["long", "short"]
+    server.fault, server.faults = 0.3, (*lies, "429", "cut")
+    got = digest(loader(bucket, 2, last_step=30))
+    assert set(server.failed) == set(server.faults)
+    assert set(bucket.store.tally.retries) == {"wrong", "throttled", "cut"}
+    server.fault = 0.0
+    assert got == digest(loader(opened(data_sets / "bkt", layout), 2, last_step=30))
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_for_ever_is_one_error(server: BucketServer, impatient: None, lie: str) -> None:
+    bucket = opened("s3://bkt", "shards", outage_s=0.3)
+    server.lie = lie
+    if lie == "etag":
+        with refused("object-changed", found='"lie"'):
+            digest(loader(bucket, 2))
+    else:
+        with refused("bucket-unreachable", kind="timeout" if lie == "endless" else "wrong", limit=0.3):
+            digest(loader(bucket, 2))
+    server.lie = ""
+
+
+def test_a_body_that_drips_is_asked_for_again(data_sets: Path, server: BucketServer, impatient: None) -> None:
+    store = store_of("s3://bkt", 60)
+    path = next((data_sets / "bkt/shards").glob("*.tar"))
+    server.fault, server.faults = 1.0, ("endless",)
+
+    def well_again() -> None:
+        until(lambda: server.failed["endless"])
+        server.fault = 0.0
+
+    threading.Thread(target=well_again).start()
+    assert store.read(f"s3://bkt/shards/{path.name}", 0, 5000) == path.read_bytes()[:5000]
+    assert set(store.tally.retries) == {"timeout"}
+
+
+@pytest.mark.parametrize("status", ["408", "400"])
+def test_a_body_that_stalled_is_sent_again(server: BucketServer, status: str) -> None:
+    """Google's storage answers 408, and S3 400 with the code RequestTimeout."""
+    bucket = client.client_of("s3://bkt")
+    server.fault, server.faults = 0.5, (status,)
+    for number in range(10):
+        bucket.put(f"stalled/{number}", b"x", 20)
+    server.fault = 0.0
+    assert server.failed[status]
+    assert sorted(path.name for path in (server.folder / "bkt/stalled").iterdir()) == [str(k) for k in range(10)]
+
+
+def test_only_reads_are_counted(server: BucketServer) -> None:
+    """Failed uploads and listings would look like failed reads of samples."""
+    bucket = client.client_of("s3://bkt")
+    counted = bucket.tally.counter()
+    server.fault, server.faults = 0.5, ("503",)
+    for number in range(10):
+        bucket.put(f"counted/{number}", b"x", 20)
+        bucket.folder("counted/", 20)
+        bucket.head(f"counted/{number}", 20)
+    assert server.failed["503"]
+    assert counted() == Requests()
+    server.fault = 1.0
+    threading.Timer(0.2, lambda: setattr(server, "fault", 0.0)).start()
+    bucket.get("counted/3", None, "", 20)
+    found = counted()
+    assert found.requests == 1 + found.retries["throttled"][0] > 1
+
+
+@pytest.mark.parametrize("part", [client.PART, 1 << 20])
+def test_a_large_body_may_take_longer_than_an_answer(
+    server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    monkeypatch.setattr("segtrain.bucket.connection.SILENT", "300ms")
+    monkeypatch.setattr(client, "_clients", {})
+    monkeypatch.setattr(client, "PART", part)
+    bucket, path = client.client_of("s3://bkt"), tmp_path / "large"
+    path.write_bytes(bytes(3 << 20))
+    server.requests.clear()
+    server.delay = 0.6
+    bucket.put("large", path, 1)
+    server.delay = 0.0
+    assert server.requests["PUT"] == (1 if part > 3 << 20 else 3)
+    assert (server.folder / "bkt/large").stat().st_size == 3 << 20
+
+
+def test_a_role_is_asked_for_its_credentials_before_they_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boto3 = pytest.importorskip("boto3")
+    (tmp_path / "credentials").write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    found = aws_login("s3://b", {})["credential_provider"]()
+    sessions = []
+
+    class Session(boto3.Session):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            sessions.append(self)
+            super().__init__()
+
+    monkeypatch.setattr("boto3.Session", Session)
+    monkeypatch.setattr(client, "_clients", {})
+    client.client_of("s3://b")
+    assert len(sessions) == 1
+    assert found["expires_at"] - datetime.now(timezone.utc) <= timedelta(minutes=10)
+
+
+def test_sums_over_requests() -> None:
+    whole = RequestTally()
+    tally = RequestTally(whole)
+    tally.answered(7, 7.0)
+    more = whole.counter()
+    tally.answered(1_000_000, 0.5)
+    tally.retried("cut", 0.25)
+    tally.retried("cut", 0.5)
+    tally.answered(10, 0.25)
+    tally.repeated()
+    tally.answered(20, 0.125)
+    tally.withdrawn("checksum", 20, 0.125)
+    retries = {"cut": (2, 0.75), "checksum": (1, 0.125)}
+    assert more() == Requests(5, 1_000_010, 0.75, 1e12 + 100, 500_002.5, retries, 1)
+    tally.retried("throttled", 1.0)
+    found = more()
+    assert found == Requests(1, 0, 0.0, 0.0, 0.0, {"throttled": (1, 1.0)})
+    assert more() == Requests()
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert found.to_dict() == {
+        "requests": 1, "bytes": 0, "seconds": 0.0, "mb2": 0.0, "mb_s": 0.0, "retries": {"throttled": 1},
+        "retry_s": {"throttled": 1.0},
+        "late": 0,
+    }  # fmt: skip
+
+
+def test_requests_of_worker_processes_count_in_their_rank(
+    server: BucketServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process fetches by itself what does not come with its task."""
+    bucket = opened("s3://bkt", "folders")
+    monkeypatch.setattr("segtrain.data.bucket.parcels.Parcel.__reduce__", lambda self: (_bare, (self.task,)))
+    server.requests.clear()
+    more, mine = OF_PROCESS.counter(), bucket.store.tally.counter()
+    with WorkerPool(2, "process") as pool:
+        batches = loader(bucket, pool=pool)
+        with batches:
+            assert len(list(batches)) == 5
+    assert mine().requests < server.requests["GET"]  # of the read-ahead
+    assert more().requests == server.requests["GET"]
+
+
+def _bare(task: object) -> object:
+    from segtrain.data.bucket.parcels import Received
+
+    return Received(task, {}, None, 0.0)
+
+
+def test_processes_that_start_together_list_once(tmp_path: Path) -> None:
+    asked, found = list[int](), list[list[int]]()
+
+    def fetch() -> Iterator[list[int]]:
+        asked.append(1)
+        time.sleep(0.05)
+        yield [1, 2]
+        yield [3]
+
+    def rank() -> None:
+        found.extend(once.pages("s3://bkt/files", fetch))
+
+    def ranks(start: str) -> int:
+        asked.clear()
+        found.clear()
+        with once.listed_once(start):
+            threads = [threading.Thread(target=rank) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert sorted(found) == [[1, 2]] * 4 + [[3]] * 4
+        return len(asked)
+
+    assert [ranks(start) for start in ("a", "b", "")] == [1, 1, 4]
+
+
+def test_listings_of_earlier_starts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
+    with once.listed_once("a"):
+        assert list(once.pages("x", lambda: iter([7]))) == [7]
+    (old,) = tmp_path.glob("listing-pages-*.jsonl")
+    killed, other = tmp_path / ".listing-pages-0.jsonl.1.part", tmp_path / "listing-0.json"
+    for path in (old, killed, other):
+        path.touch()
+        os.utime(path, (1, 1))
+    with once.listed_once("b"):
+        assert list(once.pages("x", lambda: iter([8]))) == [8]
+        assert [path.exists() for path in (other, old, killed)] == [True, False, False]
+    with once.listed_once("b"):
+        assert list(once.pages("x", lambda: iter([9]))) == [8]
+
+
+def test_a_failed_listing_is_an_error_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> Iterator[int]:
+        yield 1
+        raise DataError("gone", code="object-missing")
+
+    with once.listed_once("a"):
+        with refused("object-missing"):
+            list(once.pages("x", fails))
+        assert list(once.pages("x", lambda: iter([7]))) == [7]
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "file"))
+        assert list(once.pages("y", lambda: iter([8]))) == [8]
+
+
+def test_ranks_of_a_host_list_a_bucket_once(zygote: Any, server: BucketServer, tmp_path: Path) -> None:
+    counts = []
+    for world in (1, 2):
+        server.requests.clear()
+        words = train(tmp_path / f"run{world}", "s3://bkt", "files", "train.duration=1st", "eval.every=1st")
+        ranks = zygote.start_ranks(world, *words, **server.environment(), SEGTRAIN_CACHE=str(tmp_path / f"c{world}"))
+        assert [rank.wait() for rank in ranks] == [0] * world, ranks[0].output
+        counts.append(server.requests["list"])
+    assert 0 < counts[1] <= counts[0]
+
+
+def test_a_late_answer_costs_one_more_request(data_sets: Path, server: BucketServer) -> None:
+    store = store_of("s3://bkt", 60)
+    path = sorted((data_sets / "bkt/shards").glob("*.tar"))[0]
+    wanted = Range(f"s3://bkt/shards/{path.name}", 0, 5000)
+    store.stat(wanted.path)
+    server.fault, server.faults = 1.0, ("slow",)
+    before = len(server.asked)
+    reader = store.read_ahead(iter([[wanted]]), 1, 1)
+    until(lambda: len(server.asked) > before)
+    server.fault, reader._pace.late_s, reader._pace._repeats = 0.0, 0.0, 1.0
+    assert bytes(store.part(wanted)) == path.read_bytes()[:5000]
+    assert (server.asked[before:], store.tally.sums.late) == ([server.asked[before]] * 2, 1)
+    reader.close()
+    assert not reading()
+
+
+def test_errors_of_the_library_are_told_in_short() -> None:
+    """The texts are those of obstore 0.12.1, with a server's XML in them."""
+    denied = (
+        "Generic GCS error: Error performing PUT gs://b/x in 1.2s - Server returned non-2xx status code: 403 Forbidden"
+    )
+    denied += ": <?xml version='1.0'?><Error><Code>AccessDenied</Code><Message>Access denied.</Message></Error>"
+    error = lasting("gs://b/x", Exception(denied))
+    assert error.code == "bucket-denied"
+    assert error.values["found"] == "Server returned non-2xx status code: 403 Forbidden (AccessDenied)"
+    slashes = 'Encountered object with invalid path: Path "stray//a.txt" contained empty path segment'
+    assert lasting("s3://b/stray", Exception(slashes)).code == "object-name-invalid"
+
+
+def test_an_outage_is_told_once_and_a_signal_ends_the_wait(
+    data_sets: Path, server: BucketServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "_SAID_S", 0.1)
+    store = store_of("s3://bkt", 60)
+    server.down = True
+    thread = threading.Timer(0.5, stopping.requested.set)
+    thread.start()
+    try:
+        with refused("stopped-in-outage", kind="connection") as stopped:
+            store.read("s3://bkt/files/classes.txt")
+    finally:
+        thread.join()
+        stopping.requested.clear()
+        server.down = False
+    assert stopped.value.exit_code == EXIT_RESUMABLE
+    said = capsys.readouterr().err
+    assert said.count("s3://bkt: no connection, or it was reset: requests are repeated for up to 60 s") == 1
+    store.read("s3://bkt/files/classes.txt")

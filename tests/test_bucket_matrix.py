@@ -1,0 +1,153 @@
+"""Tests that batches and whole runs do not depend on the storage: files or shards, on the disk or in a bucket."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud.bucket import BucketServer
+from test_bucket import data_sets, digest, loader, opened, server
+from test_train import assert_same_weights, digests, final, until
+
+from segtrain.data.workers.pool import WorkerPool
+from segtrain.diagnose import diagnose
+from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
+from segtrain.observe.journal import read_journal
+from segtrain.observe.spans import read_spans
+
+__all__ = ["data_sets", "server"]
+
+# Lists have the order of their rows, all others that of names.
+LAYOUTS = ("folders", "shards", "foreign")
+STEPS = 12
+SETTINGS = [
+    "data.classes=[a,b,c]", "data.split=train", "data.overlap=accept", "data.crop=[24,32]", "data.workers=1", "data.check=off",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "train.batch_size=4",
+    f"train.duration={STEPS}st", f"eval.every={STEPS}st", "checkpoint.every=1st", "checkpoint.background=false",
+    "log.every=1", "log.digest=true", "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "parallel.procs=1",
+]  # fmt: skip
+PLACES = {"files": ("folders", "files"), "shards": ("shards", "shards")}
+
+
+@pytest.fixture(scope="module")
+def expected(data_sets: Path) -> str:
+    return digest(loader(opened(data_sets / "bkt", "folders"), 0))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_batches_do_not_depend_on_the_storage(
+    data_sets: Path, server: BucketServer, expected: str, where: str, layout: str, workers: int
+) -> None:
+    root = "s3://bkt" if where == "bucket" else data_sets / "bkt"
+    assert digest(loader(opened(root, layout), workers)) == expected
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nor_on_the_kind_of_workers(server: BucketServer, expected: str, layout: str) -> None:
+    with WorkerPool(1, "process") as pool:
+        assert digest(loader(opened("s3://bkt", layout), pool=pool)) == expected
+
+
+def train(out: Path, root: str, form: str, *settings: str) -> list[str]:
+    layout, folder = PLACES[form]
+    return ["train", *SETTINGS, f"data.layout={layout}", f"data.root={root}/{folder}", f"out={out}", *settings]
+
+
+@pytest.fixture(scope="module")
+def whole(zygote: Any, data_sets: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on local files that nothing interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    process = zygote.start(*train(out, str(data_sets / "bkt"), "files"))
+    assert process.wait() == 0, process.output
+    return out
+
+
+def reached(out: Path, step: int) -> bool:
+    return (out / "journal.jsonl").exists() and max(digests(out), default=0) >= step
+
+
+@pytest.mark.parametrize("form", PLACES)
+def test_a_killed_run_goes_on_from_the_bucket(
+    zygote: Any, server: BucketServer, whole: Path, tmp_path: Path, form: str
+) -> None:
+    out, environment = tmp_path / "run", server.environment()
+    server.fault, server.delay = 0.05, 0.03
+    process = zygote.start(*train(out, "s3://bkt", form), **environment)
+    until(lambda: reached(out, 4))
+    process.signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    again = zygote.start(*train(out, "s3://bkt", form, "data.workers=2"), **environment)
+    assert again.wait() == 0, again.output
+    assert digests(out) == digests(whole)
+    assert_same_weights(final(out), final(whole))
+
+
+def test_a_run_goes_on_with_fewer_ranks(
+    zygote: Any, data_sets: Path, server: BucketServer, whole: Path, tmp_path: Path
+) -> None:
+    """Two ranks, then one, from the bucket and from the disk."""
+    ends, out, environment = [], tmp_path / "run", server.environment()
+    server.delay = 0.05
+    ranks = zygote.start_ranks(2, *train(out, "s3://bkt", "shards", "data.prefetch=1"), **environment)
+    until(lambda: reached(out, 3))
+    ranks[0].signal(signal.SIGTERM)
+    assert [rank.wait() for rank in ranks] == [EXIT_RESUMABLE] * 2, ranks[0].output
+    assert final(out)["state"]["step"] < STEPS
+    server.delay = 0.0
+    for root in (str(data_sets / "bkt"), "s3://bkt"):
+        shutil.copytree(out, tmp_path / f"{len(ends)}/run")
+        process = zygote.start(*train(Path("run"), root, "shards"), cwd=tmp_path / f"{len(ends)}", **environment)
+        assert process.wait() == 0, process.output
+        assert digests(tmp_path / f"{len(ends)}/run") == digests(whole)
+        ends.append(final(tmp_path / f"{len(ends)}/run"))
+    assert_same_weights(*ends)
+
+
+def test_a_bucket_that_is_gone_ends_the_run_with_one_error(
+    zygote: Any, server: BucketServer, whole: Path, tmp_path: Path
+) -> None:
+    out, environment = tmp_path / "run", server.environment()
+    # Slow enough that the read-ahead does not have all samples at once.
+    server.delay = 0.05
+    words = train(out, "s3://bkt", "files", "data.outage_s=0.5", "data.prefetch=1")
+    process = zygote.start(*words, **environment)
+    until(lambda: reached(out, 3))
+    server.down = True
+    assert process.wait() == EXIT_ERROR, process.output
+    assert process.output.count("data.outage_s") == 1, process.output
+    assert "Traceback" not in process.output
+    (end,) = [event for event in read_journal(out) if event["event"] == "run_end"]
+    assert end["status"] == "failed"
+    assert 3 <= end["step"] < STEPS
+    server.down = False
+    again = zygote.start(*words, **environment)
+    assert again.wait() == 0, again.output
+    assert digests(out) == digests(whole)
+    assert_same_weights(final(out), final(whole))
+
+
+def test_requests_and_retries_are_in_the_journal_and_in_the_diagnosis(
+    zygote: Any, server: BucketServer, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    server.fault = 0.2
+    process = zygote.start(*train(out, "s3://bkt", "shards"), **server.environment())
+    assert process.wait() == 0, process.output
+    # Without what evaluation reads at the end: its window has no step.
+    steps = [event["bucket"] for event in read_journal(out) if event["event"] == "step" and "bucket" in event]
+    assert steps[0]["requests"] > 0
+    windows = [window["bucket"] for rank in read_spans(out) for window in rank.windows]
+    assert sum(found["requests"] for found in windows) >= sum(found["requests"] for found in steps) > 0
+    failed = sum(sum(found["retries"].values()) for found in windows)
+    assert 0 < failed <= sum(server.failed.values())
+    assert sum(sum(found["retry_s"].values()) for found in windows) > 0
+    assert windows[0]["ahead"]["threads"] > 0
+    facts = diagnose(out).facts["bucket"]
+    assert sum(facts["retries"].values()) == failed
+    assert facts["requests"] == sum(found["requests"] for found in windows)
+    assert f"{failed / facts['requests']:.1%} of {facts['requests']} requests" in facts["failures"]

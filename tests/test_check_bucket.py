@@ -1,0 +1,269 @@
+"""Tests that a bucket is checked like its folder, with many requests at a time, and what a random sample says."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cloud.bucket import BucketServer
+from conftest import refused
+from PIL import Image
+from test_pack import blocks, files, quiet, smooth
+
+from segtrain.bucket.faults import outage
+from segtrain.cli import main
+from segtrain.config import Data
+from segtrain.data.audit import audit as audits
+from segtrain.data.audit import check as checks
+from segtrain.data.audit.audit import audit
+from segtrain.data.audit.check import check_folder
+from segtrain.data.audit.sampling import Sample, sample_of
+from segtrain.data.bucket.store import BucketStore
+from segtrain.data.convert import is_jpeg
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.errors import EXIT_RESUMABLE
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+
+CAMVID = ["data.layout=camvid", "data.outage_s=0.5"]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+    (tmp_path / "served/bkt").mkdir(parents=True)
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+    started = BucketServer(tmp_path / "served")
+    for key, value in started.environment().items():
+        monkeypatch.setenv(key, value)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def folder(server: BucketServer) -> Path:
+    """Splits train and val in the bucket, with three faults of different kinds."""
+    root = server.folder / "bkt/set"
+    files(root, 20)
+    files(root, 7, split="val")
+    whole = (root / "train/s6.x.jpg").read_bytes()
+    (root / "train/s6.x.jpg").write_bytes(whole[: len(whole) // 2])
+    (root / "trainannot/s9.x.png").write_bytes(b"")
+    Image.fromarray(blocks(3)[:-1]).save(root / "trainannot/s3.x.png")
+    return root
+
+
+@pytest.mark.parametrize("layout", ["camvid", "shards"])
+def test_a_bucket_has_the_report_of_its_folder(server: BucketServer, folder: Path, layout: str) -> None:
+    if layout == "shards":
+        for split in ("train", "val"):
+            source = open_dataset(Data(layout="camvid", root=str(folder)), split)
+            quiet(source, folder.parent / "shards", shard_mb=0.02, skip_faults=True)
+        folder = folder.parent / "shards"
+    url, settings = f"s3://bkt/{folder.name}", [f"data.layout={layout}"]
+    here = check_folder(str(folder), None, settings)
+    server.fault = 0.1
+    there = check_folder(url, None, settings)
+    assert there.text().replace(url, str(folder)) == here.text()
+    ours, theirs = (json.dumps([report.to_dict() for report in checked.reports]) for checked in (here, there))
+    assert theirs.replace(url, str(folder)) == ours
+    assert server.failed
+
+
+def test_damage_of_a_shard_is_found_without_reading_it_twice(server: BucketServer, folder: Path) -> None:
+    shards = folder.parent / "shards"
+    source = open_dataset(Data(layout="camvid", root=str(folder)), "train")
+    quiet(source, shards, shard_mb=0.02, skip_faults=True)
+    path = shards / "train-000001.tar"
+    content = bytearray(path.read_bytes())
+    content[1000] ^= 1
+    path.write_bytes(content)
+    server.asked.clear()
+    report = check_folder("s3://bkt/shards", ["train"], ["data.layout=shards"]).reports[0]
+    ((file, says),) = report.faults
+    assert file.startswith("s3://bkt/shards/train-000001.tar: ")
+    assert "checksum" in says
+    # Samples were read, and no whole shard.
+    ranges = [
+        asked.removeprefix("bytes=").split("-") for path, asked in server.asked if path.endswith(".tar") and asked
+    ]
+    assert ranges
+    assert max(int(last) - int(first) for first, last in ranges) < len(content) // 2
+    path.write_bytes(content + bytes(512))
+    with refused("shard-size-differs"):
+        check_folder("s3://bkt/shards", ["train"], ["data.layout=shards"])
+
+
+def test_an_audit_has_many_requests_in_flight_and_reads_each_file_once(server: BucketServer, folder: Path) -> None:
+    for index in range(100):
+        shutil.copy(folder / "val/s0.x.jpg", folder / f"val/t{index}.jpg")
+        shutil.copy(folder / "valannot/s0.x.png", folder / f"valannot/t{index}.png")
+    dataset = open_dataset(Data(layout="camvid", root="s3://bkt/set"), "val")
+    server.requests.clear()
+    server.delay = 0.03
+    more = dataset.store.tally.counter()
+    report = audit(dataset, workers=2)
+    assert not report.faults
+    assert server.requests == {"GET": 2 * len(dataset) + more().late}
+    assert server.most_in_flight >= 10
+
+
+@pytest.mark.parametrize("code", ["bucket-unreachable", "bucket-denied", "bucket-refused", "stopped-in-outage"])
+def test_an_error_that_is_not_about_a_file_ends_the_check_and_is_no_fault(
+    server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    dataset = open_dataset(Data(layout="camvid", root="s3://bkt/set", outage_s=0.2), "train")
+    if code == "stopped-in-outage":
+        monkeypatch.setattr("segtrain.bucket.client._SAID_S", 0.0)
+        monkeypatch.setattr("segtrain.stopping.requested.is_set", lambda: True)
+    # S3 answers 400 if a token has expired.
+    server.status = {"bucket-denied": 403, "bucket-refused": 400}.get(code, 0)
+    server.down = not server.status
+    with refused(code) as error:
+        audit(dataset, workers=2)
+    assert (error.value.exit_code == EXIT_RESUMABLE) == (code == "stopped-in-outage")
+    server.status, server.down = 0, False
+    assert len(audit(dataset, workers=2).faults) == 3
+
+
+def test_a_bucket_that_was_removed_is_no_fault_of_its_files(server: BucketServer, folder: Path) -> None:
+    dataset = open_dataset(Data(layout="camvid", root="s3://bkt/set"), "train")
+    (folder / "train/s0.x.jpg").unlink()
+    assert len(audit(dataset, workers=2).faults) == 4
+    shutil.rmtree(server.folder / "bkt")
+    with refused("bucket-missing"):
+        audit(dataset, workers=2)
+
+
+@pytest.mark.parametrize("when", ["stamps", "image_bytes"])
+def test_an_outage_during_the_comparison_of_splits_is_not_hidden(
+    server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    def gone(*_: object) -> None:
+        raise outage("s3://bkt/set", "connection", 1, 1.0, 1.0)
+
+    shutil.copy(folder / "train/s2.x.jpg", folder / "val/again.jpg")
+    shutil.copy(folder / "trainannot/s2.x.png", folder / "valannot/again.png")
+    overlap = checks.overlap_finding
+
+    def compared(*arguments: Any) -> object:
+        monkeypatch.setattr(Dataset, when, gone)
+        return overlap(*arguments)
+
+    monkeypatch.setattr(checks, "overlap_finding", compared)
+    with refused("bucket-unreachable"):
+        check_folder("s3://bkt/set", None, CAMVID)
+
+
+def test_jpeg_masks_are_found_in_a_bucket(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = server.folder / "bkt/jpegs"
+    for index in range(4):
+        for part, pixels in (("images", smooth(index)), ("masks", blocks(index, (0, 1)) * np.uint8(255))):
+            (root / part).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(root / f"{part}/s{index}.jpg", quality=95)
+    settings = ["data.layout=folders", "data.images=images", "data.masks=masks", "data.classes=[a, b]"]
+
+    def command(place: str) -> str:
+        finding = check_folder(place, ["all"], settings).reports[0].findings[-1].text()
+        return next(line for line in finding.splitlines() if "segtrain data convert" in line)
+
+    assert command("s3://bkt/jpegs/").split()[:5] == ["segtrain", "data", "convert", "jpegs", "jpegs-png"]
+    assert command("s3://bkt/jpegs") == command(str(root)).replace(str(root), "jpegs")
+    assert "data.label_map={0: 0, 255: 1}" in command("s3://bkt/jpegs")
+
+    def gone(*_: object) -> None:
+        raise outage("s3://bkt/jpegs", "connection", 1, 1.0, 1.0)
+
+    def without_bucket(*arguments: Any) -> bool:
+        monkeypatch.setattr(BucketStore, "fetch", gone)
+        return is_jpeg(*arguments)
+
+    monkeypatch.setattr(checks, "is_jpeg", without_bucket)
+    with refused("bucket-unreachable"):
+        check_folder("s3://bkt/jpegs", ["all"], settings)
+
+
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_a_sample_reads_few_images_and_says_how_sure_it_is(server: BucketServer, folder: Path, place: str) -> None:
+    root = "s3://bkt/set" if place == "bucket" else str(folder)
+    checked = check_folder(root, None, CAMVID, sample=5, seed=3)
+    train, val = checked.reports
+    assert (train.images, val.images) == (5, 5)
+    assert train.sample == Sample(5, 20, len(train.bad), 3)
+    assert val.sample == Sample(5, 7, 0, 3)
+    assert "none of 5 checked images has a fault: with 95 % confidence, fewer than 53 % of all 7 images" in val.table()
+    assert val.to_dict()["sample"]["faulty_share"] == [0.0, pytest.approx(1 - 0.025 ** (1 / 5))]
+    if place == "bucket":
+        # Images and masks of the sample, and what two splits are compared by: two places of images of equal size.
+        assert server.requests["GET"] <= 2 * 10 + 4
+    # Another seed draws other images; a sample of all is the whole split.
+    assert len({check_folder(root, ["train"], CAMVID, 5, seed).reports[0].fingerprint for seed in (3, 3, 4)}) == 2
+    every = check_folder(root, ["train"], CAMVID, sample=20).reports[0]
+    assert every.sample is None
+    assert len(every.faults) == 3
+
+
+def test_a_sample_finds_images_of_two_splits(folder: Path) -> None:
+    shutil.copy(folder / "train/s2.x.jpg", folder / "val/again.jpg")
+    shutil.copy(folder / "trainannot/s2.x.png", folder / "valannot/again.png")
+    checked = check_folder(str(folder), None, CAMVID, sample=7)
+    assert any(finding.fatal for finding in checked.reports[1].findings)
+
+
+def test_a_sample_is_drawn_from_the_whole_split(folder: Path) -> None:
+    dataset = open_dataset(Data(layout="camvid", root=str(folder)), "train")
+    order = {entry.image: index for index, entry in enumerate(dataset.entries)}
+    for count in (6, 15):
+        seen = np.zeros(20, int)
+        for seed in range(200):
+            positions = [order[entry.image] for entry in sample_of(dataset, count, seed).entries]
+            assert positions == sorted(set(positions))
+            assert len(positions) == count
+            seen[positions] += 1
+        # All images have the same chance.
+        assert abs(seen - 10 * count).max() < 30
+
+
+@pytest.mark.parametrize(("checked", "faulty"), [(400, 0), (400, 1), (400, 37), (400, 399), (400, 400), (1, 0), (7, 3)])
+def test_the_interval_is_that_of_clopper_and_pearson(checked: int, faulty: int) -> None:
+    beta = pytest.importorskip("scipy.stats", reason="scipy is not installed").beta
+    low, high = Sample(checked, 10**6, faulty, 0).interval
+    assert low == pytest.approx(beta.ppf(0.025, faulty, checked - faulty + 1) if faulty else 0.0, rel=1e-9)
+    assert high == pytest.approx(beta.ppf(0.975, faulty + 1, checked - faulty) if faulty < checked else 1.0, rel=1e-9)
+    assert Sample(checked, checked, faulty, 0).interval == (faulty / checked, faulty / checked)
+
+
+def test_the_interval_covers_the_share_with_its_confidence() -> None:
+    intervals = [Sample(40, 10**6, faulty, 0).interval for faulty in range(41)]
+    for share in np.linspace(0.0025, 0.9975, 399):
+        chances = [math.comb(40, k) * share**k * (1 - share) ** (40 - k) for k in range(41)]
+        assert sum(chance for chance, (low, high) in zip(chances, intervals) if low <= share <= high) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        (
+            Sample(400, 50000, 0, 0),
+            "none of 400 checked images has a fault: with 95 % confidence, fewer than 0.92 % of",
+        ),
+        (Sample(400, 50000, 3, 0), "3 of 400 checked images have a fault: with 95 % confidence, 0.15 % to 2.2 % of"),
+        (Sample(400, 50000, 400, 0), "400 of 400 checked images have a fault: with 95 % confidence, more than 99 % of"),
+    ],
+)
+def test_the_sentence_about_a_sample(sample: Sample, words: str) -> None:
+    assert sample.text().startswith(f"{words} all 50,000 images")
+
+
+def test_the_command_checks_a_sample(server: BucketServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "check", "s3://bkt/set", "--sample", "3", "--split", "val", "--json", *CAMVID]) == 0
+    assert json.loads(capsys.readouterr().out)["val"]["sample"]["checked"] == 3
+    assert main(["data", "check", "s3://bkt/set", "--sample", "0", *CAMVID]) == 2
+    with refused("number-out-of-range", key="--sample"):
+        check_folder("s3://bkt/set", None, CAMVID, sample=0)
+    assert audits.VERSION == 10  # a sample is cached like a split, under the fingerprint of its images

@@ -1,0 +1,471 @@
+"""Tests of the disk cache: batches equal to the bit, its bound, damaged entries, kills, and full disks."""
+
+# The names of fixtures are those of arguments.
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud.bucket import BucketServer
+from conftest import refused
+from test_bucket import CLASSES, COUNT, data_sets, digest, loader, opened, own, server  # noqa: F401
+
+from segtrain.cli import main
+from segtrain.data.bucket.cache_entry import Entry
+from segtrain.data.bucket.disk_cache import DiskCache, disk_cache
+from segtrain.data.bucket.fetch import fetch_folder
+from segtrain.data.bucket.known import KnownObjects
+from segtrain.data.datasets import Dataset
+from segtrain.data.loader import EvalLoader
+from segtrain.data.workers.pool import WorkerPool
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Of a cache that no other test uses."""
+    yield tmp_path / "cache"
+    disk_cache.cache_clear()
+
+
+def cached(folder: Path, layout: str = "shards", gb: Any = 1, **settings: Any) -> Dataset:
+    return opened("s3://bkt", layout, cache="disk", cache_dir=str(folder), cache_gb=gb, **settings)
+
+
+def cache(dataset: Dataset) -> DiskCache:
+    found = dataset.store.cache  # type: ignore[attr-defined]
+    assert isinstance(found, DiskCache)
+    return found
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*/*/*") if path.name[0] != ".")
+
+
+def again(folder: Path, **settings: Any) -> Dataset:
+    """As another process opens it."""
+    disk_cache.cache_clear()
+    return cached(folder, **settings)
+
+
+def fill(dataset: Dataset, workers: int = 0, **settings: Any) -> str:
+    found = digest(loader(dataset, workers, **settings))
+    assert cache(dataset).flush(30)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("layout", "workers", "kind"),
+    [
+        ("folders", 0, "thread"), ("folders", 1, "thread"), ("folders", 4, "thread"),
+        ("shards", 0, "thread"), ("shards", 1, "thread"), ("shards", 4, "thread"), ("shards", 1, "process"),
+        ("foreign", 2, "thread"),
+    ],
+)  # fmt: skip
+def test_batches_are_those_of_the_folder_cold_warm_and_half_evicted(
+    data_sets: Path, server: BucketServer, folder: Path, layout: str, workers: int, kind: str
+) -> None:
+    local = digest(loader(opened(data_sets / "bkt", layout), 1, last_step=6))
+    with WorkerPool(workers, kind) as pool:
+        check_batches(layout, server, folder, local, {"pool": pool, "last_step": 6})
+
+
+def check_batches(layout: str, server: BucketServer, folder: Path, local: str, how: dict[str, Any]) -> None:
+    assert fill(cached(folder, layout), **how) == local
+    per_sample = 2 if layout == "folders" else 1
+    assert len(entries(folder)) == COUNT * per_sample
+    warm = again(folder, layout=layout)
+    server.requests.clear()
+    assert fill(warm, **how) == local
+    assert not server.requests["GET"]
+    for path in entries(folder)[::2]:
+        path.unlink()
+    server.requests.clear()
+    assert fill(again(folder, layout=layout), **how) == local
+    assert 0 < server.requests["GET"] <= COUNT * per_sample + 6
+    assert len(entries(folder)) == COUNT * per_sample
+
+
+def test_whole_images_come_from_the_cache_too(data_sets: Path, server: BucketServer, folder: Path) -> None:
+    groups = [[0, 1, 2], [3, 4], [10]]
+    fill(cached(folder), last_step=6)
+    server.requests.clear()
+    for ours, theirs in zip(
+        EvalLoader(opened(data_sets / "bkt", "shards"), groups, 2), EvalLoader(again(folder), groups, 2)
+    ):
+        assert all(bool((a == b).all()) for a, b in zip(ours, theirs))
+    assert server.requests["GET"] <= 1  # the index
+
+
+def test_a_damaged_entry_is_dropped_and_fetched_again(data_sets: Path, server: BucketServer, folder: Path) -> None:
+    dataset = cached(folder)
+    local = digest(loader(opened(data_sets / "bkt", "shards"), 1, last_step=6))
+    fill(dataset, last_step=6)
+    whole = {path: path.read_bytes() for path in entries(folder)}
+    flipped, cut, empty, headless, moved = list(whole)[:5]
+    flipped.write_bytes(whole[flipped][:-9] + bytes([whole[flipped][-9] ^ 1]) + whole[flipped][-8:])
+    cut.write_bytes(whole[cut][:-100])
+    empty.write_bytes(b"")  # after a power loss
+    headless.write_bytes(b"x" + whole[headless][1:])
+    moved.write_bytes(whole[headless])  # whole, but of another sample
+    server.requests.clear()
+    dataset = again(folder)
+    with pytest.warns(UserWarning, match="damaged entries, which are fetched again: 1 so far") as said:
+        assert fill(dataset, last_step=6) == local
+    assert len(said) == 1
+    assert cache(dataset).damaged == 5
+    assert server.requests["GET"] >= 5
+    assert {path: path.read_bytes() for path in entries(folder)} == whole
+
+
+def test_an_entry_of_another_user_is_read_and_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    kept, entry = DiskCache(folder, 1 << 20), Entry("s3://b", "k", "e", 0, 9)
+    assert kept.write(entry, bytes(9))
+    os.utime(entry.path(folder), (1, 1))
+    monkeypatch.setattr(os, "utime", forbidden)
+    assert kept.get(entry) == bytes(9)
+    assert kept.holds(entry)
+
+
+def test_a_changed_object_is_never_taken_from_the_cache(own: Path, server: BucketServer, folder: Path) -> None:
+    before = fill(cached(folder, "folders"), last_step=6)
+    path = own / "files/images/train/s00.jpg"
+    path.write_bytes((own / "files/images/train/s02.jpg").read_bytes())
+    local = digest(loader(opened(own, "folders"), 1, last_step=6))
+    assert fill(again(folder, layout="folders"), last_step=6) == local
+    assert local != before
+    # Both versions are kept, so that a run that had begun before would go on.
+    assert len(entries(folder)) == 2 * COUNT + 1
+
+
+def test_the_bound_holds_and_keeps_what_the_data_set_needs(server: BucketServer, folder: Path) -> None:
+    fill(cached(folder), last_step=6)
+    total = sum(path.stat().st_size for path in entries(folder))
+    before = set(entries(folder))
+    # Of another data set, and used less recently.
+    for k in range(20):
+        Entry("s3://other", f"k{k}", "e", 0, 500).write(folder, bytes(500))
+    for path in set(entries(folder)) - before:
+        os.utime(path, (1, 1))
+    for path in list(before)[:4]:
+        path.unlink()
+    limit = total + 2000
+    dataset = again(folder, gb=limit / 1e9)
+    fill(dataset, last_step=6)
+    assert before <= set(entries(folder))
+    assert len(entries(folder)) < len(before) + 20
+    assert sum(path.stat().st_size for path in entries(folder)) <= limit
+
+
+def test_a_cache_that_is_too_small_for_the_data_set_is_filled_and_left(
+    data_sets: Path, server: BucketServer, folder: Path
+) -> None:
+    fill(cached(folder), last_step=6)
+    total = sum(path.stat().st_size for path in entries(folder))
+    for path in entries(folder):
+        path.unlink()
+    half = again(folder, gb=total / 2 / 1e9)
+    with pytest.warns(UserWarning, match=r"data\.cache_gb=.* is full"):
+        found = fill(half, last_step=12)
+    assert found == digest(loader(opened(data_sets / "bkt", "shards"), 1, last_step=12))
+    kept = entries(folder)
+    assert total / 3 < sum(path.stat().st_size for path in kept) <= total / 2
+    server.requests.clear()
+    with pytest.warns(UserWarning, match="is full"):
+        fill(again(folder, gb=total / 2 / 1e9), last_step=12)
+    assert entries(folder) == kept  # nothing is removed for something that is needed as often
+
+
+def test_two_processes_share_a_folder_and_its_bound(folder: Path) -> None:
+    script = (
+        "import sys, warnings; from pathlib import Path\n"
+        "from segtrain.data.bucket.disk_cache import DiskCache\n"
+        "from segtrain.data.bucket.cache_entry import Entry\n"
+        "cache, name = DiskCache(Path(sys.argv[1]), 100_000), sys.argv[2]\n"
+        "for k in range(90):\n"
+        "    entry = Entry('s3://b', f'{name}{k % 60}', 'e', 0, 1000)\n"
+        "    cache.write(entry, bytes(1000))\n"
+        "    found = cache.get(entry)\n"
+        "    assert found is None or bytes(found) == bytes(1000)\n"
+        "    assert k % 9 or sum(file.size for file in cache._files()) <= 100_000\n"
+    )
+    processes = [subprocess.Popen([sys.executable, "-W", "error", "-c", script, str(folder), name]) for name in "aba"]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert 50_000 < sum(path.stat().st_size for path in entries(folder)) <= 100_000
+    assert DiskCache(folder, 100_000).room() == 100_000 - sum(path.stat().st_size for path in entries(folder))
+
+
+def test_a_killed_writer_leaves_nothing_wrong(folder: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from segtrain.data.bucket.disk_cache import DiskCache\n"
+        "from segtrain.data.bucket.cache_entry import Entry\n"
+        "cache = DiskCache(Path(sys.argv[1]), 1 << 30)\n"
+        "for k in range(10**9):\n"
+        "    cache.write(Entry('s3://b', str(k), 'e', 0, 500_000), bytes([k % 251]) * 500_000)\n"
+        "    k == 20 and print('going', flush=True)\n"
+    )
+    for _ in range(3):
+        process = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    reader = DiskCache(folder, 1 << 30)
+    found = [reader.get(Entry("s3://b", str(k), "e", 0, 500_000)) for k in range(len(entries(folder)) + 1)]
+    assert all(content is None or bytes(content) == bytes([k % 251]) * 500_000 for k, content in enumerate(found))
+    assert sum(content is not None for content in found) > 20
+    left = list(folder.glob("*/*/.*.part"))
+    for path in left:
+        os.utime(path, (1, 1))
+    # The next process counts what is there and removes the unfinished files.
+    assert reader.room() == (1 << 30) - sum(path.stat().st_size for path in entries(folder))
+    assert not list(folder.glob("*/*/.*.part"))
+
+
+def test_a_full_disk_turns_it_off_with_one_warning(
+    data_sets: Path, server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, write = list[Entry](), Entry.write
+
+    def full(entry: Entry, folder: Path, content: Any) -> None:
+        if len(written) == 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(entry)
+        write(entry, folder, content)
+
+    monkeypatch.setattr(Entry, "write", full)
+    dataset = cached(folder)
+    with pytest.warns(UserWarning, match="No space left on device") as said:
+        found = fill(dataset, 2, last_step=12)
+    assert len(said) == 1
+    assert found == digest(loader(opened(data_sets / "bkt", "shards"), 1, last_step=12))
+    assert len(entries(folder)) == 4
+    assert cache(dataset).get(written[0]) is not None  # what is there is still read
+
+
+def test_a_file_size_limit_leaves_no_part_of_an_entry(folder: Path) -> None:
+    """RLIMIT_FSIZE makes the system refuse a write in the middle of a file, as a full disk does."""
+    script = (
+        "import resource, signal, sys, warnings; from pathlib import Path\n"
+        "from segtrain.data.bucket.disk_cache import DiskCache\n"
+        "from segtrain.data.bucket.cache_entry import Entry\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "cache = DiskCache(Path(sys.argv[1]), 1 << 30)\n"
+        "assert cache.write(Entry('s3://b', 'small', 'e', 0, 50_000), bytes(50_000))\n"
+        "with warnings.catch_warnings(record=True) as said:\n"
+        "    warnings.simplefilter('always')\n"
+        "    assert not cache.write(Entry('s3://b', 'large', 'e', 0, 500_000), bytes(500_000))\n"
+        "    assert not cache.write(Entry('s3://b', 'after', 'e', 0, 5), bytes(5))\n"
+        "assert len(said) == 1 and 'File too large' in str(said[0].message), said\n"
+        "assert cache.get(Entry('s3://b', 'small', 'e', 0, 50_000)) == bytes(50_000)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(folder)], check=False).returncode == 0
+    assert len(list(folder.glob("*/*/*")) + list(folder.glob("*/*/.*"))) == 1
+
+
+def test_a_folder_that_cannot_be_written_turns_it_off(data_sets: Path, server: BucketServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    dataset = cached(tmp_path / "file/cache")
+    with pytest.warns(UserWarning, match="Not a directory") as said:
+        assert fill(dataset) == digest(loader(opened(data_sets / "bkt", "shards")))
+    assert len(said) == 1
+
+
+def test_a_slow_disk_loses_entries_and_not_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segtrain.data.bucket.disk_cache._QUEUE", 2500)
+    gate, write = threading.Event(), Entry.write
+
+    def slow(entry: Entry, folder: Path, content: Any) -> None:
+        gate.wait(30)
+        write(entry, folder, content)
+
+    monkeypatch.setattr(Entry, "write", slow)
+    kept = DiskCache(folder, 1 << 20)
+    content = [(Entry("s3://b", str(k), "e", 0, 1000), bytes(1000)) for k in range(10)]
+    with pytest.warns(UserWarning, match="because the disk is too slow: 1 so far") as said:
+        any(map(kept.put, *zip(*content)))  # returns at once
+    assert len(said) == 1
+    assert kept.lost == 8
+    gate.set()
+    assert kept.flush(30)
+    assert len(entries(folder)) == 2
+
+
+def test_an_unexpected_error_turns_writing_off_and_nobody_waits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(Entry, "write", fails)
+    kept = DiskCache(folder, 1 << 20)
+
+    def written() -> bool:
+        kept.put(Entry("s3://b", "k", "e", 0, 9), bytes(9))
+        return kept.flush(30)
+
+    with pytest.warns(UserWarning, match=r"data\.cache_dir=.* cannot be written \(RuntimeError: unexpected\)"):
+        assert written()
+
+
+def test_the_automatic_bound_does_not_grow_with_each_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage, disk = shutil.disk_usage("."), 100_000
+
+    def free(path: Path) -> Any:
+        return usage._replace(free=disk - sum(entry.stat().st_size for entry in entries(folder)))
+
+    monkeypatch.setattr(shutil, "disk_usage", free)
+    for start in range(3):
+        kept = DiskCache(folder, 0)
+        for k in range(30):
+            kept.write(Entry("s3://b", f"{start} {k}", "e", 0, 1000), bytes(1000))
+        assert kept.limit == 0.8 * disk
+
+
+def test_what_is_used_is_removed_last(folder: Path) -> None:
+    kept = DiskCache(folder, 10_000)
+    made = [Entry("s3://b", str(k), "e", 0, 1000) for k in range(9)]
+    for k, entry in enumerate(made):
+        assert kept.write(entry, bytes(1000))
+        os.utime(entry.path(folder), (1000 + k, 1000 + k))
+    assert kept.get(made[0]) is not None  # now the most recently used one
+    assert kept.write(Entry("s3://b", "new", "e", 0, 1000), bytes(1000))
+    assert [os.path.exists(entry.path(folder)) for entry in made[:3]] == [True, False, False]
+
+
+def test_a_worker_process_gets_the_cache_in_few_bytes(server: BucketServer, folder: Path) -> None:
+    dataset = cached(folder)
+    fill(dataset, last_step=6)
+    content = pickle.dumps(dataset.store)
+    assert len(content) < 600
+    assert cache(dataset) is pickle.loads(content).cache
+
+
+def test_objects_of_equal_names_in_other_buckets_are_other_entries(folder: Path) -> None:
+    kept = DiskCache(folder, 1 << 20)
+    kinds = [("s3://a", "k", "e", 0, 9), ("s3://b", "k", "e", 0, 9), ("s3://a", "k", "f", 0, 9), ("s3://a", "k", "e", 1, 9),
+             ("s3://a", "k", "e", 0, -1), ("s3://a", "l", "e", 0, 9)]  # fmt: skip
+    for number, kind in enumerate(kinds):
+        assert kept.get(Entry(*kind)) is None
+        kept.write(Entry(*kind), bytes([number] * 9))
+    assert [bytes(kept.get(Entry(*kind)) or b"")[0] for kind in kinds] == list(range(6))
+
+
+def test_the_marks_of_known_objects_are_those_of_their_entries(folder: Path) -> None:
+    known = KnownObjects()
+    known.add("single", 5, '"s"')
+    kept = DiskCache(folder, 3000)
+    kept.protect("s3://b", known)
+    assert kept.write(Entry("s3://b", "single", '"s"', 0, 1000), bytes(1000))
+    os.utime(entries(folder)[0], (1, 1))
+    for k in range(5):
+        kept.write(Entry("s3://b", f"other{k}", "e", 0, 1000), bytes(1000))
+    assert kept.get(Entry("s3://b", "single", '"s"', 0, 1000)) is not None
+    # What no data set reads any more makes room.
+    os.utime(Entry("s3://b", "single", '"s"', 0, 1000).path(folder), (1, 1))
+    del known
+    assert kept.write(Entry("s3://b", "last", "e", 0, 1000), bytes(1000))
+    assert kept.get(Entry("s3://b", "single", '"s"', 0, 1000)) is None
+
+
+def fetched(folder: Path, *settings: str, place: str = "s3://bkt/shards", layout: str = "shards") -> dict[str, Any]:
+    disk_cache.cache_clear()
+    given = [f"data.layout={layout}", f"data.classes={json.dumps(CLASSES)}", f"data.cache_dir={folder}", *settings]
+    return fetch_folder(place, ["train"], given, say=lambda text: None)["train"]
+
+
+@pytest.mark.parametrize("layout", ["folders", "shards", "foreign"])
+def test_a_fetched_cache_needs_no_sample_from_the_bucket(
+    data_sets: Path, server: BucketServer, folder: Path, layout: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = "s3://bkt/files" if layout == "folders" else f"s3://bkt/{layout}"
+    kind = "folders" if layout == "folders" else "shards"
+    server.requests.clear()
+    assert main(["data", "fetch", place, "--split", "train", "--json", f"data.layout={kind}", f"data.cache_dir={folder}",
+                 f"data.classes={json.dumps(CLASSES)}"]) == 0  # fmt: skip
+    done = json.loads(capsys.readouterr().out)["train"]
+    assert (done["samples"], done["fetched"]) == (COUNT, done["bytes"])
+    if layout == "shards":  # samples side by side are one request
+        shards = len(list((data_sets / "bkt/shards").glob("*.tar")))
+        assert server.requests["GET"] <= shards + 1
+    dataset = again(folder, layout=layout)
+    server.down = True  # the listing was read; nothing else is needed
+    expected = digest(loader(opened(data_sets / "bkt", layout), 1, last_step=6))
+    for workers in (0, 4):
+        assert fill(dataset, workers, last_step=6) == expected
+    assert dataset.read(3)[0].shape[2] == 3
+    server.down = False
+
+
+def test_a_fetch_continues_verifies_and_repairs(server: BucketServer, folder: Path) -> None:
+    whole = fetched(folder)
+    assert whole["fetched"] == whole["bytes"]
+    before = {path: path.read_bytes() for path in entries(folder)}
+    gone, damaged = list(before)[2], list(before)[5]
+    gone.unlink()
+    damaged.write_bytes(before[damaged][:-1] + bytes([before[damaged][-1] ^ 1]))
+    some = fetched(folder)
+    assert some["fetched"] == sum(len(before[path]) - 40 for path in (gone, damaged))
+    assert {path: path.read_bytes() for path in entries(folder)} == before
+    server.requests.clear()
+    assert fetched(folder)["fetched"] == 0
+    assert not server.requests["GET"]
+
+
+def test_a_fetch_under_faults_is_whole(data_sets: Path, server: BucketServer, folder: Path) -> None:
+    server.fault = 0.3
+    fetched(folder, layout="folders", place="s3://bkt/files")
+    server.fault = 0.0
+    dataset = again(folder, layout="folders")
+    server.down = True
+    assert fill(dataset, last_step=6) == digest(loader(opened(data_sets / "bkt", "folders"), 1, last_step=6))
+    server.down = False
+
+
+def test_a_fetch_that_begins_with_an_empty_object_says_its_progress(
+    server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segtrain.data.bucket.fetch._EVERY", -1.0)
+    monkeypatch.setattr("segtrain.data.bucket.fetch._in_order", lambda *_: [(0, 0)])
+    assert fetched(folder)["fetched"] == 0
+
+
+def test_a_fetch_refuses_what_cannot_fit(server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused("cache-too-small", key="data.cache_gb", found=2000):
+        fetched(folder, "data.cache_gb=0.000002")
+    with refused("fetch-without-bucket"):
+        fetched(folder, "data.root=here")
+    usage = shutil.disk_usage(folder)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage._replace(free=100))
+    with refused("disk-too-small", found=100, folder=str(folder)):
+        fetched(folder, "data.cache_gb=1")
+    (folder / "file").write_text("")
+    with refused("folder-unwritable", folder=str(folder / "file/x")):
+        fetched(folder / "file/x")
+    assert not entries(folder)
+
+
+def test_a_folder_that_is_removed_meanwhile_is_made_again(folder: Path) -> None:
+    kept = DiskCache(folder, 1 << 20)
+    for key in "ab":
+        assert kept.write(Entry("s3://b", key, "e", 0, 9), bytes(9))
+        shutil.rmtree(folder)
+    assert kept.write(Entry("s3://b", "c", "e", 0, 9), bytes(9))
+    assert kept.get(Entry("s3://b", "c", "e", 0, 9)) == bytes(9)

@@ -1,0 +1,155 @@
+"""Tests of signals before the first step, of the exit code for a job script, and of EC2's spot notice."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import refused
+from imds import NOTICE, imds
+from refusals import SCENES, finish
+
+from segtrain import cli
+from segtrain.errors import EXIT_RANK_LOST, EXIT_RESUMABLE
+from segtrain.observe.profile import sampling
+from segtrain.parallel.cluster import Cluster, free_port
+from segtrain.train import spot
+from segtrain.train.first_signal import ending_at_first_signal
+
+
+def codes(folder: Path) -> list[int]:
+    return sorted(int(file.name.partition("-")[0]) for file in folder.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_rank_that_waits_for_the_others_in_vain_ends_at_a_signal(zygote: Any, tmp_path: Path, number: int) -> None:
+    """It waits in C++, where no handler of Python runs."""
+    port = free_port()
+    told = tmp_path / "codes"
+    told.mkdir()
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    rank = zygote.start("train", *SCENES, "train.batch_size=4", cwd=tmp_path, **place, SEGTRAIN_EXIT_CODES=str(told))
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.01)
+    rank.signal(number)
+    assert finish([rank]) == [EXIT_RESUMABLE], rank.output
+    assert f"stopped by {signal.Signals(number).name} before the first step" in rank.output
+    assert codes(told) == [EXIT_RESUMABLE]
+
+
+def test_once_the_ranks_have_met_a_signal_is_the_trainers(zygote: Any, tmp_path: Path) -> None:
+    code = (
+        "import os, signal, time\n"
+        "from segtrain.train.first_signal import ending_at_first_signal\n"
+        "with ending_at_first_signal() as met:\n"
+        "    {met}\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep({pause})\n"
+        "raise SystemExit(7)\n"
+    )
+    met, early = (zygote.start(code=code.format(met=m, pause=p), cwd=tmp_path) for m, p in (("met()", 0.2), ("", 60)))
+    assert finish([met, early]) == [7, EXIT_RESUMABLE]
+
+
+@pytest.mark.parametrize("context", [ending_at_first_signal, lambda: sampling(Path(), 0, Cluster(1, 2, 1, 2))])
+def test_a_handler_of_c_code_becomes_the_default(monkeypatch: pytest.MonkeyPatch, context: Any) -> None:
+    """Python returns None for such a handler, and cannot install it again."""
+    installed = dict[int, Any]()
+
+    def install(number: int, handler: Any) -> Any:
+        if handler is None:
+            raise TypeError
+        installed[number] = handler
+
+    monkeypatch.setattr(signal, "signal", install)
+    with context():
+        assert installed
+    assert set(installed.values()) == {signal.SIG_DFL}
+
+
+def test_a_job_script_learns_the_code_of_each_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SEGTRAIN_EXIT_CODES", str(tmp_path))
+    assert cli.main(["train", "--print-config"]) == 0
+    assert codes(tmp_path) == [0]
+    assert cli.main(["train", "optim.lr=-1"]) == 2
+    assert codes(tmp_path) == [0, 2]
+    (tmp_path / next(file.name for file in tmp_path.iterdir() if file.name.startswith("2-"))).unlink()
+    with pytest.raises(SystemExit):
+        cli.main(["trian"])
+    assert codes(tmp_path) == [0, 2]
+    monkeypatch.setenv("SEGTRAIN_EXIT_CODES", str(tmp_path / "gone"))
+    assert cli.main(["train", "--print-config"]) == 0  # no folder: nothing to tell
+
+
+def test_a_rank_that_does_not_come_is_not_a_wrong_setting(zygote: Any, tmp_path: Path) -> None:
+    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    rank = zygote.start("train", *SCENES, "train.batch_size=4", "parallel.timeout_s=1", cwd=tmp_path, **place)
+    assert finish([rank]) == [EXIT_RANK_LOST], rank.output
+
+
+def test_the_notice_of_ec2() -> None:
+    with imds() as server:
+        notice = spot.Notice(server.address)
+        assert notice.look() == ""
+        assert notice.look() == ""
+        assert server.tokens == 1
+        server.tokens += 1  # the service has forgotten the token
+        with pytest.raises(OSError, match="401"):
+            notice.look()
+        server.notice = NOTICE
+        assert notice.look() == "terminate at 2026-11-23T08:22:00Z"
+        assert notice.look() == ""  # another machine's
+
+
+def test_the_notice_is_a_signal_to_one_rank_of_each_host(zygote: Any, tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, time\n"
+        "from segtrain.parallel.cluster import Cluster\n"
+        "from segtrain.train import spot\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+        "spot.watch(Cluster(world_size=2, local_world_size=2, rank={rank}, local_rank={rank}))\n"
+        "time.sleep({pause})\n"
+    )
+    with imds() as server:
+        server.notice = NOTICE
+        variables = {"SEGTRAIN_SPOT_S": "0.05", "AWS_EC2_METADATA_SERVICE_ENDPOINT": server.address}
+        second = zygote.start(code=code.format(rank=1, pause=0.5), cwd=tmp_path, **variables)
+        assert finish([second]) == [0]
+        first = zygote.start(code=code.format(rank=0, pause=60), cwd=tmp_path, **variables)
+        assert finish([first]) == [7], first.output
+    assert "EC2 takes this machine away" in first.output
+
+
+def test_without_a_metadata_service_the_training_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its outage ends at some time, and the notice is seen then."""
+    sent, looks, silence = list[int](), [0], 3 * spot.MOST_SILENT
+
+    class Late(spot.Notice):
+        def look(self) -> str:
+            looks[0] += 1
+            return "terminate at noon" if looks[0] > silence else super().look()
+
+    monkeypatch.setattr(spot.os, "kill", lambda pid, number: sent.append(number))
+    for address in (f"http://127.0.0.1:{free_port()}", "no-url"):
+        looks[0] = 0
+        spot._watch(Late(address), 0.0)
+        assert capsys.readouterr().err.count("no spot notice can be seen") == 1
+    assert sent == [signal.SIGTERM] * 2
+
+
+@pytest.mark.parametrize("text", ["often", "0", "-3", "nan", "inf"])
+def test_an_interval_that_is_none(text: str) -> None:
+    with refused("bad-spot-interval", found=text):
+        spot.watch(Cluster(1, 2, 1, 2), {"SEGTRAIN_SPOT_S": text})  # or this rank would wait for local rank 0

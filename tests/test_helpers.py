@@ -1,0 +1,370 @@
+"""Tests of helpers without Ray: they make what local workers make, over real sockets, whatever happens to them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from deadly import Sleepy
+from helper_hosts import Hosts, InProcess, InThread
+from test_loader import content, kept
+from test_workers import data, folder, soon  # noqa: F401
+
+from segtrain.config import Data
+from segtrain.data.datasets import open_dataset
+from segtrain.data.helpers import manager, seat, wire
+from segtrain.data.helpers.helper import Helper, serve
+from segtrain.data.helpers.pool import HelpedPool
+from segtrain.data.helpers.share import Made, Need
+from segtrain.data.index.entries import save
+from segtrain.data.loader import EvalLoader, TrainLoader
+from segtrain.data.sample import SampleMaker
+from segtrain.data.stages import Cost
+from segtrain.observe.spans import Work
+
+STEPS = 8
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager, "LOOK_S", 0.05)
+    monkeypatch.setattr(seat, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(seat, "LONGEST_PAUSE_S", 0.2)
+
+
+@pytest.fixture
+def slow(data: Data) -> Sleepy:  # noqa: F811
+    """Samples that take a while, so that helpers get some."""
+    return Sleepy(open_dataset(data, "train"), -1)
+
+
+def load(data: Data, source: Any, pool: HelpedPool | None = None, pause: float = 0.0, **settings: Any) -> list[bytes]:  # noqa: F811
+    options = {"seed": 3, "batch_size": 12, "last_step": STEPS, "prefetch": 3, **settings}
+    steps = []
+    with TrainLoader(source, data, pool=pool, **options) as loader:
+        for step in loader:
+            steps += kept([step])
+            time.sleep(pause)
+    return content(steps)
+
+
+def pool_of(
+    engine: Hosts, said: list[str] | None = None, notes: list[dict[str, Any]] | None = None, **settings: Any
+) -> HelpedPool:
+    def note(**fields: Any) -> None:
+        if notes is not None:
+            notes.append(fields)
+
+    return HelpedPool(1, "thread", engine, say=(said if said is not None else []).append, note=note, **settings)
+
+
+def until_helped(pool: HelpedPool, hosts: int, same: Callable[[], bool]) -> bool:
+    """Load until each host has helped; every time, the batches must be the same."""
+    return soon(lambda: same() and len(pool.helped) == hosts)
+
+
+def test_helpers_give_the_same_batches(data: Data, slow: Sleepy) -> None:  # noqa: F811
+    plain = load(data, slow)
+    for cores in ({"a": 1}, {"a": 2, "b": 1}):
+        with pool_of(Hosts(cores)) as pool:
+            for settings in ({}, {"accumulate": 2}, {"prefetch": 8}):
+                assert load(data, slow, pool, **settings) == plain
+            assert until_helped(pool, len(cores), lambda: load(data, slow, pool) == plain)
+            made, loads = pool.made(), pool.tally.samples + sum(pool.helped.values())
+            assert made.local == loads - sum(pool.helped.values()) > 0
+            assert made.to_dict()["helpers"] == dict(pool.helped)
+    share = {"rank": 1, "world": 2}
+    for settings in ({"colors": True, **share}, {"first_step": 3}, {"first_step": 3, "colors": True, "accumulate": 3}):
+        with pool_of(Hosts({"a": 2})) as pool:
+            assert load(data, slow, pool, **settings) == load(data, slow, **settings)
+
+
+def test_worker_processes_and_helpers_share_the_work(data: Data, slow: Sleepy) -> None:  # noqa: F811
+    with HelpedPool(2, "process", Hosts({"a": 2}), say=print) as pool:
+        plain = load(data, slow)
+        # Worker processes need seconds to start: until then, helpers may make all samples.
+        assert soon(lambda: load(data, slow, pool) == plain and min(sum(pool.helped.values()), pool.made().local) > 0)
+
+
+def test_crops_of_changing_size(data: Data, slow: Sleepy) -> None:  # noqa: F811
+    sizes = [(24, 32), (16, 16), (80, 80), (8, 8)]
+    changing = {"crop_and_scale": lambda step: (sizes[step % 4], (0.5, 2.0))}
+    with pool_of(Hosts({"a": 2})) as pool:
+        plain = load(data, slow, **changing)
+        assert soon(lambda: load(data, slow, pool, **changing) == plain and pool.helped["a"] > 20)
+
+
+def test_evaluation_is_made_here_alone(data: Data, slow: Sleepy) -> None:  # noqa: F811
+    with pool_of(Hosts({"a": 2})) as pool:
+        assert soon(lambda: load(data, slow, pool) and pool.helped["a"] > 0)
+        before, helped = pool.tally.samples, pool.helped["a"]
+        with EvalLoader(slow, [[0, 3, 6], [1, 2], [4, 5]], pool=pool) as whole:
+            assert sum(len(indices) for indices, *_ in whole) == 7
+        assert (pool.tally.samples - before, pool.helped["a"] - helped) == (7, 0)
+        assert pool.made().local == before  # only samples of training count
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_helpers_that_are_killed_and_stopped_cost_nothing_but_time(seed: int, data: Data, slow: Sleepy) -> None:  # noqa: F811
+    plain, rng, said = load(data, slow, last_step=40), random.Random(seed), list[str]()
+    engine = Hosts({"a": 2}, InProcess)
+    ended = threading.Event()
+
+    def hurt() -> None:
+        while not ended.wait(rng.uniform(0.1, 0.4)):
+            living = [one for one in engine.hired if one.process.poll() is None]
+            if living:
+                rng.choice(living).signal(rng.choice([signal.SIGKILL, signal.SIGSTOP]))
+
+    with pool_of(engine, said, limit_s=0.7) as pool:
+        assert soon(lambda: load(data, slow, pool, last_step=4) and pool.helped["a"] > 0)
+        thread = threading.Thread(target=hurt)
+        thread.start()
+        try:
+            assert soon(lambda: load(data, slow, pool, last_step=40) == plain and pool.again > 0)
+        finally:
+            ended.set()
+            thread.join()
+    assert any("lost" in line for line in said)
+
+
+def _hang(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
+    """Serves the samples of the check, and then none."""
+    with socket.create_connection(address) as connection:
+        assert wire.greet(connection, key, b"helper", b"rank", 2.0)
+        connection.settimeout(None)
+        for number in range(100):
+            order = wire.read_message(connection)
+            if number > 2:
+                break
+            for buffers in helper.answers(order):
+                connection.sendall(b"".join(map(bytes, buffers)))
+        time.sleep(3)
+
+
+def test_a_helper_that_hangs_is_given_up(data: Data, slow: Sleepy) -> None:  # noqa: F811
+    notes: list[dict[str, Any]] = []
+    plain = load(data, slow)
+    with pool_of(Hosts({"a": 1}, lambda: InThread(_hang)), notes=notes, limit_s=0.3) as pool:
+        assert soon(lambda: load(data, slow, pool) == plain and pool.again > 0)
+    assert any(one["what"] == "lost" and one["samples"] > 0 for one in notes)
+
+
+class _Late:
+    """A helper that answers, but so late that local workers have made its samples already."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def __call__(self, helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
+        with socket.create_connection(address) as connection:
+            assert wire.greet(connection, key, b"helper", b"rank", 2.0)
+            connection.settimeout(None)
+            for number in range(10**6):
+                for buffers in helper.answers(wire.read_message(connection)):
+                    for _ in range(4 if number > 2 else 0):
+                        time.sleep(0.1)
+                        connection.sendall(wire.frame(b""))
+                    connection.sendall(b"".join(map(bytes, buffers)))
+                    self.sent += 1
+
+
+def test_a_late_answer_is_dropped(data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """It is alive, so it is not given up, but its samples are made here as well. The batches' memory is used again."""
+    from segtrain.data.helpers import pool as module
+
+    monkeypatch.setattr(module, "TWICE_S", 0.1)
+    monkeypatch.setattr(module, "TWICE", 0)
+    late, plain = _Late(), load(data, slow, last_step=30)
+    with pool_of(Hosts({"a": 1}, lambda: InThread(late))) as pool:
+        assert soon(lambda: load(data, slow, pool, last_step=30) == plain and late.sent > 2 + pool.helped["a"] + 2)
+        assert pool.again == 0
+
+
+def test_helpers_join_late_and_leave(data: Data, slow: Sleepy) -> None:  # noqa: F811
+    said: list[str] = []
+    engine = Hosts({})
+    plain = load(data, slow)
+    with pool_of(engine, said) as pool:
+        assert load(data, slow, pool) == plain
+        assert not pool.helped
+        assert soon(lambda: len(said) == 1)
+        engine.cores = {"a": 2}
+        assert soon(lambda: load(data, slow, pool) == plain and pool.helped["a"] > 0)
+        engine.cores = {"b": 1}
+        assert soon(lambda: load(data, slow, pool) == plain and pool.helped["b"] > 0)
+        before = pool.helped["a"]
+        assert load(data, slow, pool) == plain
+        assert pool.helped["a"] == before
+        assert soon(lambda: not [t for t in threading.enumerate() if t.name == "segtrain-helper-1"])
+
+
+@pytest.mark.parametrize("name", ["numpy", "decoder", "segtrain", "a new package"])
+def test_another_version_is_refused(data: Data, slow: Sleepy, name: str) -> None:  # noqa: F811
+    notes: list[dict[str, Any]] = []
+    with pool_of(Hosts({"a": 2}, lambda: InThread(found={name: "0.0"})), notes=notes) as pool:
+        assert load(data, slow, pool) == load(data, slow)
+        assert soon(lambda: sum(one["cores"] for one in notes if one["what"] == "refused") == 2)
+        assert not pool.helped
+        assert all(name in one["reason"] for one in notes if one["what"] == "refused")
+        assert len(pool.engine.hired) == 2  # type: ignore[attr-defined]
+
+
+def _brighter(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
+    made = helper._made
+
+    def changed(*args: Any) -> list[Any]:
+        buffers = made(*args)
+        pixels = bytearray(buffers[1])
+        pixels[7] ^= 1
+        return [buffers[0], pixels, *buffers[2:]]
+
+    helper._made = changed  # type: ignore[method-assign]
+    serve(helper, address, key, limit_s)
+
+
+def test_other_pixels_are_refused(data: Data, slow: Sleepy) -> None:  # noqa: F811
+    notes: list[dict[str, Any]] = []
+    with pool_of(Hosts({"a": 1}, lambda: InThread(_brighter)), notes=notes) as pool:
+        assert load(data, slow, pool) == load(data, slow)
+        assert soon(lambda: [one["what"] for one in notes][-1:] == ["refused"])
+        assert not pool.helped
+
+
+class Elsewhere(Sleepy):
+    """Files that only the rank's process has."""
+
+    def trap(self, index: int) -> None:
+        super().trap(index)
+        if threading.current_thread().name == "a-helper" and index not in (0, 6):
+            raise FileNotFoundError(f"no image {index}")
+
+
+def test_what_a_helper_cannot_make_is_made_here(data: Data) -> None:  # noqa: F811
+    source, notes = Elsewhere(open_dataset(data, "train"), -1), list[dict[str, Any]]()
+    with pool_of(Hosts({"a": 1}), notes=notes) as pool:
+        plain = load(data, source)
+        assert soon(lambda: load(data, source, pool) == plain and "refused" in [one["what"] for one in notes])
+
+
+def _serve_wrong_key(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
+    serve(helper, address, b"x" * 32, limit_s)
+
+
+def test_a_wrong_key_opens_nothing(data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(seat, "CONNECT_S", 0.2)
+    notes: list[dict[str, Any]] = []
+    with pool_of(Hosts({"a": 1}, lambda: InThread(_serve_wrong_key)), notes=notes) as pool:
+        assert load(data, slow, pool) == load(data, slow)
+        assert soon(lambda: any("connect" in one.get("reason", "") for one in notes))
+        assert not pool.helped
+
+
+def test_a_stranger_does_not_keep_a_helper_out() -> None:
+    key = b"k" * 32
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = listener.getsockname()
+        strangers = [socket.create_connection(address) for _ in range(2)]
+        strangers[0].sendall(b"GET / HTTP/1.1\r\n" * 9)
+        with socket.create_connection(address) as helper:
+            thread = threading.Thread(target=wire.greet, args=(helper, key, b"helper", b"rank", 5.0))
+            thread.start()
+            found = seat.accept(listener, key, 5.0, 0.2)
+            thread.join()
+            assert found is not None
+            assert found.getpeername() == helper.getsockname()
+            found.close()
+        for stranger in strangers:
+            stranger.close()
+
+
+@pytest.mark.parametrize("sent", [
+    wire.frame(b"{"), wire.frame(b"[1]"), wire.frame(b'["", 99999999, []]'), b"\xff\xff\xff\xff" + b"x" * 100,
+    wire.frame(wire.Reply("", 40, Cost()).to_bytes()) + b"z" * 4000, wire.frame(wire.Reply("", 768, Cost()).to_bytes()) + b"short",
+])  # fmt: skip
+def test_damaged_answers_end_the_connection(data: Data, slow: Sleepy, sent: bytes) -> None:  # noqa: F811
+    def damage(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:
+        with socket.create_connection(address) as connection:
+            assert wire.greet(connection, key, b"helper", b"rank", 2.0)
+            connection.settimeout(None)
+            for _ in range(4):
+                for buffers in helper.answers(wire.read_message(connection)):
+                    connection.sendall(b"".join(map(bytes, buffers)))
+            wire.read_message(connection)
+            connection.sendall(sent)
+
+    notes: list[dict[str, Any]] = []
+    plain = load(data, slow)
+    with pool_of(Hosts({"a": 1}, lambda: InThread(damage)), notes=notes, limit_s=0.5) as pool:
+        assert soon(
+            lambda: load(data, slow, pool) == plain and any(one["what"] == "lost" and one["samples"] for one in notes)
+        )
+
+
+def test_masks_travel_exactly() -> None:
+    rng = np.random.default_rng(0)
+    masks = [np.zeros((100, 80), np.uint8), rng.integers(0, 256, (100, 80), np.uint8), np.ones((8, 8), np.uint8)]
+    for mask in masks:
+        there, here = socket.socketpair()
+        with there, here:
+            packed = wire.pack_mask(mask)
+            assert len(packed) <= mask.size
+            there.sendall(packed)
+            out = np.full_like(mask, 7)
+            wire.read_mask(wire.SocketLink(here, 2.0), len(packed), out)
+            assert np.array_equal(out, mask)
+
+
+def test_a_list_of_files_travels_with_its_names(data: Data, tmp_path: Path) -> None:  # noqa: F811
+    source = open_dataset(data, "train")
+    listed = save(source.entries, tmp_path)  # type: ignore[arg-type]
+    name, packed = wire.packed(SampleMaker(replace(source, entries=listed), data, 3))
+    Path(listed.file).unlink()
+    helper = Helper()
+    helper.meet(name, packed, os.getcwd(), [])
+    assert list(helper._makers[name].source.entries) == list(source.entries)
+
+
+def test_helpers_are_needed_only_for_what_is_missing() -> None:
+    need = Need()
+    assert need.more_than(100, 0.0)
+    for step in range(9):
+        need.taken(10 + step, 64)
+    assert need.more_than(0, 18.5)
+    assert need.more_than(70, 18.5)
+    assert not need.more_than(100, 18.5)
+    assert not need.more_than(100, 30.0)
+
+
+def test_the_line_about_shares() -> None:
+    made = Made(2, "thread", 31, {"a": 69}, 14, 0)
+    assert made.line("samples") == "samples: 2 local threads 31 %, 14 helper cores on 1 host 69 %"
+    assert replace(made, helped={}, workers=1, kind="process").line("samples") == "samples: 1 local process 100 %"
+
+
+def test_a_window_counts_the_samples_of_each_host() -> None:
+    first = Work(samples=3, helped={"a": 2})
+    assert Work(samples=5, helped={"a": 5, "b": 1}).since(first)["helpers"] == {"a": 3, "b": 1}
+    assert "helpers" not in Work(samples=5).since(Work())
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())  # such as the writer of a disk cache in an earlier test
+    yield
+
+    def left() -> list[threading.Thread]:
+        new = set(threading.enumerate()) - before
+        return [thread for thread in new if thread.name.startswith(("segtrain", "a-helper"))]
+
+    assert soon(lambda: not left(), 20)

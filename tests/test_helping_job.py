@@ -1,0 +1,113 @@
+"""Tests of SageMaker jobs with helping groups: what is asked of AWS, what travels, and what is found wrong before."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from dataclasses import replace
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.aws import bundle
+from launch.aws.images import choose
+from launch.aws.job import SageMakerJob, load_job
+from launch.aws.job_parts import Channel, Group
+from launch.aws.preflight.helpers import helpers
+from launch.aws.preflight.offline import offline
+from launch.aws.request import create_training_job
+from launch.aws.service_model import violations
+from launch.job import ROOT
+from segtrain.errors import ConfigError
+from segtrain.platforms import sagemaker_helping
+
+GPU, CPU = Group("gpu", "ml.g5.xlarge", train=True), Group("cpu", "ml.c5.4xlarge", 2, help=True)
+HELPED = SageMakerJob(groups=(GPU, CPU), settings={"data.helpers": "ray"})
+
+
+def request(job: SageMakerJob) -> dict[str, Any]:
+    return create_training_job(job, image="i:1", name="job-1", code="s3://b/c.tar.gz")
+
+
+def codes(job: SageMakerJob) -> list[str]:
+    return sorted(finding.code for finding in helpers(job, ROOT))
+
+
+def test_groups_are_marked_on_the_command_line_and_in_a_file() -> None:
+    groups = ["gpu=ml.g5.xlarge*1:train", "cpu=ml.c5.4xlarge*2:help"]
+    job = load_job(None, {"group": groups, "helpers_join": "90s", "helpers_required": True})
+    assert job.groups == (GPU, CPU)
+    assert (job.helping_groups, job.training_groups, job.training_hosts) == ((CPU,), (GPU,), 1)
+    assert (job.helpers_join, job.helpers_required) == (90, True)
+    described = {"groups": {"gpu": "ml.g5.xlarge", "cpu": {"type": "ml.c5.4xlarge", "instances": 2, "help": True}}}
+    assert load_job(described, {}).training_groups == (replace(GPU, train=False),)
+    with pytest.raises(ConfigError, match="serve"):
+        load_job(None, {"group": ["cpu=ml.c5.4xlarge:serve"]})
+
+
+def test_only_hyperparameters_of_segtrain_differ_from_a_job_that_leaves_the_group_idle() -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
+    asked = request(replace(HELPED, helpers_join=90))
+    assert violations(asked) == []
+    plain = request(replace(HELPED, groups=(GPU, replace(CPU, help=False))))
+    own = {
+        key: asked["HyperParameters"].pop(key) for key in list(asked["HyperParameters"]) if key.startswith("helpers.")
+    }
+    assert {key: json.loads(value) for key, value in own.items()} == {
+        "helpers.groups": ["cpu"], "helpers.join_s": 90, "helpers.required": False,
+    }  # fmt: skip
+    assert asked == plain
+    assert plain["HyperParameters"]["sagemaker_distribution_instance_groups"] == '["gpu"]'
+
+
+def packed(job: SageMakerJob, target: Path) -> dict[str, bytes]:
+    bundle.build(ROOT, job, target)
+    with tarfile.open(target) as tar:
+        names = ("helpers.key", "requirements.txt")
+        return {name: tar.extractfile(name).read() for name in names if name in tar.getnames()}  # type: ignore[union-attr]
+
+
+def test_a_bundle_brings_ray_and_a_key_of_its_own(tmp_path: Path) -> None:
+    assert bundle.KEY == sagemaker_helping.KEY
+    first, second = (packed(HELPED, tmp_path / name) for name in ("a", "b"))
+    assert len(first["helpers.key"]) == 32
+    assert first["helpers.key"] != second["helpers.key"]
+    assert bundle.RAY in first["requirements.txt"].decode().splitlines()
+    alone = packed(SageMakerJob(), tmp_path / "c")
+    assert "helpers.key" not in alone
+    assert b"ray" not in alone["requirements.txt"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ["helpers-need"]),
+        ({"settings": {}}, ["helpers-need", "helpers-unused"]),
+        ({"groups": (GPU, replace(CPU, help=False))}, ["group-idle", "helpers-missing"]),
+        ({"groups": ()}, ["helpers-missing"]),
+        ({"groups": (), "settings": {}}, []),
+        ({"groups": (replace(GPU, help=True), CPU)}, ["group-marks", "helpers-need", "helpers-need"]),
+        ({"groups": (CPU,)}, ["group-marks", "helpers-need"]),
+        ({"data": (Channel("train", "s3://b/c/", groups=("gpu",)),)}, ["helpers-need", "helpers-without-data"]),
+        ({"data": (Channel("train", "s3://b/c/", groups=("gpu", "cpu")),)}, ["helpers-need"]),
+        ({"data": (Channel("train", "s3://b/c/"),)}, ["helpers-need"]),
+    ],
+)
+def test_what_does_not_fit_is_found(changes: dict[str, Any], expected: list[str]) -> None:
+    assert codes(replace(HELPED, **changes)) == expected
+
+
+def test_the_price_of_a_helping_group_is_said() -> None:
+    (need,) = helpers(HELPED, ROOT)
+    assert need.level == "warning"
+    assert "$1.63/h" in need.message  # 2 x $0.816
+
+
+def test_every_host_that_reads_counts_where_files_are_divided() -> None:
+    channel = Channel("train", "s3://b/c/", distribution="ShardedByS3Key")
+    choice = choose("ml.g5.xlarge", "ddp", "us-east-1", today=date(2026, 11, 21))
+    job = replace(HELPED, data=(channel,))
+    found = offline(job, request(job), root=ROOT, choice=choice, now=datetime(2026, 11, 21).date())
+    assert "channel-sharded" in {finding.code for finding in found if finding.level == "error"}

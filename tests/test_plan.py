@@ -1,0 +1,139 @@
+"""The plan of a job: terms from a run's records, offers worked out by hand, limits, and what is left out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import refused
+from test_diagnose import write_run
+from test_remedies import heavy
+
+from segtrain.cli import main
+from segtrain.machines import machines
+from segtrain.plan import model
+from segtrain.plan.limits import hosts_of, seconds_of
+from segtrain.plan.offers import Plan, plan, shown
+from segtrain.plan.terms import Terms, terms_of
+from segtrain.plan.words import page
+
+TERMS = Terms("ml.p3.16xlarge", 16, 0.25, 0.01, 0.01, 0.02, 107e6, 10_000_000)
+
+
+def a_run(folder: Path, machine: str = "ml.p3.16xlarge", steps: int = 5000, **more: Any) -> Path:
+    records = heavy(machine=machine, **more)
+    begin = {**records.begins[0], "bytes_gradient": 107_000_000}
+    write_run(folder, replace(records, begins=(begin,)))
+    start = {"event": "run_start", "ts": 1.0, "total_steps": steps}
+    (folder / "journal.jsonl").write_text(json.dumps(start) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_terms_are_those_of_the_run(tmp_path: Path) -> None:
+    found = terms_of(a_run(tmp_path, augment=0.001, wait=0.1))
+    assert found.machine == "ml.p3.16xlarge"
+    assert found.images == 64
+    assert found.device == pytest.approx(0.6)  # 6 s of a window of 10 steps, without its waits
+    assert found.cpu == pytest.approx(0.006)
+    assert found.gradients == 107e6
+    assert found.total == 5000 * 64
+
+
+def test_one_host_is_bound_by_its_device() -> None:
+    """8 V100 with 8 cores each: the samples need (16 * 0.01 + 0.02) / 8 s, and the device 0.25 s."""
+    terms = replace(TERMS, machine="ml.p3dn.24xlarge")
+    (offer,) = [one for one in plan(terms, (1,)).offers if one.machine.name == "ml.p3dn.24xlarge"]
+    assert offer.bound == "device"
+    last = model.ring(min(25 << 20, 107e6 % (25 << 20)), 8, 130e9, 8e-6)
+    assert offer.rate[1] == pytest.approx(8 * 16 / ((0.25 + last) * model.slowest(8, 0.02)), rel=0.01)
+    assert offer.seconds[1] == pytest.approx(10e6 / offer.rate[1] + 416, rel=0.02)
+    assert offer.dollars[1] == pytest.approx(offer.seconds[1] / 3600 * 35.894, rel=1e-6)
+    assert offer.needs == pytest.approx((16 * 0.01 + 0.02) / 0.25)
+    assert offer.has == 12
+    assert offer.rate[0] < offer.rate[1] < offer.rate[2]
+
+
+def test_costly_samples_and_slow_networks_bound_a_step() -> None:
+    heavy_samples = plan(replace(TERMS, wall=0.3, cpu=0.3), (1,))
+    assert {one.bound for one in heavy_samples.offers} == {"samples"}
+    own = replace(TERMS, machine="ml.g5.12xlarge", device=0.02)
+    many = {one.hosts: one for one in plan(own, (1, 8)).offers if one.machine.name == "ml.g5.12xlarge"}
+    assert many[8].bound == "network"
+    assert many[8].efficiency < many[1].efficiency
+
+
+def test_types_are_left_out_with_the_reason() -> None:
+    found = plan(TERMS)
+    assert found.left_out["ml.p3.16xlarge"] == "retired"
+    assert "no measured speed" in found.left_out["ml.g4dn.xlarge"]
+    big = plan(replace(TERMS, machine="ml.p4de.24xlarge"))
+    assert "40 GiB" in big.left_out["ml.p4d.24xlarge"]
+    offered = {one.machine.name for one in found.offers}
+    assert offered
+    assert not offered & set(found.left_out)
+    assert all(machines()[name].gpus and machines()[name].price for name in offered)
+
+
+def test_a_faster_gpu_is_scaled_by_its_measured_speed() -> None:
+    rates = {one.machine.name: one for one in plan(TERMS, (1,)).offers}
+    assert rates["ml.p4d.24xlarge"].rate[1] / rates["ml.p3dn.24xlarge"].rate[1] == pytest.approx(1.8, rel=0.03)
+    spread = {name: one.rate[2] / one.rate[0] for name, one in rates.items()}
+    assert spread["ml.p4d.24xlarge"] > 1.2 > spread["ml.p3dn.24xlarge"]  # the run itself was on a V100
+
+
+def test_limits_choose_an_offer() -> None:
+    found = plan(TERMS)
+    cheapest = found.best()
+    assert cheapest is not None
+    assert all(cheapest.dollars[1] <= one.dollars[1] for one in found.offers)
+    quick = found.best(deadline_s=1800)
+    assert quick is not None
+    assert quick.seconds[2] <= 1800
+    assert quick.dollars[1] > cheapest.dollars[1]
+    rich = found.best(budget=500.0)
+    assert rich is not None
+    assert rich.dollars[2] <= 500
+    assert rich.seconds[1] <= quick.seconds[1]
+    assert found.best(deadline_s=300) is None
+    assert "no offer ends within 0.0833333 h" in page(found, Path("run"), 300)
+
+
+def test_the_knee_is_where_doubling_stops_to_pay() -> None:
+    slow = plan(replace(TERMS, machine="ml.g5.12xlarge", device=0.02), (1, 2, 4, 8, 16))
+    knee = slow.knee("ml.g5.12xlarge")
+    own = {one.hosts: one.rate[1] for one in slow.offers if one.machine.name == "ml.g5.12xlarge"}
+    assert knee < 16
+    assert own[2 * knee] < 1.6 * own[knee]
+    assert all(own[2 * k] >= 1.6 * own[k] for k in (1, 2, 4, 8) if k < knee)
+    assert isinstance(slow, Plan)
+    assert len(shown(slow)) < len(slow.offers)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(a_run(tmp_path / "run", augment=0.001, wait=0.1))
+    assert main(["plan", "--like", run, "--hosts", "1,2", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {offer["hosts"] for offer in said["offers"]} == {1, 2}
+    assert main(["plan", "--like", run, "--hosts", "1,2"]) == 0
+    text = capsys.readouterr().out
+    assert said["best"]["machine"] in text
+    for kind in ("measured", "from tables", "assumed", "left out"):
+        assert f"\n{kind}" in text
+
+
+def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
+    with refused("unknown-machine-type", found=""):
+        terms_of(a_run(tmp_path / "no-type", machine=""))
+    with refused("unknown-machine-type", found="ml.p3.16xlarg"):
+        terms_of(tmp_path / "no-type", "ml.p3.16xlarg")
+    with refused("run-too-short"):
+        terms_of(a_run(tmp_path / "short", steps=0))
+    with refused("bad-time", found="2 h"):
+        seconds_of("2 h")
+    with refused("bad-hosts", found="1,0"):
+        hosts_of("1,0")
+    assert seconds_of("90m") == 5400
+    assert hosts_of("4,1, 2") == (1, 2, 4)

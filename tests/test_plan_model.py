@@ -1,0 +1,75 @@
+"""The planner's closed forms, compared with a simulation of events, with limits, and with values worked out by hand."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import statistics
+from math import log
+
+import pytest
+
+from segtrain.plan import model
+
+
+def test_a_ring_sends_what_its_algorithm_sends() -> None:
+    """Step by step: in 2 (n - 1) rounds, each rank sends one n-th of the bytes."""
+    for ranks in (2, 3, 8):
+        rounds = sum(0.001 + (1e8 / ranks) / 5e9 for _ in range(2 * (ranks - 1)))
+        assert model.ring(1e8, ranks, 5e9, 0.001) == pytest.approx(rounds)
+    assert model.ring(1e8, 1, 5e9, 0.001) == 0
+
+
+def test_a_tree_wins_for_small_messages_on_many_ranks() -> None:
+    assert model.tree(1e4, 256, 1e9, 1e-5) < model.ring(1e4, 256, 1e9, 1e-5)
+    assert model.tree(1e9, 4, 1e9, 1e-5) > model.ring(1e9, 4, 1e9, 1e-5)
+    assert model.tree(8.0, 256, 1e9, 1e-5) == pytest.approx(2 * log(256, 2) * 1e-5, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("backward", "bucket", "left"), [(1.0, 0.0, 0.0), (1.0, 0.05, 0.05), (0.0, 0.3, 1.2), (1.0, 0.5, 1.25)]
+)
+def test_the_backward_pass_hides_all_but_the_last_bucket(backward: float, bucket: float, left: float) -> None:
+    """With four buckets of 0.5 s: the first begins at 0.25 s, and the last ends at 2.25 s."""
+    assert model.exposed(backward, [bucket] * 4) == pytest.approx(left)
+
+
+def test_buckets_hold_all_gradients() -> None:
+    sizes = model.bucket_sizes(102e6)
+    assert sum(sizes) == 102e6
+    assert sizes[0] == 1 << 20
+    assert max(sizes) == 25 << 20
+    assert model.bucket_sizes(1000) == [1000]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 16, 64, 256])
+def test_the_slowest_rank_is_that_of_drawn_steps(ranks: int) -> None:
+    rng = random.Random(5)
+    drawn = statistics.mean(max(rng.gauss(1, 0.05) for _ in range(ranks)) for _ in range(4000))
+    assert model.slowest(ranks, 0.05) == pytest.approx(drawn, abs=0.005)
+    assert model.slowest(1, 0.05) == pytest.approx(1)
+
+
+def simulated(workers: int, latency: float, most: float, files: int = 60_000) -> float:
+    """Events: a worker waits for the delay, then for its turn at one server; both times are exponential."""
+    rng, now, free = random.Random(3), 0.0, 0.0
+    service, delay = 1 / most, max(0.0, latency - 1 / most)
+    arrivals = [rng.expovariate(1 / delay) if delay else 0.0 for _ in range(workers)]
+    heapq.heapify(arrivals)
+    for _ in range(files):
+        now = heapq.heappop(arrivals)
+        free = max(free, now) + rng.expovariate(1 / service)
+        heapq.heappush(arrivals, free + (rng.expovariate(1 / delay) if delay else 0.0))
+    return files / free
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8, 32])
+@pytest.mark.parametrize(("latency", "most"), [(0.03, 100.0), (0.03, 1000.0), (0.1, 150.0)])
+def test_reads_are_those_of_a_simulation(workers: int, latency: float, most: float) -> None:
+    assert model.reads(workers, latency, most) == pytest.approx(simulated(workers, latency, most), rel=0.02)
+
+
+def test_a_host_without_neighbors_needs_no_network() -> None:
+    alone = model.hosts_and_gpus(1e8, 1, 8, (1e11, 8e-6), (3e9, 3e-5))
+    assert alone == pytest.approx(model.ring(1e8, 8, 1e11, 8e-6))
+    assert model.hosts_and_gpus(1e8, 8, 8, (1e11, 8e-6), (3e9, 3e-5)) > 10 * alone

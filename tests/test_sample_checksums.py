@@ -1,0 +1,177 @@
+"""Tests of the checksums of packed samples: a server that sends other bytes under the same etag is found."""
+
+# The names of fixtures are those of arguments.
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cloud.bucket import BucketServer
+from conftest import refused
+from test_bucket import data_sets, digest, loader, opened, own, server  # noqa: F401
+
+from segtrain.data.checksum import checksum
+from segtrain.data.shards import index as shard_index
+from segtrain.data.shards.index import ShardIndex
+from segtrain.data.shards.pack import pack
+from segtrain.data.shards.pack_sample import Packing
+from segtrain.data.storage import Range
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+def table(dataset: object) -> ShardIndex:
+    found = dataset.table  # type: ignore[attr-defined]
+    assert isinstance(found, ShardIndex)
+    return found
+
+
+@pytest.mark.parametrize("size", [0, 1, 4072, 8144, 50_000])
+def test_every_changed_bit_and_every_moved_block_changes_the_checksum(size: int) -> None:
+    content = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+    expected = checksum(content.tobytes())
+    # In every alignment.
+    assert checksum(memoryview(b"abc" + content.tobytes())[3:]) == expected
+    for at in range(0, size, 977):
+        other = content.copy()
+        other[at] ^= 1 << at % 8
+        assert checksum(other) != expected
+    for block in (512, 4096, 16384):
+        if 2 * block <= size:
+            other = content.copy()
+            other[:block], other[block : 2 * block] = content[block : 2 * block], content[:block]
+            assert checksum(other) != expected
+    if size < 8144:
+        assert expected == zlib.crc32(content)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_other_bytes_under_the_same_etag_are_fetched_once_more_and_then_refused(
+    own: Path,
+    server: BucketServer,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+) -> None:
+    monkeypatch.setattr("cloud.bucket.etag_of", lambda path: f'"{path.name}"')
+    bucket = opened("s3://bkt", "shards")
+    span = table(bucket).span(5)
+    shard = f"s3://bkt/shards/{table(bucket).description.shards[span.shard].name}"
+    assert span.mask is not None
+    at, expected = span.mask[1], span.checks
+    flip(own / shard.removeprefix("s3://bkt/"), at + 3)
+    server.asked.clear()
+    with refused("sample-checksum", file=shard, sample=span.name, byte=at, expected=(expected or (0, 0))[1]) as caught:
+        digest(loader(bucket, workers))
+    assert caught.value.values["found"] != caught.value.values["expected"]
+    span_asked = [what for what in server.asked if what[0].endswith(shard.rpartition("/")[2])]
+    assert 2 in {span_asked.count(what) for what in span_asked}
+    assert bucket.store.tally.retries["checksum"][0] == 1
+
+
+def test_a_server_that_lies_once_costs_no_sample(
+    data_sets: Path,
+    server: BucketServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket = opened("s3://bkt", "shards")
+    answer, lied = type(bucket.store)._answer, list[Range]()
+    wrong, right = list[float](), list[float]()
+
+    def once(store: object, wanted: Range, stop: object) -> object:
+        found = answer(store, wanted, stop)  # type: ignore[arg-type]
+        content = bytearray(found.content)
+        if len(lied) < 3 and wanted not in lied:
+            lied.append(wanted)
+            content[-1] ^= 4
+            wrong.append(found.seconds)
+        elif wanted.length >= 0:
+            right.append(found.seconds)
+        return found._replace(content=content)
+
+    monkeypatch.setattr(type(bucket.store), "_answer", once)
+    more = bucket.store.tally.counter()
+    more()
+    server.requests.clear()
+    assert digest(loader(bucket, 2)) == digest(loader(opened(data_sets / "bkt", "shards"), 2))
+    assert len(lied) == 3
+    counted = more()
+    assert counted.requests == server.requests["GET"]
+    assert counted.retries["checksum"] == (3, pytest.approx(sum(wrong)))
+    assert counted.seconds == pytest.approx(sum(right))
+
+
+def test_an_index_without_checksums_and_one_of_another_kind_still_work(
+    own: Path,
+    server: BucketServer,
+) -> None:
+    path, expected = own / "shards/train.index", digest(loader(opened(own, "shards")))
+    kept = shard_index.load(str(path))
+    assert kept.checks is None  # the disk is not a bucket
+    old = kept.rows, bytes(kept.names)
+    for checks in ("", "another-kind"):
+        shard_index.write_arrays(str(path), kept.description, *old)
+        if checks:
+            with_other_kind(path)
+        again = opened("s3://bkt", "shards")
+        assert table(again).checks is None
+        assert digest(loader(again)) == expected
+
+
+def with_other_kind(path: Path) -> None:
+    """Rewrite the header of an index with checksums that this version does not know."""
+    content = path.read_bytes()
+    magic, length, _ = shard_index._HEAD.unpack(content[: shard_index._HEAD.size])
+    end = shard_index._HEAD.size + length
+    found = json.loads(content[shard_index._HEAD.size : end])
+    head = json.dumps({**found, "checks": {"kind": "better", "base64": "?"}}).encode()
+    path.write_bytes(shard_index._HEAD.pack(magic, len(head), zlib.crc32(head)) + head + content[end:])
+
+
+def test_readers_of_earlier_versions_find_what_they_read(own: Path) -> None:
+    """They take rows and names from behind the header, and pass over keys of it that they do not know."""
+    content = (own / "shards/train.index").read_bytes()
+    _, length, crc = shard_index._HEAD.unpack(content[: shard_index._HEAD.size])
+    head = content[shard_index._HEAD.size : shard_index._HEAD.size + length]
+    found, rest = json.loads(head), content[shard_index._HEAD.size + length :]
+    assert (zlib.crc32(head), found["version"], zlib.crc32(rest)) == (crc, 1, found["crc32"])
+    assert len(rest) == found["samples"] * shard_index.ROW.itemsize + found["names"]
+
+
+def test_a_pack_that_an_earlier_version_began_is_finished_without_checksums(
+    data_sets: Path,
+    tmp_path: Path,
+) -> None:
+    source, folder = opened(data_sets / "bkt", "folders"), tmp_path / "shards"
+    pack(source, str(folder), Packing("keep"), shard_mb=0.01, say=lambda text: None)
+    whole = (folder / "train.index").read_bytes()
+    # As after a kill: the notes of the shards, as version 0.1 wrote them, and no index.
+    (folder / "train.index").unlink()
+    hidden = folder / ".packing-train"
+    kept: list[Path] = []
+
+    def stop(text: str) -> None:
+        kept.extend(hidden.glob("0*.json"))
+        raise KeyboardInterrupt
+
+    for shard in folder.glob("*.tar"):
+        os.unlink(shard)
+    with pytest.raises(KeyboardInterrupt):
+        pack(source, str(folder), Packing("keep"), shard_mb=0.01, say=stop)
+    for note in kept:
+        known = json.loads(note.read_text())
+        note.write_text(json.dumps({**known, "places": [place[:4] for place in known["places"]]}))
+    pack(source, str(folder), Packing("keep"), shard_mb=0.01, say=lambda text: None)
+    assert b'"checks"' in whole
+    assert b'"checks"' not in (folder / "train.index").read_bytes()

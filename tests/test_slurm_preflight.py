@@ -1,0 +1,530 @@
+"""Tests that each mistake in a Slurm job gets its own finding with a fix, and that a sound job gets none.
+
+The answers in tests/recorded/slurm are those of a real Slurm 22.05; tests/test_slurm_look.py asks a living one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.findings import Finding
+from launch.hpc.job import SlurmJob
+from launch.hpc.preflight import folders as places
+from launch.hpc.preflight.here import Here, completed, flags
+from launch.hpc.preflight.online import rules
+from launch.hpc.preflight.probe import answers
+from launch.hpc.preflight.state import Cluster, read, seconds
+from launch.hpc.preflight.training import offline
+from launch.hpc.prepare import write
+from launch.job import load_job
+from segtrain.errors import SegtrainError
+
+pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[1]
+RECORDED = ROOT / "tests/recorded/slurm"
+NOW = datetime(2026, 11, 23, 12)
+MOUNTS = "/dev/vda / ext4 rw 0 0\nserver:/work /workspace lustre rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n"
+PLAIN: dict[str, Any] = {
+    "nodes": 2, "gpus": "h100:4", "cpus": 4, "max_run": "6h", "output": "/workspace/runs", "partition": "gpu",
+}  # fmt: skip
+CPUS: dict[str, Any] = {"partition": "cpu", "gpus": None, "procs": 2, "cpus": 2, "nodes": 1}
+BATCH = "train.batch_size=16"
+
+
+def recorded(name: str) -> Callable[..., str]:
+    """Answers of a cluster, in the place of its commands."""
+    text = (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
+    found = {match[2]: (match[1], match[3]) for match in re.finditer(r"^([$!]) (.*)\n((?:(?![$!] ).*\n)*)", text, re.M)}
+
+    def ask(*command: str) -> str:
+        mark, answer = found[" ".join(command)]
+        if mark == "!":
+            raise SegtrainError(answer)
+        return answer
+
+    return ask
+
+
+@cache
+def cluster(name: str) -> Cluster:
+    return read(recorded(name), "root")
+
+
+def look(
+    name: str, flags_: Mapping[str, Any], settings: tuple[str, ...] = (), here: Here | None = None, user: str = "root"
+) -> list[Finding]:
+    """What is said about a job before its nodes are asked."""
+    here = here or Here("vm", Path("/workspace"), {}, {})
+    job = completed(load_job(SlurmJob, None, {**PLAIN, **flags_}, [BATCH, *settings]), here)
+    found = replace(cluster(name), user=user)
+    return [
+        *offline(job, ROOT),
+        *flags(job),
+        *rules(job, found, here, NOW),
+        *places.folders(job, here, found, MOUNTS, probed=False),
+    ]
+
+
+def loud(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level != "note"]
+
+
+# what is wrong: cluster, flags, settings, level and code of the finding, a text of its message
+MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str, str]] = {
+    # partition
+    "partition misspelled": ("plain", {"partition": "gpus"}, (), "error partition-unknown", "'gpus'"),
+    "no default partition": ("harsh", {"partition": None}, (), "error partition-none", "default"),
+    "partition that is closed": ("plain", {"partition": "closed", "max_run": "1h"}, (), "error partition-down", "DOWN"),
+    "partition of reservations": ("plain", {"partition": "booked", "max_run": "1h"}, (), "error reservation-required", "booked"),
+    "time over the partition's": ("plain", {"max_run": "3d"}, (), "error time-over-partition", "259200"),
+    "too many nodes for a job": ("plain", {"partition": "urgent", "max_run": "1h"}, (), "error nodes-over-partition", "at most 1"),
+    "too few nodes for a job": (
+        "plain", {"partition": "wide", "max_run": "1h", "nodes": 1}, (), "error nodes-under-partition", "at least 2"),
+    "root where root may not": ("harsh", {}, (), "error root-refused", "DisableRootJobs"),
+    "accounts of a partition, on a cluster without": (
+        "plain", {**CPUS, "partition": "vision", "max_run": "1h"}, (), "error account-partition", "no accounting"),
+    "account on a cluster without": ("plain", {"account": "vision"}, (), "note account-unread", "vision"),
+    # accounts
+    "account misspelled": ("accounts", {"account": "vison"}, (), "error account-unknown", "vison"),
+    "account of others": ("accounts", {"account": "audio"}, (), "error account-unknown", "audio"),
+    "account that the partition refuses": (
+        "accounts", {"account": "vision", "partition": "sound", "max_run": "1h"}, (), "error account-partition", "audio"),
+    "default account that the partition refuses": (
+        "accounts", {"partition": "sound", "max_run": "1h"}, (), "error account-partition", "'root'"),
+    "QOS misspelled": ("accounts", {"account": "vision", "qos": "shrot"}, (), "error qos-unknown", "shrot"),
+    "QOS of another account": ("accounts", {"account": "vision", "qos": "long"}, (), "error qos-account", "normal, short"),
+    "QOS that the partition refuses": (
+        "accounts", {"account": "vision", "qos": "short", "partition": "slow", "max_run": "1h"}, (), "error qos-partition", "long"),
+    "time over that of the QOS": (
+        "accounts", {"account": "vision", "qos": "short", "nodes": 1, "gpus": "h100:2"}, (), "error time-over-limit", "02:00:00"),
+    "more GPUs than the QOS": (
+        "accounts", {"account": "vision", "qos": "short", "max_run": "1h"}, (), "error size-over-limit", "gres/gpu=8"),
+    # nodes
+    "more nodes than there are": ("plain", {"nodes": 3}, ("train.batch_size=24",), "error nodes-too-few", "2 with what"),
+    "node that is drained": ("plain", {"partition": "half"}, (), "warning nodes-away", "bad memory"),
+    "feature that no node has": ("plain", {"constraint": "h200"}, (), "error constraint-unknown", "'h200'"),
+    "node that is not there": ("plain", {"nodelist": "n[1,9]"}, (), "error node-unknown", "n9"),
+    "nodes that are no list": ("plain", {"exclude": "n[a-b]"}, (), "error node-unknown", "n[a-b]"),
+    "node of another partition": ("plain", {"nodelist": "n4"}, (), "error node-other-partition", "n4"),
+    "excluded down to too few": ("plain", {"exclude": "n1"}, (), "error nodes-too-few", "nodes=2"),
+    "reservation misspelled": ("plain", {"reservation": "cuorse"}, (), "error reservation-unknown", "cuorse"),
+    "reservation of others": (
+        "plain", {**CPUS, "reservation": "course"}, (), "error reservation-others", "daemon"),
+    "nodes that are reserved": ("plain", {**CPUS, "nodes": 2}, (), "warning nodes-reserved", "course"),
+    # GPUs
+    "GPUs where there are none": ("plain", {"partition": "cpu", "nodes": 1, "gpus": "4"}, (), "error gpus-none", "cpu"),
+    "GPU type misspelled": ("plain", {"gpus": "H100:4"}, (), "error gpus-type", "h100"),
+    "GPU type of another partition": ("plain", {"gpus": "a10g:2"}, (), "error gpus-type", "h100"),
+    "more GPUs than a node has": ("plain", {"gpus": "h100:8"}, (), "error gpus-count", "has 4"),
+    "no GPU on a GPU partition": ("plain", {"gpus": None, "procs": 4}, (), "warning gpus-not-asked", "has 4"),
+    "GPU training on CPUs": ("plain", CPUS, ("train.device=cuda",), "error device-cuda", "asks for no GPU"),
+    "CPU training on GPUs": ("plain", {}, ("train.device=cpu",), "warning device-cpu", "idle"),
+    "more processes than GPUs": ("plain", {"procs": 8}, (), "error ranks-over-gpus", "8 processes"),
+    "fewer processes than GPUs": ("plain", {"procs": 2}, (), "warning gpus-idle", "2 of 4"),
+    # cores and memory
+    "more cores than a node has": ("plain", {"cpus": 8}, (), "error cores-count", "16 cores"),
+    "cores over the partition's": ("plain", {**CPUS, "cpus": 4}, (), "error cores-count", "6 cores"),
+    "one core for each GPU": ("plain", {"cpus": 0}, (), "warning cores-one", "one core"),
+    "more workers than cores": ("plain", {"cpus": 1}, ("data.workers=8",), "warning workers-many", "data.workers=8"),
+    "more memory than a node has": ("plain", {"memory": "100G"}, (), "error memory-over", "64000 MB"),
+    "all memory for a part of a node": (
+        "plain", {"partition": "flat", "gpus": "h100:1"}, (), "warning memory-whole-node", "64000 MB"),
+    "little memory by default": ("plain", {**CPUS, "partition": "tight"}, (), "warning memory-small", "2000 MB"),
+    "little memory": ("plain", {"memory": "4G"}, (), "warning memory-small", "4096 MB"),
+    # time, preemption, requeueing
+    "limit without a notice": ("plain", {"notice": 0}, (), "error notice-none", "notice=0"),
+    "notice longer than the limit": ("plain", {"max_run": "10m", "notice": "15m"}, (), "error notice-over-limit", "900"),
+    "notice too short for a checkpoint": ("plain", {"notice": 5}, (), "warning notice-short", "5 s"),
+    "hours without their letter": ("plain", {"max_run": "6", "notice": 30}, (), "error notice-over-limit", "60 s"),
+    "minutes for hours": ("plain", {"max_run": "4m", "notice": 30}, (), "warning max-run-short", "240"),
+    "cancelled by a preemption": ("plain", {"partition": "brief"}, (), "warning preempt-cancel", "CANCEL"),
+    "suspended by a preemption": ("harsh", {"partition": "shared"}, (), "warning preempt-suspend", "suspends"),
+    "no time before a preemption": ("harsh", {}, (), "warning grace-short", "GraceTime"),
+    "no time after scancel": ("harsh", {}, (), "warning kill-wait-short", "KillWait=5"),
+    "stopped jobs that come back": ("harsh", {}, (), "warning requeue-exit", "70-79"),
+    "a slow prolog": ("harsh", {}, (), "note prolog-late", "Prolog=/bin/true"),
+    "not requeued when another QOS takes over": (
+        "accounts", {"account": "vision", "qos": "short", "requeue": False, "max_run": "1h", "nodes": 1, "gpus": "h100:1"}, (),
+        "warning requeue-off", "requeue=false"),
+    "not requeued when preempted": ("plain", {"requeue": False}, (), "warning requeue-off", "requeue=false"),
+    "requeued without its checkpoint": ("plain", {}, ("checkpoint.resume=false",), "error resume-off", "resume=false"),
+    # arrays
+    "array larger than the cluster's": ("harsh", {"seeds": "0,1,2,3"}, (), "error array-size", "MaxArraySize=3"),
+    "two tasks with one run folder": (
+        "plain", {"array": ["out=/workspace/a train.seed=0", "out=/workspace/a train.seed=1"]}, (), "error array-out", "out="),
+    "task with a wrong value": ("plain", {"array": ["train.seed=x"]}, (), "error config", "train.seed"),
+    "task with an unknown key": ("plain", {"array": ["train.sed=1"]}, (), "error config", "train.sed"),
+    "task with a strategy": ("plain", {"array": ["parallel.strategy=single"]}, (), "error array-strategy", "one strategy"),
+    "task with a batch smaller than the ranks": ("plain", {"array": ["train.batch_size=6"]}, (), "error batch-small", "8 ranks"),
+    "task with brackets that are open": ("plain", {"array": ["data.crop=[64"]}, (), "error config", "data.crop"),
+    "name of a variable": ("plain", {"environment": {"A B": "1"}}, (), "error env-name", "A B"),
+    "a list with an unknown partition": ("plain", {"partition": "low,hihg"}, (), "error partition-unknown", "hihg"),
+    "a list of partitions that start no jobs": (
+        "plain", {"partition": "closed,booked", "max_run": "1h"}, (), "error partition-down", "closed"),
+    "a partition of a list that starts no jobs": (
+        "plain", {"partition": "gpu,closed", "max_run": "1h"}, (), "warning partition-down", "closed"),
+    "constraint and exclude that leave nothing": (
+        "plain", {"partition": "cpu", "exclude": "n[4-5]", "gpus": None}, (), "error nodes-none-left", "n[4-5]"),
+    "two jobs with one run folder": (
+        "plain", {"output": "/tmp/slurm/runs", "name": "busy"}, (), "error run-busy", "job 1 (running)"),
+    # flags of sbatch
+    "time limit said twice": ("plain", {"sbatch": ["--time=10"]}, (), "error sbatch-flag", "--time=10"),
+    "time limit said twice, with a space": ("plain", {"sbatch": ["--time 10"]}, (), "error sbatch-flag", "--time 10"),
+    "log said twice, in short": ("plain", {"sbatch": ["--outp=/dev/null"]}, (), "error sbatch-flag", "--outp"),
+    "signal said twice": ("plain", {"sbatch": ["--signal=TERM@10"]}, (), "error sbatch-flag", "--signal"),
+    "folder said twice, in short": ("plain", {"sbatch": ["-D/nowhere"]}, (), "error sbatch-flag", "-D/nowhere"),
+    "log in no folder": ("plain", {"sbatch": ["--error=/nowhere/x.log"]}, (), "error log-folder", "/nowhere"),
+    "variables left behind": ("plain", {"sbatch": ["--export=NONE"]}, (), "warning export", "NONE"),
+    "waiting for the end": ("plain", {"sbatch": ["--wait"]}, (), "error sbatch-flag", "--wait"),
+    "waiting for the end, in short": ("plain", {"sbatch": ["-W"]}, (), "error sbatch-flag", "-W"),
+    "memory said twice": ("plain", {"sbatch": ["--mem-per-cpu=4G"]}, (), "error sbatch-flag", "--mem-per-cpu"),
+    "flag without its dashes": ("plain", {"sbatch": ["mail-type=END"]}, (), "error sbatch-flag-form", "mail-type"),
+    # training
+    "smddp": ("plain", {"strategy": "smddp"}, (), "error strategy-smddp", "SageMaker"),
+    "one process on two nodes": ("plain", {"strategy": "single", "procs": 1, "gpus": "h100:1"}, (), "error strategy-ranks", "starts 2"),
+    "one process on four GPUs": (
+        "plain", {"strategy": "single", "nodes": 1, "procs": 1}, (), "warning gpus-idle", "4 GPUs"),
+    "batch smaller than the ranks": ("plain", {}, ("train.batch_size=6",), "error batch-small", "8 ranks"),
+    "unknown setting": ("plain", {}, ("train.batchsize=8",), "error config", "train.batchsize"),
+    "config that reads no data": ("plain", {"data": "/workspace/data"}, (), "warning data-unused", "/workspace/data"),
+    "config without its data": ("plain", {"config": "configs/camvid_cpu.yaml"}, (), "error data-missing", "camvid"),
+    "data that is not there": (
+        "plain", {"config": "configs/camvid_cpu.yaml", "data": "/workspace/nowhere"}, (), "error data-not-there", "nowhere"),
+    "results inside the data": (
+        "plain", {"config": "configs/camvid_cpu.yaml", "data": "/workspace"}, (), "warning results-in-data", "runs"),
+    "weights that are not there": ("plain", {}, ("model.init=/workspace/best.pt",), "error weights-missing", "best.pt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_has_its_finding(name: str) -> None:
+    of, flags_, settings, expected, text = MISTAKES[name]
+    has(look(of, flags_, settings), expected, text)
+
+
+def has(findings: list[Finding], expected: str, text: str) -> None:
+    found = [finding for finding in findings if f"{finding.level} {finding.code}" == expected]
+    assert found, [f"{finding.level} {finding.code}" for finding in findings]
+    assert any(text in finding.message for finding in found), found
+    assert all(finding.cure for finding in found), found
+
+
+# what is wrong: variables, limits, flags, level and code, a text
+OF_THE_HOST: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any], str, str]] = {
+    "time limit in a variable": ({"SBATCH_TIMELIMIT": "10"}, {}, {}, "error sbatch-variable", "SBATCH_TIMELIMIT"),
+    "requeueing off in a variable": ({"SBATCH_NO_REQUEUE": "1"}, {}, {}, "error sbatch-variable", "NO_REQUEUE"),
+    "requeueing on in a variable": (
+        {"SBATCH_REQUEUE": "1"}, {}, {"requeue": False}, "error sbatch-variable", "SBATCH_REQUEUE"),
+    "sbatch that waits, by a variable": ({"SBATCH_WAIT": "1"}, {}, {}, "error sbatch-variable", "SBATCH_WAIT"),
+    "another partition in a variable": ({"SBATCH_PARTITION": "cpu"}, {}, {}, "error sbatch-variable", "cpu"),
+    "partition that only a variable names": (
+        {"SBATCH_PARTITION": "nope"}, {}, {"partition": None}, "error partition-unknown", "'nope'"),
+    "variables left behind": ({"SBATCH_EXPORT": "NONE"}, {}, {}, "warning export", "NONE"),
+    "from inside a job": ({"SLURM_JOB_ID": "12"}, {}, {}, "warning inside-a-job", "job 12"),
+    "CPU time of a login node": ({}, {"CPU": (3600, 3600)}, {}, "error limit-cpu", "3600"),
+    "memory of a login node": ({}, {"AS": (2**32, 2**32)}, {}, "warning limit-memory", "4096 MB"),
+    "open files of a login node": ({}, {"NOFILE": (1024, 1024)}, {}, "warning limit-files", "1024"),
+    "processes of a login node": ({}, {"NPROC": (100, 100)}, {}, "warning limit-processes", "100"),
+    "size of a file": ({}, {"FSIZE": (2**30, 2**30)}, {}, "warning limit-file-size", "1024 MB"),
+    "locked memory with EFA": ({}, {"MEMLOCK": (2**23, 2**23)}, {"efa": True}, "warning limit-locked", "8 MB"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_THE_HOST)
+def test_what_comes_along_has_its_finding(name: str) -> None:
+    variables, limits, flags_, expected, text = OF_THE_HOST[name]
+    has(look("plain", flags_, here=Here("vm", Path("/workspace"), variables, limits)), expected, text)
+
+
+def test_groups_of_a_directory_that_lists_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as LDAP by sssd, which answers for one group at a time."""
+    grp = pytest.importorskip("grp")
+    own = {grp.getgrgid(number).gr_name for number in os.getgrouplist("daemon", 1)}
+    monkeypatch.setattr(grp, "getgrall", list)
+    found = cluster("plain")
+    parts = tuple(replace(one, fields={**one.fields, "AllowGroups": f"ada,{min(own)}"}) for one in found.partitions)
+    job, here = load_job(SlurmJob, None, PLAIN, [BATCH]), Here("vm", Path("/workspace"), {}, {})
+    for user, expected in (("daemon", False), ("nobody", True)):
+        said = rules(job, replace(found, partitions=parts, user=user), here, NOW)
+        assert ("partition-groups" in {finding.code for finding in said}) == expected
+
+
+def test_variables_of_sbatch_do_not_matter_to_salloc() -> None:
+    variables = {"SBATCH_TIMELIMIT": "10", "SBATCH_PARTITION": "nope", "SALLOC_PARTITION": "cpuu"}
+    here = Here("vm", Path("/workspace"), variables, {}, command="salloc")
+    found = look("plain", {"partition": None}, here=here)
+    assert "sbatch-variable" not in {finding.code for finding in found}
+    has(found, "error partition-unknown", "'cpuu'")
+
+
+def test_a_limit_that_is_not_carried_is_no_mistake() -> None:
+    here = Here("vm", Path("/workspace"), {}, {"NOFILE": (1024, 1024), "CPU": (3600, 3600)})
+    codes = {finding.code for finding in look("harsh", {}, here=here)}
+    assert "limit-files" not in codes  # PropagateResourceLimitsExcept=NOFILE
+    assert "limit-cpu" in codes
+
+
+def test_groups_of_a_partition() -> None:
+    flags_ = {**CPUS, "partition": "staff", "max_run": "1h"}
+    has(look("plain", flags_, user="nobody"), "error partition-groups", "games")
+    assert "partition-groups" not in {finding.code for finding in look("plain", flags_)}  # root may
+
+
+@pytest.mark.parametrize(("place", "level"), [("/dev/shm/runs", "error"), ("/home/ada/runs", "warning")])
+def test_a_run_folder_of_one_host(place: str, level: str) -> None:
+    """Only where the nodes are other hosts, and have not been asked."""
+    found = cluster("plain")
+    apart = tuple(replace(node, fields={**node.fields, "NodeAddr": "10.0.0.7"}) for node in found.nodes)
+    job = load_job(SlurmJob, None, {**PLAIN, "output": place}, [BATCH])
+    here = Here("login", Path("/workspace"), {}, {})
+    said = list(places.folders(job, here, replace(found, nodes=apart), MOUNTS, probed=False))
+    has(said, f"{level} output-not-shared", place)
+    for further in ({"probed": True}, {"probed": False, "exports": f"{Path(place).parent} 10.0.0.0/16(rw)\n"}):
+        said = list(places.folders(job, here, replace(found, nodes=apart), MOUNTS, **further))
+        assert "output-not-shared" not in {finding.code for finding in said}
+
+
+def test_room_for_the_checkpoints(tmp_path: Path) -> None:
+    job = load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path)}, [BATCH])
+    here = Here("vm", tmp_path, {}, {})
+    kept = job.runs()[0] / "checkpoints"
+    kept.mkdir(parents=True)
+    with open(kept / "step-00000010.pt", "wb") as file:
+        file.truncate(2**43)  # a hole, larger than any disk
+    has(list(places.folders(job, here, cluster("plain"), MOUNTS, probed=False)), "error room", str(tmp_path))
+    for number in (20, 30, 40):  # the room that the run has already is not needed once more
+        (kept / f"step-000000{number}.pt").hardlink_to(kept / "step-00000010.pt")
+    codes = {finding.code for finding in places.folders(job, here, cluster("plain"), MOUNTS, probed=False)}
+    assert "room" not in codes
+
+
+def test_the_file_system_of_a_folder() -> None:
+    mounts = "/dev/vda / ext4 rw 0 0\nserver:/x /groß/my\\040work lustre rw 0 0\n"
+    assert places.file_system(Path("/groß/my work/runs"), mounts) == "lustre"
+    assert places.file_system(Path("/groß/my"), mounts) == "ext4"
+
+
+# what nodes answer, as n1 has been asked, and the finding
+ANSWERS = {
+    "token": "yes", "folder": "yes", "data": "yes", "scontrol": "yes", "interface": "yes",
+    "efa": "efa_0", "files": "4096", "gpus": "1", "python": "/usr/bin/python3", "import": "yes", "version": "1.0",
+    "end": "yes",
+}  # fmt: skip
+WRONG_ANSWERS = {
+    "token": ("", "error output-not-shared", "n2"),
+    "folder": ("", "error folder-not-there", "/workspace"),
+    "data": ("", "error data-not-visible", "n2"),
+    "scontrol": ("", "warning scontrol-missing", "n2"),
+    "interface": ("", "error interface-missing", "ib0"),
+    "efa": ("", "error efa-missing", "n2"),
+    "files": ("512", "warning limit-files-node", "512"),
+    "gpus": ("0", "error gpus-invisible", "n2"),
+    "python": ("", "error python-missing", "n2"),
+    "import": ("ModuleNotFoundError: No module named 'yaml'", "error python-import", "'yaml'"),
+    "version": ("0.9", "warning python-version", "0.9"),
+}
+
+
+@pytest.mark.parametrize("key", WRONG_ANSWERS)
+def test_an_answer_of_a_node_has_its_finding(key: str) -> None:
+    wrong, expected, text = WRONG_ANSWERS[key]
+    job = load_job(SlurmJob, None, {**PLAIN, "interface": "ib0", "efa": True}, [BATCH])
+    told = {"n1": ANSWERS, "n2": {**ANSWERS, key: wrong}}
+    found = list(answers(job, told, Path("/workspace"), "1.0"))
+    has(found, expected, text)
+    assert len(found) == 1
+    assert "n1" not in found[0].message
+    assert not list(answers(job, {"n1": ANSWERS}, Path("/workspace"), "1.0"))
+    if key == "data":  # lines of setup may bring it
+        (found_,) = answers(replace(job, setup=("cp",)), told, Path("/workspace"), "1.0")
+        assert found_.level == "warning"
+
+
+SOUND: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "two nodes with four GPUs": ("plain", {}, ()),
+    "one GPU": ("plain", {"nodes": 1, "gpus": "1", "memory": "16G", "partition": "small"}, ()),
+    "urgent, with its own cores": ("plain", {"partition": "urgent", "nodes": 1, "max_run": "1h"}, ()),
+    "CPUs": ("plain", CPUS, ()),
+    "CPUs of the other node": ("plain", {**CPUS, "exclude": "n4", "memory": "8G", "procs": 3}, ("train.batch_size=6",)),
+    "either of two partitions": ("plain", {"partition": "gpu,wide", "max_run": "1h"}, ()),
+    "an array of seeds": ("plain", {"seeds": "0,1,2", "at_once": 1, "constraint": "h100&nvme"}, ()),
+    "one torchrun for each node": ("plain", {"start": "node", "exclusive": True, "memory": "0"}, ()),
+    "whole nodes without a default": ("plain", {"partition": "flat"}, ()),
+    "an account and its QOS": (
+        "accounts", {"account": "vision", "qos": "short", "max_run": "2h", "nodes": 1, "gpus": "h100:2", "cpus": 2}, ()),
+    "an account by default": ("accounts", {"max_run": "1d"}, ()),
+    "a partition for several nodes": ("plain", {"partition": "wide", "max_run": "1h"}, ()),
+    "tasks with lists": ("plain", {"array": ["data.crop=[64,64]", "data.crop=[96,96] train.seed=1"]}, ()),
+    "data of each task": (
+        "plain",
+        {**CPUS, "config": "configs/camvid_cpu.yaml", "array": ["data.root=/workspace/a", "data.root=/workspace/b"]},
+        (),
+    ),
+    "further flags": ("plain", {"sbatch": ["--mail-type=END", "--nice=10"]}, ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_job_has_no_finding(name: str) -> None:
+    of, flags_, settings = SOUND[name]
+    assert loud(look(of, flags_, settings)) == []
+
+
+def test_a_partition_of_a_list_that_takes_the_job_is_enough() -> None:
+    found = look("plain", {"partition": "closed,gpu,booked", "max_run": "1h"})
+    assert {finding.level for finding in found} == {"warning"}
+    assert {finding.code for finding in found} == {"partition-down", "reservation-required"}
+
+
+@pytest.mark.parametrize(("tasks", "expected"), [(3, False), (4, True)])
+def test_the_largest_array(tasks: int, expected: bool) -> None:
+    """The largest number of a task is one less than MaxArraySize, and the first one is 0."""
+    found = replace(cluster("plain"), config={**cluster("plain").config, "MaxArraySize": "3"})
+    job = load_job(SlurmJob, None, {**PLAIN, "seeds": ",".join(map(str, range(tasks)))}, [BATCH])
+    codes = {finding.code for finding in rules(job, found, Here("vm", Path("/workspace"), {}, {}), NOW)}
+    assert ("array-size" in codes) == expected
+
+
+@pytest.mark.parametrize(
+    ("of_account", "of_qos", "of_partition", "flags_", "expected"),
+    [
+        ("01:00:00", "2-00:00:00", "", "", ""),  # the limit of the QOS counts
+        ("01:00:00", "", "", "", "account='vision'"),
+        ("2-00:00:00", "01:00:00", "", "", "qos='short'"),
+        ("01:00:00", "01:00:00", "2-00:00:00", "", ""),
+        ("", "2-00:00:00", "01:00:00", "", "qos='long' of the partition"),
+        ("", "2-00:00:00", "01:00:00", "OverPartQOS", ""),
+    ],
+)
+def test_the_limit_that_slurm_takes(
+    of_account: str, of_qos: str, of_partition: str, flags_: str, expected: str
+) -> None:
+    found = cluster("accounts")
+    assert found.accounts
+    rows = tuple(
+        replace(one, limits={**one.limits, "MaxWall": of_account}) if one.name == "vision" else one
+        for one in found.accounts
+    )
+    nothing = {"MaxTRES": "", "MaxTRESPU": "", "GrpTRES": ""}
+    table = {
+        **(found.qos or {}),
+        "short": {**nothing, "MaxWall": of_qos, "Flags": flags_},
+        "long": {**nothing, "MaxWall": of_partition, "Flags": ""},
+    }
+    parts = tuple(replace(one, fields={**one.fields, "QoS": "long"}) for one in found.partitions)
+    job = load_job(SlurmJob, None, {**PLAIN, "account": "vision", "qos": "short"}, [BATCH])
+    said = rules(job, replace(found, accounts=rows, qos=table, partitions=parts), Here("vm", ROOT, {}, {}), NOW)
+    messages = [finding.message for finding in said if finding.code == "time-over-limit"]
+    assert len(messages) == bool(expected), messages
+    assert not expected or f"{expected} allows 01:00:00" in messages[0]
+
+
+def test_memory_that_comes_with_a_gpu() -> None:
+    found = cluster("plain")
+    parts = tuple(
+        replace(one, fields={**one.fields, "JobDefaults": "DefCpuPerGPU=4,DefMemPerGPU=8000"})
+        for one in found.partitions
+    )
+    job = load_job(SlurmJob, None, {**PLAIN, "partition": "flat", "gpus": "h100:1"}, [BATCH])
+    here = Here("vm", Path("/workspace"), {}, {})
+    assert "memory-whole-node" in {finding.code for finding in rules(job, found, here, NOW)}
+    assert "memory-whole-node" not in {
+        finding.code for finding in rules(job, replace(found, partitions=parts), here, NOW)
+    }
+
+
+def test_a_user_without_an_account() -> None:
+    found = replace(cluster("accounts"), accounts=(), default_account="", user="ada")
+    job = load_job(SlurmJob, None, PLAIN, [BATCH])
+    here = Here("vm", Path("/workspace"), {}, {})
+    has(rules(job, found, here, NOW), "error account-none", "ada")
+    idle = replace(found, config={**found.config, "AccountingStorageEnforce": "none"})
+    has(rules(job, idle, here, NOW), "warning account-none", "ada")  # sbatch takes the job
+
+
+def test_what_slurm_refuses_to_say_is_a_note() -> None:
+    ask = recorded("plain")
+
+    def closed(*command: str) -> str:
+        if command[0] == "squeue":
+            raise SegtrainError("squeue: error: Access/permission denied")
+        return ask(*command)
+
+    found = read(closed, "root")
+    job = load_job(SlurmJob, None, PLAIN, [BATCH])
+    said = rules(job, found, Here("vm", Path("/workspace"), {}, {}), NOW)
+    assert [finding.code for finding in said] == ["not-asked"]
+    assert "your jobs" in said[0].message
+    assert "denied" in said[0].message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2-00:00:00", 172800), ("01:00:00", 3600), ("30", 1800), ("10:30", 630), ("1-12", 129600), ("UNLIMITED", None)],
+)
+def test_times_of_slurm(text: str, expected: int | None) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu:h100:4(S:0-1),nvme:2", {"h100": 4}),
+        ("gpu:2", {"": 2}),
+        ("gpu:a100:4(IDX:0,1),gpu:a100_3g.20gb:2", {"a100": 4, "a100_3g.20gb": 2}),
+        ("(null)", {}),
+    ],
+)
+def test_gpus_of_a_node(text: str, expected: dict[str, int]) -> None:
+    node = cluster("plain").nodes[0]
+    assert replace(node, fields={**node.fields, "Gres": text}).gpus == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "away", "awake"),
+    [
+        ("IDLE", False, True), ("MIXED", False, True), ("ALLOCATED", False, False), ("DOWN*", True, False),
+        ("IDLE+DRAIN", True, False), ("IDLE*", True, False), ("IDLE+CLOUD+POWERED_DOWN", False, False),
+        ("IDLE+CLOUD", False, True),
+    ],
+)  # fmt: skip
+def test_states_of_a_node(state: str, away: bool, awake: bool) -> None:
+    node = cluster("plain").nodes[0]
+    node = replace(node, fields={**node.fields, "State": state})
+    assert (node.away, node.awake) == (away, awake)
+
+
+def test_two_jobs_share_a_run_folder_whatever_its_name(tmp_path: Path) -> None:
+    def busy(waiting: SlurmJob, output: str = "my runs", **flags_: Any) -> list[str]:
+        script = f"{write(waiting)} optim.lr=0.1" if waiting.tasks else str(write(waiting))
+        found = replace(
+            cluster("plain"),
+            jobs=(("7", "RUNNING", "(null)", script), ("8", "PENDING", "afterany:7(unfulfilled)", script)),
+        )
+        job = load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path / output), **flags_}, [BATCH])
+        here = Here("vm", tmp_path, {}, {})
+        return [one.message for one in places.folders(job, here, found, MOUNTS, False) if one.code == "run-busy"]
+
+    def other(**flags_: Any) -> SlurmJob:
+        return load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path / "my runs"), **flags_}, [BATCH])
+
+    one, two = busy(other(name="a"), name="a")
+    assert f"job 7 (running) has the run folder {tmp_path}/my runs/a too" in one
+    assert "job 8 (pending)" in two
+    assert busy(other(name="a"), name="b") == busy(other(name="a"), name="a", after="afterany:8") == []
+    assert busy(other(name="a"), name="a", after="afterany:7") == [two]
+    assert busy(other(name="a"), name="a", after="after:8") == [one, two]  # it has begun, and has not ended
+    (tmp_path / "link").symlink_to("my runs")
+    assert len(busy(other(name="a"), "link", name="a")) == len(busy(other(name="a"), "x/../my runs", name="a")) == 2
+    tasks = other(name="a", array=["train.seed=1", "train.seed=2"])
+    assert len(busy(tasks, name="a", array=["train.seed=2", "train.seed=3"])) == len(busy(tasks, name="a-seed-1")) == 2
+    assert busy(tasks, name="a", array=["train.seed=3"]) == []

@@ -1,0 +1,265 @@
+"""Scenarios on a real Slurm of two nodes (make test-slurm): what is stopped, preempted, killed, or lost continues.
+
+Each ends with the checkpoint of an undisturbed run of two ranks, bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from cluster_slurm import Cluster
+from imds import NOTICE, imds
+from slurm_jobs import PATIENCE_S, ROOT, TRAINING, Run, assert_same, private_slurm
+
+from launch.hpc import follow as following
+from segtrain import checkpoint
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with private_slurm(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def whole(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of an undisturbed run of two ranks."""
+    return Run(cluster, tmp_path_factory.mktemp("whole"), "whole").submit().ends().folder
+
+
+def test_the_time_limit_twice_in_a_row(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    run = Run(cluster, tmp_path, "limit", notice=60).submit()
+    for restart, step in ((1, 25), (2, 60)):
+        with run.frozen(step=step):
+            # All that is left of a minute is less than the notice.
+            cluster.run("scontrol", "update", f"JobId={run.number}", "TimeLimit=1")
+        run.until(lambda: run.shown["JobState"] == "PENDING")
+        cluster.run("scontrol", "update", f"JobId={run.number}", "TimeLimit=30")
+        run.again(restart)
+    run.ends()
+    assert run.history.count("signals: USR1") == 2
+    assert run.history.count("queued again") == 2
+    assert_same(run.folder, whole)
+
+
+def test_preemption_by_a_higher_partition(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    run = Run(cluster, tmp_path, "preempted", partition="low").submit()
+    with run.frozen():
+        cluster.run("sbatch", "-p", "high", "-N2", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 2")
+    run.again().ends()
+    assert "stopped by SIGTERM after step" in run.log()
+    assert_same(run.folder, whole)
+
+
+def test_requeued_by_an_admin(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    run = Run(cluster, tmp_path, "requeued").submit()
+    with run.frozen():
+        cluster.run("scontrol", "requeue", run.number)
+    run.again().ends()
+    assert "stopped by Slurm" in run.history
+    assert_same(run.folder, whole)
+
+
+def test_a_rank_that_is_killed(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    run = Run(cluster, tmp_path, "killed").submit()
+    with run.frozen() as rank:
+        os.kill(rank, signal.SIGKILL)
+    run.again().ends()
+    assert "has lost another rank" in run.log()
+    assert "1 x 76" in run.history
+    assert_same(run.folder, whole)
+
+
+def test_a_node_that_is_lost_and_comes_back(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    run = Run(cluster, tmp_path, "lost").submit()
+    with run.frozen():
+        cluster.lose("n2")
+    time.sleep(3)
+    cluster.slurmd("n2")
+    run.again().ends()
+    assert_same(run.folder, whole)
+
+
+def test_the_spot_notice_of_one_machine(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    with imds() as server:
+        keys = {"spot": 1, "environment": {"AWS_EC2_METADATA_SERVICE_ENDPOINT": server.address}}
+        run = Run(cluster, tmp_path, "spot", **keys).submit()
+        with run.frozen(until=lambda: "EC2 takes this machine away" in run.log()):
+            server.notice = NOTICE
+        run.again().ends()
+    assert "EC2 takes this machine away (terminate at 2026-11-23T08:22:00Z)" in run.log()
+    assert_same(run.folder, whole)
+
+
+def test_scancel_and_a_later_submission(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    run = Run(cluster, tmp_path, "canceled").submit()
+    with run.frozen():
+        cluster.run("scancel", run.number)
+    run.ends("CANCELLED")
+    first = run.number
+    time.sleep(8)  # longer than the delay of a requeue
+    assert run.shown["JobState"] == "CANCELLED"
+    run.submit().ends()
+    assert run.number != first
+    assert_same(run.folder, whole)
+
+
+def test_slurmctld_restarted_while_a_rank_is_killed(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    run = Run(cluster, tmp_path, "headless").submit()
+    with run.frozen(until=lambda: True) as rank:
+        time.sleep(8)  # slurmctld writes its state every few seconds, and forgets a job that is younger
+        cluster.daemons["slurmctld"].kill()
+        cluster.daemons["slurmctld"].wait()
+        os.kill(rank, signal.SIGKILL)
+        time.sleep(12)  # the script asks slurmctld in vain
+        cluster.slurmctld()
+        cluster.wait_up()
+    run.again().ends()
+    assert_same(run.folder, whole)
+
+
+def test_a_full_disk_at_a_checkpoint(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    output = tmp_path / "workspace"
+    output.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=120m", "tmpfs", output], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode()}")
+    try:
+        run = Run(cluster, output, "full").submit()
+        with run.frozen(until=lambda: True), open(output / "filler", "wb", 0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+        run.ends("FAILED")
+        assert run.shown["ExitCode"] == "2:0"
+        assert run.shown["Restarts"] == "0"
+        assert "cannot write" in run.log()
+        (output / "filler").unlink()
+        run.submit().ends()
+        assert_same(run.folder, whole)
+    finally:
+        subprocess.run(["umount", "-l", output], check=True)
+
+
+def test_a_second_job_in_a_run_folder_ends_at_once(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    run = Run(cluster, tmp_path, "shared").submit()
+    with run.frozen(until=lambda: True):
+        second = Run(cluster, tmp_path, "shared").submit().ends("FAILED")
+    assert second.shown["ExitCode"] == "2:0"
+    assert "is training into" in second.log()
+    run.ends()
+    assert "start 2" not in run.history
+    assert_same(run.folder, whole)
+
+
+def test_an_array_of_three_of_which_one_fails(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    tasks = ["name=first", "optim.lr=-1", "name=third"]
+    run = Run(cluster, tmp_path, "array", array=tasks).submit()
+    with run.frozen():
+        cluster.run("scancel", "--batch", "--signal=USR1", f"{run.number}_0")
+    said: list[str] = []
+    assert following.follow(run.number, said.append, poll_s=0.5) == 1
+    assert [line for line in said if "failed with exit code 2" in line]
+    first, wrong, third = run.job.runs()
+    assert "queued again" in run.history  # the task alone
+    assert_same(first, whole)
+    assert_same(third, whole)
+    assert "start 2" not in (third / "slurm/history.txt").read_text()
+    assert not (wrong / "checkpoints").exists()
+
+
+def test_one_torchrun_on_each_node(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
+    """torchrun ends with 1 after a signal: the script goes by the codes of the ranks."""
+    run = Run(cluster, tmp_path, "torchrun", start="node").submit()
+    run.trains()
+    cluster.run("scancel", "--batch", "--signal=USR1", run.number)
+    run.again().ends()
+    assert "2 x 75" in run.history
+    assert_same(run.folder, whole)
+
+
+def test_stops_without_a_new_checkpoint_come_to_an_end(cluster: Cluster, tmp_path: Path) -> None:
+    """A rank that is killed in every start, before the first checkpoint."""
+    run = Run(cluster, tmp_path, "stuck", most_stops=2, settings={"checkpoint.every": "9999st"}).submit()
+    for start in (1, 2):
+        run.until(partial(_begun, run, start))
+        os.kill(run.rank(1), signal.SIGKILL)
+    run.ends("FAILED")
+    assert run.shown["ExitCode"] == "1:0"
+    assert "2 stops in a row without a new checkpoint: the end" in run.history
+
+
+def _begun(run: Run, start: int) -> bool:
+    """Whether rank 1 of this start runs."""
+    with contextlib.suppress(AssertionError):
+        return f"start {start}: nodes" in run.history and run.rank(1) > 0
+    return False
+
+
+def test_interactive_trains_in_this_terminal_until_ctrl_c(cluster: Cluster, tmp_path: Path) -> None:
+    words = ["--interactive", "--nodes", "2", "--cpus", "1", "--max-run", "10m", "--output", str(tmp_path)]
+    settings = {**TRAINING, "train.duration": "4000st"}
+    shell = subprocess.Popen(
+        [sys.executable, "launch/slurm.py", *words, *(f"{key}={json.dumps(value)}" for key, value in settings.items())],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+    )  # fmt: skip
+    journal, end = tmp_path / "segtrain/journal.jsonl", time.monotonic() + PATIENCE_S
+    while not (journal.exists() and '"step": 5' in journal.read_text()) and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(shell.pid, signal.SIGINT)  # as a terminal does it
+    said, _ = shell.communicate(timeout=PATIENCE_S)
+    assert shell.returncode == 75, said
+    assert "ranks       2 x cpu" in said
+    assert re.search(r"stopped by .+ after step \d+ of 4000: the state is saved", said), said
+    assert checkpoint.checkpoints(tmp_path / "segtrain")
+
+
+GPU = """
+import os, sys, warnings
+import torch
+visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+torch.cuda.is_available = lambda: visible != ""
+torch.cuda.device_count = lambda: 2 if visible is None else len(visible.split(","))
+torch.cuda.set_device = lambda index: None
+from segtrain.errors import SegtrainError
+from segtrain.parallel.cluster import discover
+from segtrain.parallel.gpus import own_device
+place = discover()
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    device = own_device("cuda", place)
+print(place.rank, (visible or "0,1").split(",")[device.index], *(warning.message for warning in said))
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "warning"),
+    [
+        (["--gres=gpu:2"], ""),
+        (["--gpus-per-task=1"], ""),
+        (["--gres=gpu:2", "--gpu-bind=single:1"], ""),
+        (["--gpus-per-task=1", "--gpu-bind=none"], "--gpu-bind=none"),
+        ([], "--gres=gpu:N"),
+    ],
+)
+def test_each_rank_finds_its_own_gpu(cluster: Cluster, flags: list[str], warning: str) -> None:
+    """CUDA is simulated: it shows as many GPUs as CUDA_VISIBLE_DEVICES names, or the node's two."""
+    said = cluster.run("srun", "-N1", "-n2", *flags, sys.executable, "-c", GPU, PYTHONPATH=str(ROOT))
+    rows = sorted(said.splitlines())
+    assert [row.split()[:2] for row in rows] == [["0", "0"], ["1", "1"]]
+    assert warning in rows[0]
+    assert len(rows[0]) == 3 or warning

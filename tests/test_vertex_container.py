@@ -1,0 +1,210 @@
+"""Tests of the container of a Vertex AI job: CLUSTER_SPEC, settings, the bundle of code, and places of results."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cloud.bucket import BucketServer
+from conftest import ROOT, refused
+
+from segtrain.config import Config
+from segtrain.parallel.cluster import Cluster, discover
+from segtrain.parallel.vertex_hosts import read_replicas
+from segtrain.platforms import vertex_folders, vertex_rank
+from segtrain.train.holder import bucket_mount
+from segtrain.train.lock import RunLock
+
+NOWHERE = Path("/nonexistent/resourceconfig.json")
+HOSTS = {"workerpool0": ["w0-a-0:2222"], "workerpool1": ["w1-a-0:2222", "w1-a-1:2222"]}
+
+
+def spec(pool: str = "workerpool0", index: Any = 0, cluster: Any = HOSTS, **more: Any) -> str:
+    """CLUSTER_SPEC as Vertex AI writes it."""
+    task = {"type": pool, "index": index, "trial": ""}
+    return json.dumps({"cluster": cluster, "environment": "cloud", "task": task, "job": {}, **more})
+
+
+@pytest.mark.parametrize(
+    ("pool", "index", "rank"), [("workerpool0", 0, 0), ("workerpool1", 0, 1), ("workerpool1", "1", 2)]
+)
+def test_ranks_follow_the_worker_pools(pool: str, index: Any, rank: int) -> None:
+    found = discover({"CLUSTER_SPEC": spec(pool, index)}, NOWHERE)
+    assert found == Cluster(rank, 3, 0, 1, "w0-a-0", 2222, "vertex")
+
+
+def test_tf_config_says_the_same_on_vertex_alone() -> None:
+    cluster = {"chief": ["a:2222"], "worker": ["b:2222"], "ps": ["c:2222"]}
+    text = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}})
+    assert read_replicas({"TF_CONFIG": text}) is None
+    found = read_replicas({"TF_CONFIG": text, "CLOUD_ML_PROJECT_ID": "1"})
+    assert found is not None
+    assert (found.number, found.training, found.variable) == (1, ("a:2222", "b:2222"), "TF_CONFIG")
+
+
+def test_one_replica_starts_its_ranks_by_itself() -> None:
+    for cluster in ({"workerpool0": ["a:2222"]}, {}, {"workerpool0": ["a:2222"], "workerpool2": ["reducer:2222"]}):
+        assert discover({"CLUSTER_SPEC": spec(cluster=cluster)}, NOWHERE) == Cluster()
+
+
+@pytest.mark.parametrize(("pool", "number"), [("workerpool2", 2), ("workerpool3", 3)])
+def test_other_pools_do_not_train(pool: str, number: int) -> None:
+    with refused("pool-does-not-train", found=number, variable="CLUSTER_SPEC"):
+        discover({"CLUSTER_SPEC": spec(pool, 0, {**HOSTS, pool: ["x:2222"]})}, NOWHERE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{", "[]", "{}", '{"cluster": {}, "task": {}}', spec("workerpool1", 2), spec("workerpool1", -1), spec("workerpool7"),
+        spec(index="x"), spec(cluster={"workerpool1": ["a:1"]}), spec(cluster={"workerpool0": ["a:1", "b:1"]}),
+        spec(cluster={"workerpool0": ["a:1"], "workerpool1": ["a:1"]}), spec(cluster={"workerpool0": "a:1"}),
+        spec(cluster={"workerpool0": ["a:b"]}), spec(cluster={"workerpool0": [":2222"]}), spec("workerpool1", 0, {}),
+        spec(cluster={"workerpool0": ["a:1"], "cpu": ["b:1"]}), spec(cluster=3),
+    ],
+)  # fmt: skip
+def test_a_cluster_spec_that_contradicts_itself_is_named(text: str) -> None:
+    with refused("bad-cluster-spec", variable="CLUSTER_SPEC", found=text):
+        read_replicas({"CLUSTER_SPEC": text})
+
+
+def test_a_run_folder_below_the_mount_is_in_the_bucket() -> None:
+    environ = {"AIP_CHECKPOINT_DIR": "gs://bucket/job-1/checkpoints/"}
+    assert vertex_rank.settings(["configs/scenes.yaml"], environ).out == "gs://bucket/job-1/checkpoints"
+    assert vertex_rank.settings(["configs/scenes.yaml", "out=/gcs/bucket/run"], environ).out == "gs://bucket/run"
+
+
+def test_settings_come_as_arguments(tmp_path: Path) -> None:
+    environ = {"AIP_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    words = ["--config", "configs/scenes.yaml", "train.batch_size=16"]
+    config = vertex_rank.settings(words, environ)
+    assert (config.train.batch_size, config.out) == (16, str(tmp_path / "checkpoints"))
+    assert vertex_rank.settings([*words[1:], "out=elsewhere"], environ).out == "elsewhere"
+    with refused("job-config-missing", file="configs/nothing.yaml"):
+        vertex_rank.settings(["configs/nothing.yaml"], environ)
+
+
+def test_a_bundle_whose_download_is_cut_is_fetched_again(tmp_path: Path) -> None:
+    program = b"import sys; print('trains', *sys.argv[1:])"
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in {"segtrain/platforms/vertex.py": program, "filler": os.urandom(9000)}.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    cuts, paths = [1000], []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(packed.getvalue())))
+            self.end_headers()
+            self.wfile.write(packed.getvalue()[: cuts.pop() if cuts else None])
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environ = {
+            "SEGTRAIN_BUNDLE": "gs://bucket/job/bundle.tar.gz", "SEGTRAIN_CODE": str(tmp_path / "code"), "SEGTRAIN_PIP": "0",
+            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{server.server_port}", "NO_PROXY": "127.0.0.1",
+        }  # fmt: skip
+        start = [sys.executable, str(ROOT / "docker/vertex/start.py"), "a=1"]
+        ended = subprocess.run(start, env=environ, capture_output=True, text=True, timeout=60)
+        server.shutdown()
+    assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["trains a=1"]), ended.stderr
+    assert paths == ["/bucket/job/bundle.tar.gz"] * 2
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A bucket on loopback, mounted by rclone as Vertex AI mounts buckets by gcsfuse."""
+    for program in ("rclone", "fusermount3"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed: apt-get install rclone fuse3")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("this user may not mount (/dev/fuse)")
+    (tmp_path / "store/bucket").mkdir(parents=True)
+    (tmp_path / "gcs").mkdir()
+    server = BucketServer(tmp_path / "store")
+    place = {"type": "s3", "provider": "Other", "endpoint": server.url, "force_path_style": "true"}
+    place |= {"access_key_id": "x", "secret_access_key": "x", "no_check_bucket": "true"}
+    environ = {key: value for key, value in os.environ.items() if key != "AWS_CA_BUNDLE"}
+    environ |= {f"RCLONE_CONFIG_B_{key.upper()}": value for key, value in place.items()}
+    command = ["rclone", "mount", "B:bucket", str(tmp_path / "gcs"), "--config", str(tmp_path / "none")]
+    command += ["--vfs-cache-mode", "writes", "--cache-dir", str(tmp_path / "cache")]
+    said = tmp_path / "rclone.log"
+    rclone = subprocess.Popen([*command, "--log-file", str(said)], env=environ)
+    try:
+        while not (tmp_path / "gcs").is_mount():
+            if rclone.poll() is not None:
+                pytest.skip(f"rclone cannot mount here: {said.read_text()[-300:]}")
+            time.sleep(0.02)
+        yield tmp_path / "gcs"
+    finally:
+        subprocess.run(["fusermount3", "-uz", str(tmp_path / "gcs")], check=False)
+        rclone.kill()
+        rclone.wait()
+        server.close()
+
+
+def test_a_run_folder_on_a_mounted_bucket_is_refused(mounted: Path) -> None:
+    """Training into such a mount lost config.yaml and the journal, and failed to rename checkpoints."""
+    (mounted / "run").mkdir()
+    (mounted / "first").write_text("x")
+    with pytest.raises(OSError, match="Input/output error"):
+        os.link(mounted / "first", mounted / "second")
+    with refused("run-folder-on-bucket-mount", found="rclone", run=str(mounted / "run")):
+        RunLock(mounted / "run").acquire()
+    assert not list((mounted / "run").iterdir())
+
+
+def test_mounts_of_buckets_are_known(tmp_path: Path) -> None:
+    lines = "1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 0:50 / /gcs rw shared:1 - fuse.gcsfuse bucket rw\n"
+    lines += "3 1 0:51 / /gcs/disk rw - fuse.sshfs host rw\n"
+    (tmp_path / "mountinfo").write_text(lines)
+    for folder, expected in (("/gcs/bucket/run", "gcsfuse"), ("/gcs/disk/run", ""), ("/home", "")):
+        assert bucket_mount(Path(folder), tmp_path / "mountinfo") == expected
+
+
+def test_an_export_is_complete_once_it_has_its_model_json(tmp_path: Path) -> None:
+    (tmp_path / "export/run").mkdir(parents=True)
+    for name in ("model.json", "run/config.yaml", "weights.safetensors"):
+        (tmp_path / "export" / name).write_text(name)
+    done = vertex_folders.send(tmp_path / "export", str(tmp_path / "there"))
+    assert [path.name for path in done] == ["config.yaml", "weights.safetensors", "model.json"]
+
+
+def test_event_files_that_cannot_be_copied_stop_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, environ = Config.load(None, f"out={tmp_path}"), {vertex_folders.EVENTS: str(tmp_path / "there")}
+    real, errors = vertex_folders.send, [OSError("full"), KeyError("a mistake")]
+
+    def failing(*arguments: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return real(*arguments)
+
+    monkeypatch.setattr(vertex_folders, "send", failing)
+    monkeypatch.setattr(vertex_folders, "EVERY_S", 0.01)
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard/events").write_text("a")
+    with vertex_folders.event_files(config, 0, environ):
+        while not (tmp_path / "there/events").exists():
+            assert any(thread.name == "event-files" for thread in threading.enumerate())
+            time.sleep(0.01)
+    assert capsys.readouterr().out.count("warning: no event files") == 1

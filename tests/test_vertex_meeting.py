@@ -1,0 +1,269 @@
+"""Tests of the hosts of a Vertex AI job: how they meet, lose each other, are stopped, and end their ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import refused
+
+from segtrain.config import Config
+from segtrain.parallel.cluster import Cluster, free_port
+from segtrain.parallel.vertex_hosts import read_replicas
+from segtrain.platforms import local_ranks, vertex
+from segtrain.platforms.local_ranks import Ending
+from segtrain.platforms.meeting import Coordinator, Member, News, Round
+
+HOSTS = {"workerpool0": ["w0-a-0:2222"], "workerpool1": ["w1-a-0:2222", "w1-a-1:2222"]}
+SPEC = json.dumps({"cluster": HOSTS, "task": {"type": "workerpool1", "index": 0}})
+
+
+class Hosts:
+    """Members of one meeting, each with a thread that waits in ``meet``."""
+
+    def __init__(self, port: int, count: int, said: list[str]) -> None:
+        self.members = [Member(("127.0.0.1", port), k, count, k + 1, said.append) for k in range(count)]
+        self.rounds: dict[int, Any] = {}
+
+    def meet(self, *numbers: int, **more: float) -> list[threading.Thread]:
+        def work(number: int) -> None:
+            try:
+                self.rounds[number] = self.members[number].meet(lambda: False, **more)
+            except Exception as error:
+                self.rounds[number] = error
+
+        threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in numbers]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def all_meet(self) -> list[Round]:
+        for thread in self.meet(*range(len(self.members))):
+            thread.join(60)
+        return [self.rounds[k] for k in range(len(self.members))]
+
+    def close(self) -> None:
+        for member in self.members:
+            member.close()
+
+
+@pytest.fixture
+def meeting() -> Iterator[tuple[Hosts, list[str]]]:
+    said: list[str] = []
+    with Coordinator(["a", "b", "c"], 0, said.append, say_s=0.1) as coordinator:
+        hosts = Hosts(coordinator.port, 3, said)
+        yield hosts, said
+        hosts.close()
+
+
+def test_hosts_begin_together_and_a_late_one_is_named(meeting: Any) -> None:
+    hosts, said = meeting
+    early = hosts.meet(0, 2)
+    while not any("waiting for b: 2 of 3 hosts are here" in line for line in said):
+        time.sleep(0.01)
+    assert not hosts.rounds
+    for thread in [*early, *hosts.meet(1)]:
+        thread.join(60)
+    assert len(set(hosts.rounds.values())) == 1
+    assert (hosts.rounds[0].number, hosts.rounds[0].counts) == (1, (1, 2, 3))
+
+
+def test_a_host_that_starts_again_makes_all_meet_again(meeting: Any) -> None:
+    hosts, _ = meeting
+    before = hosts.all_meet()[0]
+    hosts.members[1].close()
+    assert hosts.members[0].heard(60) == hosts.members[2].heard(60) == News("b is gone")
+    after = hosts.all_meet()
+    assert {found.number for found in after} == {2}
+    assert after[0].counts == before.counts
+    lost = News("c has lost another host")
+    assert hosts.members[2].again("has lost another host") == lost
+    assert [member.heard(60) for member in hosts.members[:2]] == [lost] * 2
+    assert {found.number for found in hosts.all_meet()} == {3}
+    for member in hosts.members:
+        member.done()
+    assert [member.heard(60) for member in hosts.members] == [News(over=True)] * 3
+
+
+def test_hosts_that_are_stopped_do_not_count_as_lost(meeting: Any) -> None:
+    """Rank 0 may still upload the checkpoint, while the other hosts have nothing left to do and end."""
+    hosts, _ = meeting
+    hosts.all_meet()
+    stopped = News("b was stopped", saving=True)
+    assert hosts.members[1].again("was stopped", saving=True) == stopped
+    hosts.members[1].close()
+    hosts.members[2].again("was stopped", saving=True)
+    hosts.members[2].close()
+    assert hosts.members[0].heard(60) == stopped
+    assert hosts.members[0].heard(0.3) is None
+    assert {found.number for found in hosts.all_meet()} == {2}
+
+
+# It ignores SIGTERM, as a rank does that has noted it and saves its state.
+RANK = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(float(sys.argv[2]))
+sys.exit(75)
+"""
+
+
+@pytest.mark.parametrize(
+    ("news", "told", "sleeps", "ending"),
+    [
+        (News("b was stopped", saving=True), [], "0.3", Ending(75, "b was stopped")),
+        (News("b is gone"), [15], "0.3", Ending(75, "b is gone")),
+        (News("b is gone"), [], "600", Ending(1, "b is gone")),
+    ],
+)
+def test_ranks_that_save_their_state_outlive_other_hosts(
+    news: News, told: list[int], sleeps: str, ending: Ending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_ranks, "LOST_S", 0.0)
+    received, calls = list[int](), iter([None, news])
+
+    def heard() -> News | None:
+        if not (tmp_path / "up").exists():
+            return None
+        received[:] = told
+        return next(calls, None)
+
+    command = [sys.executable, "-c", RANK, str(tmp_path / "up"), sleeps]
+    assert local_ranks.run(command, Cluster(), received, print, heard) == ending
+
+
+@pytest.mark.parametrize(
+    ("codes", "ending"),
+    [
+        ((76, 0), Ending(76)),
+        ((76, 76), Ending(76)),
+        ((76, 2), Ending(2, cause=True)),
+        ((75, 76), Ending(76)),
+        ((-6, 76), Ending(134)),
+        ((-9, 76), Ending(137, cause=True)),
+    ],
+)
+def test_a_rank_that_lost_another_is_not_the_cause(codes: tuple[int, int], ending: Ending) -> None:
+    """The exit code alone says so: on GPUs, a rank ends at once, and can tell nothing else."""
+    end = f"code = {codes}[int(os.environ['LOCAL_RANK'])]\nos.kill(os.getpid(), -code) if code < 0 else sys.exit(code)"
+    command = [sys.executable, "-c", f"import os, sys\n{end}"]
+    assert local_ranks.run(command, Cluster(0, 2, 0, 2), [], print) == ending
+
+
+UPLOAD = """
+import os, pathlib, sys, time
+from segtrain import stopping
+if os.environ["LOCAL_RANK"] == "1":
+    while not os.path.exists(os.environ[stopping.UPLOADING]):
+        time.sleep(0.01)
+    sys.exit(1)
+with stopping.upload_of_the_end():
+    time.sleep(2)
+pathlib.Path(sys.argv[1]).touch()
+sys.exit(76)
+"""
+
+
+def test_a_rank_that_uploads_the_end_of_the_run_may_finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_ranks, "GRACE_S", 1.0)
+    command = [sys.executable, "-c", UPLOAD, str(tmp_path / "done")]
+    assert local_ranks.run(command, Cluster(0, 2, 0, 2), [], print) == Ending(1, cause=True)
+    assert (tmp_path / "done").exists()
+
+
+def test_the_error_names_whom_it_waited_for(meeting: Any) -> None:
+    hosts, said = meeting
+    for thread in hosts.meet(0, 1, patience_s=1.5):
+        thread.join(60)
+    for error in hosts.rounds.values():
+        assert (error.code, error.values["missing"]) == ("hosts-not-met", ["c"])
+    alone = Member(("127.0.0.1", free_port()), 1, 2, 1, said.append)
+    with refused("hosts-not-met"):
+        alone.meet(lambda: False, patience_s=0.1, say_s=0.0)
+
+
+def test_hosts_that_disagree_are_refused(meeting: Any) -> None:
+    hosts, said = meeting
+    port = hosts.members[0]._address[1]
+    with refused("hosts-differ", found=2):
+        Member(("127.0.0.1", port), 1, 2, 1, said.append).meet(lambda: False, patience_s=60)
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert stranger.recv(1) == b""
+    assert hosts.all_meet()[0].number == 1
+
+
+def test_what_a_stranger_says_of_a_host_does_not_count(meeting: Any) -> None:
+    hosts, _ = meeting
+    hosts.all_meet()
+    with socket.create_connection(("127.0.0.1", hosts.members[0]._address[1])) as stranger:
+        stranger.settimeout(20)
+        for host in (1, 99):
+            stranger.sendall(f'{{"host": {host}, "done": true}}\n{{"host": {host}, "again": "x"}}\n'.encode())
+        stranger.sendall(b'{"host": 2, "here": 1, "hosts": 1}\n')
+        assert b"refused" in stranger.recv(1000)  # all of it was read
+    for host in (0, 2):
+        hosts.members[host].done()
+    assert hosts.members[0].heard(0.3) is None
+    hosts.members[1].done()
+    assert [member.heard(60) for member in hosts.members] == [News(over=True)] * 3
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
+def test_a_peer_that_acknowledges_nothing_is_gone_soon(meeting: Any) -> None:
+    hosts, _ = meeting
+    hosts.all_meet()
+    for member in hosts.members:
+        limit_ms = member._line._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert 0 < limit_ms <= 60_000
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(60.0, vertex.MOST_ROUNDS), (2 * vertex.LONG_S, 10)])
+def test_only_rounds_that_end_soon_are_limited(monkeypatch: pytest.MonkeyPatch, seconds: float, rounds: int) -> None:
+    clock, begun = [0.0], list[int]()
+    replicas = read_replicas({"CLUSTER_SPEC": SPEC})
+
+    def run(*arguments: object) -> Ending:
+        clock[0] += seconds
+        begun.append(1)
+        return Ending(0 if len(begun) == 10 else 1, "" if len(begun) == 10 else "w0-a-0 is gone")
+
+    member = SimpleNamespace(
+        meet=lambda stopped: Round(1, (1, 1, 1), 1), heard=lambda wait_s=0.0: News(over=True), done=lambda: None
+    )
+    monkeypatch.setattr(vertex, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(vertex, "Member", lambda *arguments: member)
+    monkeypatch.setattr(vertex.local_ranks, "run", run)
+    monkeypatch.setattr(vertex, "_ranks", lambda config: 1)
+    assert replicas is not None
+    with contextlib.nullcontext() if rounds == 10 else refused("hosts-lost-often", found=rounds):
+        assert vertex._with_others(Config.load(None), [], replicas, []) == 0
+    assert len(begun) == rounds
+
+
+def test_a_host_says_that_it_was_stopped_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas, said, received = read_replicas({"CLUSTER_SPEC": SPEC}), list[Any](), list[int]()
+    member = SimpleNamespace(
+        meet=lambda stopped: Round(1, (1, 1, 1), 1), heard=lambda: None, again=lambda *a, **k: said.append((a, k))
+    )
+
+    def run(*arguments: object) -> Ending:
+        received.append(15)
+        return Ending(75)
+
+    monkeypatch.setattr(vertex, "Member", lambda *arguments: member)
+    monkeypatch.setattr(vertex.local_ranks, "run", run)
+    monkeypatch.setattr(vertex, "_ranks", lambda config: 1)
+    assert replicas is not None
+    assert vertex._with_others(Config.load(None), [], replicas, received) == 75
+    assert said == [(("was stopped",), {"saving": True})]
