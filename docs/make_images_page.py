@@ -76,18 +76,18 @@ DATED = (
 FIT = (
     "For each GPU: its compute capability (code), the newest image that runs on it, the date until which AWS patches that "
     "image, and the newest image with SMDDP if SMDDP supports the instance type. Speed: training throughput of one GPU, "
-    "relative to a V100; empty if not known.\n"
+    "relative to a V100, from data sheets.\n"
 )
 TYPES = (
     f"Price: dollars per hour for on-demand training in us-east-1, as of {PRICES_DATED} (p3: the last known price). Speed: "
-    "training throughput of all GPUs of the instance, relative to 8 V100 GPUs; empty if not known. Disk: local NVMe; "
+    "training throughput of all GPUs of the instance, relative to 8 V100 GPUs, from data sheets. Disk: local NVMe; "
     "0 means EBS only.\n"
 )
 SOURCES = f"""## Sources
 
 - Sizes: {FROM["ec2"]}; p3: {FROM["ec2-2025"]}. Memory is in GiB, disk in GB. Names: botocore 1.44.5. Compute capabilities: {FROM["arch"]}.
 - Prices: {FROM["list"]}; p3 and p3dn: {FROM["p3-2021"]}.
-- Speeds: {FROM["speed"]}; geometric mean of ResNet-50 and SSD in mixed precision on one GPU, multiplied by the number of GPUs.
+- Speeds: derived from arithmetic and memory rates for a convolutional network in mixed precision on one GPU (`segtrain/machines/__init__.py`), multiplied by the number of GPUs. Rates: {FROM["sheet"]}.
 - Retirement of p3: {FROM["p3"]}.
 - SMDDP: {SMDDP_TYPES_FROM}; versions: the Dockerfiles of aws/deep-learning-containers.
 - Images: aws/deep-learning-containers, each with its commit in `launch/aws/images.py`. Registries: {ACCOUNTS_FROM}.
@@ -128,8 +128,7 @@ def _fit() -> str:
             continue
         fit = [one for one in IMAGES if runs_on(one, some)]
         smddp = next((one.tag for one in fit if one.smddp), "") if some.smddp else ""
-        speed = f"{gpu.speed:.2f}" if gpu.speed else ""
-        rows.append((gpu.name, gpu.arch, speed, f"`{fit[0].tag}`", fit[0].patched_until, f"`{smddp}`" if smddp else ""))
+        rows.append((gpu.name, gpu.arch, f"{gpu.speed:.2f}", f"`{fit[0].tag}`", fit[0].patched_until, f"`{smddp}`" if smddp else ""))
     return _table(("GPU", "code", "speed", "newest image", "patched until", "with SMDDP"), rows)
 
 

@@ -57,7 +57,7 @@ def test_one_host_is_bound_by_its_device() -> None:
 
 
 def test_costly_samples_and_slow_networks_bound_a_step() -> None:
-    heavy_samples = plan(replace(TERMS, wall=0.3, cpu=0.3), (1,))
+    heavy_samples = plan(replace(TERMS, wall=3.0, cpu=3.0), (1,))
     assert {one.bound for one in heavy_samples.offers} == {"samples"}
     own = replace(TERMS, machine="ml.g5.12xlarge", device=0.02)
     many = {one.hosts: one for one in plan(own, (1, 8)).offers if one.machine.name == "ml.g5.12xlarge"}
@@ -68,7 +68,6 @@ def test_costly_samples_and_slow_networks_bound_a_step() -> None:
 def test_types_are_left_out_with_the_reason() -> None:
     found = plan(TERMS)
     assert found.left_out["ml.p3.16xlarge"] == "retired"
-    assert "no measured speed" in found.left_out["ml.g4dn.xlarge"]
     big = plan(replace(TERMS, machine="ml.p4de.24xlarge"))
     assert "40 GiB" in big.left_out["ml.p4d.24xlarge"]
     offered = {one.machine.name for one in found.offers}
@@ -77,9 +76,9 @@ def test_types_are_left_out_with_the_reason() -> None:
     assert all(machines()[name].gpus and machines()[name].price for name in offered)
 
 
-def test_a_faster_gpu_is_scaled_by_its_measured_speed() -> None:
+def test_a_faster_gpu_is_scaled_by_the_rates_of_its_data_sheet() -> None:
     rates = {one.machine.name: one for one in plan(TERMS, (1,)).offers}
-    assert rates["ml.p4d.24xlarge"].rate[1] / rates["ml.p3dn.24xlarge"].rate[1] == pytest.approx(1.8, rel=0.03)
+    assert rates["ml.p4d.24xlarge"].rate[1] / rates["ml.p3dn.24xlarge"].rate[1] == pytest.approx(1.78, rel=0.06)
     spread = {name: one.rate[2] / one.rate[0] for name, one in rates.items()}
     assert spread["ml.p4d.24xlarge"] > 1.2 > spread["ml.p3dn.24xlarge"]  # the run itself was on a V100
 

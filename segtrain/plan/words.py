@@ -79,8 +79,8 @@ def _notes(found: Plan) -> list[str]:
         "",
         f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
         f"{1000 * terms.cpu:.3g} ms of CPU, {terms.gradients / 1e6:.3g} MB of gradients",
-        f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and speeds of GPUs beside "
-        f"each other ({sources('gpus')['speed']})",
+        f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and rates of GPUs "
+        f"({sources('gpus')['sheet']})",
         "assumed: " + "; ".join(f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items()),
         f"knee: twice as many hosts bring less than {KNEE:g}x the speed. No spot prices: they change by the hour",
         "the global batch grows with the number of devices: choose lr and schedule for it",
