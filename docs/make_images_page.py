@@ -128,7 +128,16 @@ def _fit() -> str:
             continue
         fit = [one for one in IMAGES if runs_on(one, some)]
         smddp = next((one.tag for one in fit if one.smddp), "") if some.smddp else ""
-        rows.append((gpu.name, gpu.arch, f"{gpu.speed:.2f}", f"`{fit[0].tag}`", fit[0].patched_until, f"`{smddp}`" if smddp else ""))
+        rows.append(
+            (
+                gpu.name,
+                gpu.arch,
+                f"{gpu.speed:.2f}",
+                f"`{fit[0].tag}`",
+                fit[0].patched_until,
+                f"`{smddp}`" if smddp else "",
+            )
+        )
     return _table(("GPU", "code", "speed", "newest image", "patched until", "with SMDDP"), rows)
 
 

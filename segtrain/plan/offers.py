@@ -16,7 +16,7 @@ ASSUMED: dict[str, tuple[float, float, str]] = {
     "network": (0.5, 0.9, "share of the network's rate that all-reduce over TCP reaches"),
     "latency": (20e-6, 60e-6, "seconds of a message between hosts"),
     "spread": (0.01, 0.04, "standard deviation of a step, as a share of it"),
-    "speed": (0.75, 1.33, "factor of the device's time on another GPU than the run's, beyond the ratio of their data sheets"),
+    "speed": (0.75, 1.33, "factor of the device's time on another GPU than the run's, beyond the ratio of data sheets"),
     "start": (240.0, 720.0, "seconds from sending a job to its first step: machines, image, data index"),
 }
 DRAWS = 200
