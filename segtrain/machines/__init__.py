@@ -47,8 +47,8 @@ class Gpu:
     def speed(self) -> float:
         """Training speed of a convolutional network in mixed precision, V100 = 1.0, derived from the data sheet.
 
-        A step of ResNet-50 on a V100 is about one third arithmetic, and the rest is memory traffic. The tenth
-        that larger GPUs do not shorten is chosen so that the A100 80 GB is 2.06 times as fast as the V100, as on NVIDIA's
+        A step of ResNet-50 on a V100 is about one third arithmetic, and the rest is memory traffic. The tenth that
+        larger GPUs do not shorten is chosen so that the A100 80 GB is 2.06 times as fast as the V100, as on NVIDIA's
         page of ResNet-50 v1.5 for PyTorch (container 21.03).
         """
         return 1 / (FIXED + (1 - FIXED) * (ARITHMETIC * 125 / self.mixed + (1 - ARITHMETIC) * 900 / self.memory_gbs))
