@@ -25,6 +25,7 @@ from helper_hosts import Hosts, InProcess  # noqa: E402
 
 from segtrain.config import Data  # noqa: E402
 from segtrain.data.datasets import open_dataset  # noqa: E402
+from segtrain.data.helpers import balance  # noqa: E402
 from segtrain.data.helpers import pool as helped  # noqa: E402
 from segtrain.data.loader import TrainLoader  # noqa: E402
 from segtrain.data.scenes.scene import scene  # noqa: E402
@@ -72,6 +73,7 @@ def measure(data: Data, pool: WorkerPool, batch: int, seconds: float) -> tuple[f
 
 def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 5.0
+    balance.WORTH = float("inf")  # measure them also where they do not pay
     print(f"{'':20} {'local':>10} {'2 helpers':>10} {'their share':>12} {'making':>9} {'receiving':>10}")
     for name, (size, settings, batch) in CASES.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,8 @@ from test_workers import data, folder, soon  # noqa: F401
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
-from segtrain.data.helpers import manager, seat, wire
+from segtrain.data.helpers import balance, manager, seat, wire
+from segtrain.data.helpers.balance import Balance
 from segtrain.data.helpers.helper import Helper, serve
 from segtrain.data.helpers.pool import HelpedPool
 from segtrain.data.helpers.share import Made, Need
@@ -40,6 +41,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "LOOK_S", 0.05)
     monkeypatch.setattr(seat, "FIRST_PAUSE_S", 0.05)
     monkeypatch.setattr(seat, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(balance, "WORTH", 1e9)  # these samples are cheap to make
 
 
 @pytest.fixture
@@ -346,6 +348,64 @@ def test_helpers_are_needed_only_for_what_is_missing() -> None:
     assert not need.more_than(100, 30.0)
 
 
+def look(balance: Balance, make_ms: float, receive_ms: float, size: int = 100) -> bool:
+    """A window of 40 samples of each kind."""
+    balance.made = balance.made.plus(40 * make_ms / 1000, 40, 40 * size)
+    if not balance.given_up:
+        balance.received = balance.received.plus(40 * receive_ms / 1000, 40, 40 * size)
+    return balance.changed()
+
+
+def test_helpers_that_do_not_pay_are_given_up_after_three_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balance, "WORTH", 0.5)
+    weighed = Balance()
+    looks = [(4, 2.1), (4, 2.1), (4, 1.9), (4, 2.1), (4, 2.1), (4, 2.1)]
+    assert [look(weighed, *costs) for costs in looks] == [False] * 5 + [True]
+    assert weighed.line("14 cores on 1 host") == (
+        "helpers   14 cores on 1 host given up: receiving a sample takes 2.1 ms of CPU time here, and making it 4 ms, so "
+        "they would not pay"
+    )
+    # Larger crops cost more of both; samples that take longer to make are worth receiving.
+    looks = [(5, 0), (5, 0), (5, 0), (40, 0, 1000), (7, 0), (7, 0), (7, 0)]
+    assert [look(weighed, *costs) for costs in looks] == [False] * 6 + [True]
+    assert not weighed.given_up
+    assert "asked again: receiving a sample takes 2.1 ms of CPU time here, and making it 7 ms" in weighed.line("")
+
+
+def test_a_look_at_few_samples_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balance, "WORTH", 0.5)
+    weighed = Balance()
+    for _ in range(3):
+        weighed.made, weighed.received = weighed.made.plus(1, 100, 100), weighed.received.plus(9, 10, 10)
+        assert not weighed.changed()
+        assert not weighed.receive_ms
+    weighed.received = weighed.received.plus(9, 2, 10)
+    assert not weighed.changed()
+    assert weighed.receive_ms > weighed.make_ms
+
+
+def test_helpers_are_given_up_and_asked_again(data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    said, notes, plain = list[str](), list[dict[str, Any]](), load(data, slow)
+    with pool_of(Hosts({"a": 2}), said, notes) as pool:
+        assert soon(lambda: load(data, slow, pool) == plain and pool.helped["a"] > 0)
+        monkeypatch.setattr(balance, "WORTH", 0.0)
+        assert soon(lambda: load(data, slow, pool) == plain and pool.balance.given_up)
+        assert soon(lambda: not [t for t in threading.enumerate() if t.name.startswith("segtrain-helper-")])
+        before = pool.helped["a"]
+        assert load(data, slow, pool) == plain
+        assert pool.helped["a"] == before
+        monkeypatch.setattr(balance, "WORTH", 1e9)
+        monkeypatch.setattr(balance, "AGAIN", 1e9)
+        assert soon(lambda: load(data, slow, pool) == plain and pool.helped["a"] > before)
+        costs = pool.made().to_dict()
+    told = [one for one in notes if one["what"] in ("given_up", "asked_again")]
+    assert [one["what"] for one in told] == ["given_up", "asked_again"]
+    assert all(one["receive_ms"] > 0 and one["make_ms"] > 0 for one in told)
+    assert [line for line in said if " ms of CPU time here" in line] == [f"helpers   {one['text']}" for one in told]
+    assert costs["receive_ms"] > 0
+    assert costs["make_ms"] > 0
+
+
 def test_the_line_about_shares() -> None:
     made = Made(2, "thread", 31, {"a": 69}, 14, 0)
     assert made.line("samples") == "samples: 2 local threads 31 %, 14 helper cores on 1 host 69 %"
@@ -353,9 +413,11 @@ def test_the_line_about_shares() -> None:
 
 
 def test_a_window_counts_the_samples_of_each_host() -> None:
-    first = Work(samples=3, helped={"a": 2})
-    assert Work(samples=5, helped={"a": 5, "b": 1}).since(first)["helpers"] == {"a": 3, "b": 1}
-    assert "helpers" not in Work(samples=5).since(Work())
+    first = Work(samples=3, helped={"a": 2}, receive_s=0.5)
+    window = Work(samples=5, helped={"a": 5, "b": 1}, receive_s=0.75).since(first)
+    assert window["helpers"] == {"a": 3, "b": 1}
+    assert window["receive_s"] == 0.25
+    assert not {"helpers", "receive_s"} & Work(samples=5).since(Work()).keys()
 
 
 @pytest.fixture(autouse=True)

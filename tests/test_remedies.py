@@ -14,9 +14,10 @@ from segtrain.cli import main
 from segtrain.diagnose import judge
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.model import Stages
-from segtrain.diagnose.remedies import receive_seconds, with_helpers
+from segtrain.diagnose.remedies import with_helpers
 from segtrain.diagnose.words import page
 from segtrain.machines import machines
+from segtrain.machines.receiving import receive_seconds
 from segtrain.observe.spans import Records
 
 # A GPU that needs 0.6 s for 64 images whose samples take 100 ms of CPU: 4 cores need 1.6 s for them.
@@ -80,8 +81,18 @@ def test_helpers_do_not_pay_for_cheap_samples() -> None:
     found = judge(evidence(heavy(augment=0.0, wait=2.0, images=640), crop=(512, 1024))).facts["remedies"]
     assert not any("data.helpers" in way["name"] for way in found["ways"])
     assert "2.9 ms" in found["note"]
-    assert receive_seconds((512, 1024)) == pytest.approx(2.9e-3, rel=0.02)
-    assert receive_seconds((224, 224)) == pytest.approx(0.3e-3, rel=0.05)
+    assert receive_seconds(512, 1024) == pytest.approx(2.9e-3, rel=0.02)
+    assert receive_seconds(224, 224) == pytest.approx(0.3e-3, rel=0.05)
+
+
+def test_what_receiving_has_cost_in_the_run_counts() -> None:
+    records = heavy()
+    for window in records.windows:
+        window["workers"] |= {"helpers": {"a": 10}, "receive_s": 0.9}
+    found = judge(evidence(records)).facts
+    assert found["workers"]["receive_ms"] == 90
+    assert "90 ms" in found["remedies"]["note"]
+    assert not any("data.helpers" in way["name"] for way in found["remedies"]["ways"])
 
 
 def test_no_prices_without_a_type_and_none_for_a_healthy_run() -> None:

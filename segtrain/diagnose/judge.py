@@ -111,6 +111,8 @@ def _facts(found: Figures) -> dict[str, Any]:
         if samples.helped:
             facts["workers"]["helpers"] = {host: round(count, 3) for host, count in samples.helped.items()}
             facts["workers"]["by_helpers"] = by_helpers(samples.helped, samples.made)
+        if samples.receive is not None:
+            facts["workers"]["receive_ms"] = round(1000 * samples.receive, 3)
     reads = bucket_reads(window for records in found.evidence.ranks for window in records.windows)
     if reads is not None:
         facts["bucket"] = {

@@ -15,14 +15,10 @@ from segtrain.diagnose.stats import Figures
 from segtrain.diagnose.verdict import Verdict, ms
 from segtrain.errors import ConfigError, closest
 from segtrain.machines import Machine, machines
+from segtrain.machines.receiving import WORTH, receive_seconds
 
 # Causes for which more or cheaper CPU work is the answer.
 CAUSES = ("decode", "augmentation", "too-few-workers", "too-few-cores")
-# CPU seconds that a rank needs to receive a sample over a direct connection: for each sample, and for each byte of it.
-# Measured with 0.2 MB (0.3 ms) and 2.1 MB (2.9 ms) on two hosts joined by 1 Gbit/s; docs/helpers.md.
-RECEIVE_S, RECEIVE_S_PER_BYTE = 0.03e-3, 1.37e-9
-# Helpers pay only if receiving a sample costs less than this share of making it.
-WORTH = 0.5
 # A faster way that gains less than this is not listed.
 LEAST_GAIN = 1.05
 # The newest types may be missing in a region; of each kind only the cheapest for the same work is listed.
@@ -61,11 +57,6 @@ def with_helpers(now: Stages, cores: float, receive: float, link: float = float(
     return max(now.device, workers, own, least) + now.stalls
 
 
-def receive_seconds(crop: Sequence[int]) -> float:
-    """CPU seconds that a rank needs to receive a crop of (height, width) pixels, 4 bytes each with its mask."""
-    return RECEIVE_S + RECEIVE_S_PER_BYTE * 4 * crop[0] * crop[1]
-
-
 def remedies(figures: Figures, verdicts: Sequence[Verdict], machine: Machine) -> list[Remedy]:
     """The ways to make a run on ``machine`` faster, the cheapest for the same work first.
 
@@ -79,7 +70,7 @@ def remedies(figures: Figures, verdicts: Sequence[Verdict], machine: Machine) ->
     ways = [
         *_fixes(found[0], machine.price),
         *_types(now, machine),
-        *_helpers(now, machine, rank.ranks_here, receive_seconds(_crop(figures))),
+        *_helpers(now, machine, rank.ranks_here, _receive(figures)),
     ]
     return sorted((way for way in ways if way.gain >= LEAST_GAIN), key=lambda way: (way.cost, -way.gain))
 
@@ -115,15 +106,18 @@ def why_no_helpers(figures: Figures) -> str:
     samples = figures.most_starved_rank.samples
     if samples is None:
         return ""
-    receive = receive_seconds(_crop(figures))
+    receive = _receive(figures)
     if receive < WORTH * samples.cpu:
         return ""
     return f"helpers would not pay: receiving a sample takes {ms(receive)} of CPU, and making it {ms(samples.cpu)}"
 
 
-def _crop(figures: Figures) -> Sequence[int]:
-    found = figures.evidence.setting("data.crop", (0, 0))
-    return found if isinstance(found, (list, tuple)) else (found, found)
+def _receive(figures: Figures) -> float:
+    """CPU seconds of a rank for a sample that a helper made: as the run has measured it, else for its crop."""
+    samples, crop = figures.most_starved_rank.samples, figures.evidence.setting("data.crop", (0, 0))
+    if samples is not None and samples.receive is not None:
+        return samples.receive
+    return receive_seconds(*(crop if isinstance(crop, (list, tuple)) else (crop, crop)))
 
 
 def _fixes(verdict: Verdict, price: float) -> Iterator[Remedy]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from segtrain.diagnose.bucket_stats import BucketReads, bucket_reads, share_by_size
 from segtrain.diagnose.evidence import Evidence, HostLoad
-from segtrain.diagnose.helper_stats import helped
+from segtrain.diagnose.helper_stats import helped, receive_of
 from segtrain.diagnose.together import counts_cpu_wait, cpu_wait_of, steps_of, together
 from segtrain.observe.spans import NO_STEP, STAGES, Records
 
@@ -33,6 +33,7 @@ class Samples:
     by_size: float | None  # share of the reading that grows with the bytes read; None: not known
     threads: float  # CPU time of a worker process as a multiple of its main thread's; above 1: libraries use threads
     helped: Mapping[str, float] = field(default_factory=dict)  # samples per step that helpers made, by host
+    receive: float | None = None  # CPU seconds for one of these; None: not measured
 
     @property
     def wall(self) -> float:
@@ -279,6 +280,7 @@ def _samples(work: list[Mapping[str, Any]], steps: int, knows_waits: bool) -> Sa
         cpu_wait=sum(w.get("cpu_wait_s", 0.0) for w in work) / made if knows_waits else None,
         threads=max(1.0, of_processes / cpu) if cpu else 1.0,
         helped=helped(work, steps),
+        receive=receive_of(work),
         by_size=_by_size([w for w in work if isinstance(w.get("reads"), dict)]),
     )
 

@@ -28,14 +28,16 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` for which the loop stopped
 ``helpers``     what happens to the helpers of rank 0 (``data.helpers``): ``what`` (``working``, with ``cores`` {host:
                 count}; ``lost`` and ``refused``, with ``host``, ``cores``, ``samples`` to make again, ``reason``;
-                ``told``, with ``text``)
+                ``told``, with ``text``; ``given_up`` and ``asked_again``, with ``receive_ms`` and ``make_ms``, CPU time
+                of this rank for a sample from helpers and for one of its own, and ``text``)
 ``hang``        no progress for ``log.hang_s``: ``text`` as on the console, ``ranks`` [fields of ``Notice`` in
                 hang.py]
 ``slow``        the loop recently waited too long for data, reported once per cause: ``step``, ``cause``, ``text``
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop
 ``run_end``     ``status`` (``done``; ``stopped`` by a signal, resumable; ``failed``, with ``error``), ``step``,
                 ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at the end; with helpers, ``samples`` of rank 0 in
-                this process: ``local``, ``helpers`` {host: count}, ``again`` (ordered from a helper, but not received)
+                this process: ``local``, ``helpers`` {host: count}, ``again`` (ordered from a helper, but not received),
+                ``make_ms`` and ``receive_ms`` (mean CPU time of this rank for a sample)
 
 ``seconds`` and ``cpu_s`` (process time of all ranks with their workers) of ``run_end`` leave out evaluation and cover
 the whole run, resumed processes included. An event may have more fields. A number that is not finite is written as

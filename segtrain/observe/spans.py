@@ -78,6 +78,7 @@ class Work:
     ready: int = 0
     process_cpu_s: float = 0.0
     helped: Mapping[str, int] = field(default_factory=dict)  # samples that helpers on other hosts made, by host
+    receive_s: float = 0.0  # CPU seconds of this rank for these
 
     def since(self, before: Work) -> dict[str, Any]:
         """The field ``workers`` of a window: the work done since ``before``."""
@@ -91,6 +92,7 @@ class Work:
         done["reads"] = {"count": more["reads"], "bytes2": more["bytes2"], "bytes_s": round(more["bytes_s"], 3)}
         if self.helped:
             done["helpers"] = {host: count - before.helped.get(host, 0) for host, count in self.helped.items()}
+            done["receive_s"] = round(more["receive_s"], 6)
         return done | ({"queue": round(more["ready"] / more["asked"], 3)} if more["asked"] else {})
 
 

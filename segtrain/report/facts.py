@@ -114,6 +114,6 @@ def _of_helpers(event: Mapping[str, Any]) -> str:
     what, host, reason = (str(event.get(key, "")) for key in ("what", "host", "reason"))
     if what == "working":
         return f"helpers: {_text(mapping(event.get('cores'))) or 'none'}"
-    if what == "told":
-        return f"helpers: {event.get('text')}"
+    if "text" in event:
+        return f"helpers: {event['text']}"
     return f"helpers {what}: {event.get('cores')} on {host} ({reason})"

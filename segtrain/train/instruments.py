@@ -116,7 +116,7 @@ def _work(session: Session, loader: TrainLoader) -> Work:
     made = made_by(pool)
     return Work(
         pool.count, pool.kind, tally.samples, *tally.cost, asked=asked, ready=ready, process_cpu_s=pool.cpu_s(),
-        helped=made.helped if made else {},
+        helped=made.helped if made else {}, receive_s=made.received.seconds if made else 0.0,
     )  # fmt: skip
 
 

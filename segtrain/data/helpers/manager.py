@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from segtrain.data.helpers.engine import Seat
 from segtrain.data.helpers.seat import Helping, Serving
-from segtrain.data.helpers.share import joined, lost
+from segtrain.data.helpers.share import cores_of, joined, lost
 
 if TYPE_CHECKING:
     from segtrain.data.helpers.pool import HelpedPool
@@ -72,6 +72,7 @@ class Manager:
             now = time.monotonic()
             if now >= look:
                 look = now + LOOK_S
+                self._weigh()
                 self._look()
                 working = self.cores()
                 if working == before and working != shown:  # unchanged for a while
@@ -88,15 +89,27 @@ class Manager:
                 self._note(**fields)
             self._ended.wait(TICK_S)
 
+    def _weigh(self) -> None:
+        """Say it if helpers are given up because they do not pay, or asked again."""
+        working = self.cores()
+        if self._pool.worth_changed():
+            balance = self._pool.balance
+            text = balance.line(cores_of(working))
+            self._say(text)
+            costs = {"receive_ms": round(balance.receive_ms, 3), "make_ms": round(balance.make_ms, 3)}
+            what = "given_up" if balance.given_up else "asked_again"
+            self._note(what=what, **costs, text=text.removeprefix("helpers").strip())
+
     def _look(self) -> None:
         """Start a thread for each new seat; the threads of seats that are gone end."""
+        given_up = self._pool.balance.given_up
         try:
-            seats = self._pool.engine.seats()
+            seats = [] if given_up else self._pool.engine.seats()
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             self.tell_once(f"the cluster does not answer ({reason}): no other helpers are hired meanwhile")
             return
-        if not seats and not self.helping:
+        if not seats and not self.helping and not given_up:
             self.tell_once("no host of the cluster helps yet: until one joins, all samples are made here")
         gone = [self.helping.pop(seat) for seat in list(self.helping) if seat not in seats]
         for of in gone:

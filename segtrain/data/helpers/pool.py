@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from segtrain.data.helpers import wire
+from segtrain.data.helpers.balance import Balance
 from segtrain.data.helpers.engine import Engine, Seat
 from segtrain.data.helpers.manager import Manager
 from segtrain.data.helpers.seat import Helping, Ordered
 from segtrain.data.helpers.share import Made, Need
 from segtrain.data.sample import SampleMaker, Task
+from segtrain.data.stages import Cost
 from segtrain.data.workers.batch import BatchTask, SampleTask
 from segtrain.data.workers.pool import WorkerPool
 
@@ -67,6 +69,7 @@ class HelpedPool(WorkerPool):
         self._trained = 0  # samples of training, made here or by helpers
         self._gave: set[Seat] = set()  # whose helper has made a sample
         self.again = 0  # samples that were ordered from a helper and not received
+        self.balance = Balance()
         self._orders = threading.Condition(self._lock)  # a batch has begun, or the pool is closed
         self._out: set[SampleTask] = set()  # ordered from helpers, and neither made here nor received
         self._manager: Manager | None = None
@@ -117,7 +120,10 @@ class HelpedPool(WorkerPool):
         """Who has made how many samples so far."""
         with self._lock:
             local = self._trained - sum(self.helped.values())
-            return Made(self.count, self.kind, local, dict(self.helped), len(self._gave), self.again)
+            cores, balance = len(self._gave), self.balance
+            return Made(
+                self.count, self.kind, local, dict(self.helped), cores, self.again, balance.made, balance.received
+            )
 
     # The rest is for the threads of the helpers (seat.py).
 
@@ -168,10 +174,13 @@ class HelpedPool(WorkerPool):
             if not free:
                 return []
             first = free[0]
-            size = sum(int(np.prod(shape)) for _, shape in first.areas)
             fair = -(-len(free) // max(1, helpers))
             ahead_s = min(AHEAD_S, waiting / QUARTER / max(1e-9, self._need.rate(now)))
-            chosen = [one for one in free[: min(fair, of.wants(size, ahead_s))] if one.batch.maker is first.batch.maker]
+            chosen = [
+                one
+                for one in free[: min(fair, of.wants(_size(first), ahead_s))]
+                if one.batch.maker is first.batch.maker
+            ]
             self._queue = deque(sample for sample in self._queue if sample not in set(chosen))
             self._out.update(chosen)
             of.flight.extend(Ordered(sample, time.monotonic()) for sample in chosen)
@@ -200,9 +209,20 @@ class HelpedPool(WorkerPool):
 
     def received(self, of: Helping, sample: SampleTask) -> None:
         with self._lock:
+            self.balance.received = self.balance.received.plus(0.0, 1, _size(sample))
             self.helped[of.seat.host] += 1
             self._gave.add(of.seat)
             self._settle(sample, None)
+
+    def paid(self, seconds: float) -> None:
+        """Count CPU seconds of this rank for ordering samples from helpers and receiving them."""
+        with self._lock:
+            self.balance.received = self.balance.received.plus(seconds, 0, 0)
+
+    def worth_changed(self) -> bool:
+        """Whether helpers have just been given up, or are asked again."""
+        with self._lock:
+            return self.balance.changed()
 
     def not_made(self, sample: SampleTask) -> None:
         """A helper could not make a sample: a local worker makes it, or finds the same error."""
@@ -226,6 +246,12 @@ class HelpedPool(WorkerPool):
         again = [one for one in samples if one in self._out and one not in self._busy and one not in self._queue]
         self._out.difference_update(samples)
         return again
+
+    def _finish(self, sample: SampleTask, number: int, error: Exception | None, began: float, cost: Cost) -> None:
+        if error is None and isinstance(sample.batch.maker, SampleMaker):
+            with self._lock:
+                self.balance.made = self.balance.made.plus(cost.cpu_s, 1, _size(sample))
+        super()._finish(sample, number, error, began, cost)
 
     def _settle(self, sample: SampleTask, error: Exception | None) -> None:
         self._out.discard(sample)
@@ -251,3 +277,8 @@ class HelpedPool(WorkerPool):
             again = [one.sample for one in late if one.sample in self._out and one.sample not in self._busy]
             self._queue.extendleft(reversed(again))
             self._work.notify(len(again))
+
+
+def _size(sample: SampleTask) -> int:
+    """Bytes of a finished sample."""
+    return sum(int(np.prod(shape)) for _, shape in sample.areas)

@@ -146,7 +146,7 @@ class Serving:
 
     def _turn(self, hired: Hired) -> None:
         """Order samples if the helper has few, and read the next one that it has made."""
-        pool, of = self._pool, self._of
+        pool, of, began = self._pool, self._of, time.thread_time()
         samples = pool.take(of, sum(self._manager.cores().values()))
         if samples:
             name = self._meet(hired, samples[0].batch.maker)
@@ -161,6 +161,8 @@ class Serving:
             of.pause_s = FIRST_PAUSE_S
         else:
             pool.wait_for_work()
+            return
+        pool.paid(time.thread_time() - began)
 
     def _receive(self, ordered: Ordered, reply: wire.Reply) -> None:
         """Read a sample into its batch, or, if a local worker makes it or has made it, to nowhere."""

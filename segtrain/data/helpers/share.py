@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from segtrain.data.helpers.balance import NOTHING, Spent
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.terminal import counted
 
@@ -23,6 +24,8 @@ class Made:
     helped: Mapping[str, int]
     cores: int  # of helpers that made some
     again: int
+    made: Spent = NOTHING  # CPU time of this rank for the samples that were made here
+    received: Spent = NOTHING  # CPU time of this rank for the samples that helpers made
 
     def line(self, what: str) -> str:
         """``what: 2 local threads 31 %, 14 helper cores on 1 host 69 %``."""
@@ -37,7 +40,8 @@ class Made:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {"local": self.local, "helpers": dict(self.helped), "again": self.again}
+        costs = {"make_ms": round(self.made.ms, 3), "receive_ms": round(self.received.ms, 3)}
+        return {"local": self.local, "helpers": dict(self.helped), "again": self.again, **costs}
 
 
 def made_by(pool: WorkerPool) -> Made | None:
@@ -71,8 +75,11 @@ class Need:
 
 
 def joined(working: Counter[str]) -> str:
-    hosts = ", ".join(sorted(working))
-    return f"helpers   {counted(sum(working.values()), 'core')} on {counted(len(working), 'host')} help now: {hosts}"
+    return f"helpers   {cores_of(working)} help now: {', '.join(sorted(working))}"
+
+
+def cores_of(working: Counter[str]) -> str:
+    return f"{counted(sum(working.values()), 'core')} on {counted(len(working), 'host')}"
 
 
 def lost(told: Sequence[tuple[str, str, int, bool]]) -> Iterator[tuple[str, dict[str, Any]]]:
