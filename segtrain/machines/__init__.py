@@ -90,7 +90,10 @@ def gpus() -> dict[str, Gpu]:
             row["gpu"],
             row["arch"],
             int(row["memory_gb"]),
-            *(float(row[name]) if row[name] else None for name in ("fp32", "tf32", "fp16", "bf16")),
+            fp32=_rate(row["fp32"]),
+            tf32=_rate(row["tf32"]),
+            fp16=_rate(row["fp16"]),
+            bf16=_rate(row["bf16"]),
             memory_gbs=float(row["memory_gbs"]),
             nvlink_gbs=float(row["nvlink_gbs"]),
             watts=int(row["watts"]),
@@ -116,6 +119,10 @@ def dated(source: str) -> str:
     """The first day that the text of a source names, such as "2026-09-27"; "" without one."""
     found = _DAY.search(source)
     return found[0] if found else ""
+
+
+def _rate(cell: str) -> float | None:
+    return float(cell) if cell else None
 
 
 def _machine(row: dict[str, str], named: dict[str, str]) -> Machine:
