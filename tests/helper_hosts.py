@@ -47,7 +47,7 @@ class InThread:
         return None
 
     def close(self) -> None:
-        pass
+        self.helper.close()
 
 
 class InProcess:

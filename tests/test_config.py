@@ -34,11 +34,6 @@ WRONG = [
     (["data.crop=[4, 4]"], "invalid-value", {"key": "data.crop"}),
     (["data.helpers=ray", "data.workers=0"], "conflicting-settings", {"key": "data.workers"}),
     (["data.helpers=ray", "data.cache=ram"], "conflicting-settings", {"key": "data.cache"}),
-    (
-        ["data.helpers=ray", "data.layout=camvid", "data.root=s3://a/b"],
-        "conflicting-settings",
-        {"key": "data.helpers"},
-    ),
     (["data.helper_cores=0"], "invalid-value", {"key": "data.helper_cores"}),
     (["data.workers=-1"], "invalid-value", {"key": "data.workers"}),
     (["train.progressive=[[0.5, 2]]"], "invalid-value", {"key": "train.progressive"}),

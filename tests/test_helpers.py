@@ -149,7 +149,7 @@ def _hang(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) 
             order = wire.read_message(connection)
             if number > 2:
                 break
-            for buffers in helper.answers(order):
+            for buffers in helper.answers(helper.begin(order)):
                 connection.sendall(b"".join(map(bytes, buffers)))
         time.sleep(3)
 
@@ -173,7 +173,7 @@ class _Late:
             assert wire.greet(connection, key, b"helper", b"rank", 2.0)
             connection.settimeout(None)
             for number in range(10**6):
-                for buffers in helper.answers(wire.read_message(connection)):
+                for buffers in helper.answers(helper.begin(wire.read_message(connection))):
                     for _ in range(4 if number > 2 else 0):
                         time.sleep(0.1)
                         connection.sendall(wire.frame(b""))
@@ -300,7 +300,7 @@ def test_damaged_answers_end_the_connection(data: Data, slow: Sleepy, sent: byte
             assert wire.greet(connection, key, b"helper", b"rank", 2.0)
             connection.settimeout(None)
             for _ in range(4):
-                for buffers in helper.answers(wire.read_message(connection)):
+                for buffers in helper.answers(helper.begin(wire.read_message(connection))):
                     connection.sendall(b"".join(map(bytes, buffers)))
             wire.read_message(connection)
             connection.sendall(sent)

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from segtrain.bucket import is_bucket
 from segtrain.config.label_values import check_class_names, check_label_map
 from segtrain.config.section import Section, SettingError, Size, UserPath
 from segtrain.config.sources import pinned
@@ -219,8 +218,6 @@ class Data(Section):
             )
         if self.cache == "ram":
             raise SettingError("data.cache=ram keeps images in this host's memory, where no helper is: set it to off")
-        if is_bucket(self.root):
-            raise SettingError("data.helpers=ray reads files: mount or copy data.root to one folder of all hosts")
         return self
 
     @model_validator(mode="after")

@@ -64,17 +64,21 @@ class KnownObjects:
         more = [digest_of(key) ^ (zlib.crc32(etag.encode()) << 32) for key, (_, etag) in single]
         return np.concatenate([table["key"] ^ (checks << np.uint64(32)), np.array(more, np.uint64)])
 
+    def table(self) -> np.ndarray:
+        """All objects, as ``rows_of`` describes them, sorted."""
+        with self._lock:
+            single = rows_of((key, *value) for key, value in self._single.items())
+            table = np.concatenate([single, self._table])
+        return table[np.unique(table["key"], return_index=True)[1]]
+
     def save(self) -> str:
         """Write the table into the cache and return its path; "" if it is empty.
 
         If the cache cannot be written, it warns and returns "".
         """
-        with self._lock:
-            single = rows_of((key, *value) for key, value in self._single.items())
-            table = np.concatenate([single, self._table])
+        table = self.table()
         if not len(table):
             return ""
-        table = table[np.unique(table["key"], return_index=True)[1]]
         digest = hashlib.blake2b(np.ascontiguousarray(table).data, digest_size=12).hexdigest()
         path = cache_folder() / f"{_PREFIX}{digest}.npy"
         try:

@@ -16,7 +16,7 @@ from segtrain.data import stages
 from segtrain.data.bucket.ahead import ReadAhead
 from segtrain.data.bucket.store import BucketStore
 from segtrain.data.storage import Range
-from segtrain.data.workers.batch import BatchTask, Maker
+from segtrain.data.workers.batch import BatchTask, Maker, SampleTask
 from segtrain.errors import SegtrainError
 
 
@@ -60,6 +60,16 @@ class Unpacking:
             self.maker(received.task, *areas)
         finally:
             self.store.given = {}
+
+
+def maker_of(batch: BatchTask) -> Any:
+    """The maker of a batch, without parcels."""
+    return batch.maker.maker if isinstance(batch.maker, Unpacking) else batch.maker
+
+
+def task_of(sample: SampleTask) -> Any:
+    """The task of a sample, without its parcel."""
+    return sample.task.task if isinstance(sample.task, Parcel) else sample.task
 
 
 def with_parcels(

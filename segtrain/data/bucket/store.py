@@ -50,10 +50,10 @@ class BucketStore(Store):
 
     def __init__(self, base: str, outage_s: float, seen: str = "", cache: DiskCache | None = None) -> None:
         self.base, self.outage_s, self.cache = base, outage_s, cache
-        self._known = KnownObjects(seen)
+        self.known = KnownObjects(seen)
         self.keeps = cache is not None
         if cache is not None:
-            cache.protect(base, self._known)
+            cache.protect(base, self.known)
         self._folders: dict[str, Names] = {}
         self._aheads: tuple[ReadAhead, ...] = ()
         # Bytes that a worker process received with its task, see parcels.py.
@@ -63,7 +63,7 @@ class BucketStore(Store):
         self._before = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BucketStore, (self.base, self.outage_s, self._known.save(), self.cache)
+        return BucketStore, (self.base, self.outage_s, self.known.save(), self.cache)
 
     @property
     def _client(self) -> Client:
@@ -89,7 +89,7 @@ class BucketStore(Store):
         """Names of the objects and of the folders in a folder, which is listed once."""
         if key not in self._folders:
             ((found, folders),) = pages(f"{self.base}/{key}/", lambda: iter([self._listed(key)]))
-            self._known.extend([rows_of(found)])
+            self.known.extend([rows_of(found)])
             names = [path.rpartition("/")[2] for path, *_ in found]
             self._folders[key] = names, [f"{name.rstrip('/').rpartition('/')[2]}/" for name in folders]
         return self._folders[key]
@@ -104,15 +104,15 @@ class BucketStore(Store):
         for page in pages(f"{self.base}/{key}", lambda: map(rows, side_by_side(self._client, key, self.outage_s))):
             tables.append(rows_of(page))
             yield from (path[len(key) + 1 if key else 0 :] for path, *_ in page)
-        self._known.extend(tables)
+        self.known.extend(tables)
 
     def stat(self, path: str) -> FileStat:
         key = self._key(path)
-        found = self._known.find(key)
+        found = self.known.find(key)
         if found is None:
             answer = self._client.head(key, self.outage_s)
             found = answer.size, answer.etag
-            self._known.add(key, *found)
+            self.known.add(key, *found)
         return FileStat(found[0], etag_number(found[1]))
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -224,7 +224,7 @@ class BucketStore(Store):
     def entry(self, wanted: Range) -> Entry | None:
         """The cache entry of an object or of a sample in a shard; None if its etag is unknown or the range is empty."""
         key = self._key(wanted.path)
-        found = self._known.find(key)
+        found = self.known.find(key)
         return Entry(self.base, key, found[1], wanted.offset, wanted.length) if found and wanted.length else None
 
     def fetch(self, wanted: Range, stop: threading.Event | None) -> Any:
@@ -243,7 +243,7 @@ class BucketStore(Store):
     def _answer(self, wanted: Range, stop: threading.Event | None) -> Answer:
         path, offset, length = wanted[:3]
         key = self._key(path)
-        found = self._known.find(key)
+        found = self.known.find(key)
         size, etag = found or (-1, "")
         if not length or (length < 0 and not size):
             return Answer(b"", 0, etag)
@@ -254,7 +254,7 @@ class BucketStore(Store):
             raise ends_early(path, size, span[1])
         answer = self._client.get(key, span, etag, self.outage_s, stop, size)
         if found is None:
-            self._known.add(key, answer.size, answer.etag)
+            self.known.add(key, answer.size, answer.etag)
         return answer
 
 

@@ -10,10 +10,13 @@ import hashlib
 import os
 import pickle
 import platform
+import queue
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ import cv2
 import numpy as np
 
 from segtrain.data import stages
+from segtrain.data.helpers.fetching import AHEAD, Fetching
 from segtrain.data.helpers.wire import PULSE_S, Reply, flat, frame, greet, pack_mask, read_message
 from segtrain.data.pixels import native
 from segtrain.data.sample import COLOR_BYTES
@@ -56,12 +60,23 @@ def _decoder() -> str:
     return f"native {library}" if library else "packages"
 
 
+@dataclass(frozen=True)
+class Order:
+    """Samples to make. ``fetching``: their bytes, if they come from a bucket."""
+
+    maker: Any
+    tasks: Sequence[Any]
+    colors: bool
+    fetching: Fetching
+
+
 class Helper:
     """Makes samples with the makers that it has been given."""
 
     def __init__(self) -> None:
         cv2.setNumThreads(1)
         self._makers: dict[bytes, Any] = {}
+        self._threads = ThreadPoolExecutor(2 * AHEAD, "helper-fetch")
         self._pixels, self._mask, self._colors = (np.empty(0, np.uint8) for _ in range(3))
 
     def meet(self, name: bytes, content: bytes, folder: str, path: list[str]) -> None:
@@ -71,13 +86,21 @@ class Helper:
         sys.path += [entry for entry in path if entry not in sys.path]
         self._makers[name] = pickle.loads(content)
 
-    def answers(self, order: bytes) -> Iterator[list[Any]]:
-        """The buffers to send for each sample of an order."""
-        name, tasks, colors = pickle.loads(order)
-        for task in tasks:
-            yield self._made(name, task, colors)
+    def begin(self, message: bytes) -> Order:
+        """Read an order, and begin to fetch for it. Any thread may call this while another one makes samples."""
+        name, tasks, colors = pickle.loads(message)
+        maker = self._makers[name]
+        return Order(maker, tasks, colors, Fetching(maker.source, tasks, self._threads))
 
-    def _made(self, name: bytes, task: Any, colors: bool) -> list[Any]:
+    def answers(self, order: Order) -> Iterator[list[Any]]:
+        """The buffers to send for each sample of an order."""
+        for task in order.tasks:
+            yield self._made(order, task, order.colors)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    def _made(self, order: Order, task: Any, colors: bool) -> list[Any]:
         height, width = task.crop
         if self._mask.shape != (height, width):
             self._pixels, self._mask = np.empty((height, width, 3), np.uint8), np.empty((height, width), np.uint8)
@@ -85,7 +108,8 @@ class Helper:
         parts = [self._pixels, self._mask, *([self._colors] if colors else [])]
         stages.begin()
         try:
-            self._makers[name](task, *parts)
+            order.fetching.next()
+            order.maker(task, *parts)
         except (Exception, SystemExit) as error:
             return [frame(Reply(str(error) or type(error).__name__, 0, stages.end()).to_bytes())]
         mask, rest = pack_mask(self._mask), [flat(part) for part in (parts[0], *parts[2:])]
@@ -101,9 +125,20 @@ def serve(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) 
         if not greet(connection, key, b"helper", b"rank", limit_s):
             return
         connection.settimeout(None)
+        orders: queue.Queue[Order | None] = queue.Queue()
+
+        def listen() -> None:
+            try:
+                with contextlib.suppress(OSError, EOFError):
+                    while True:
+                        orders.put(helper.begin(read_message(connection)))
+            finally:
+                orders.put(None)
+
+        threading.Thread(target=listen, daemon=True, name="segtrain-helper-orders").start()
         with _alive(connection) as sending, contextlib.suppress(OSError, EOFError):
-            while True:
-                for buffers in helper.answers(read_message(connection)):
+            while (order := orders.get()) is not None:
+                for buffers in helper.answers(order):
                     with sending:
                         for buffer in buffers:
                             connection.sendall(buffer)

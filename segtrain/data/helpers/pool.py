@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.data.bucket.parcels import maker_of, task_of
 from segtrain.data.helpers import wire
 from segtrain.data.helpers.balance import Balance
 from segtrain.data.helpers.engine import Engine, Seat
@@ -87,14 +88,14 @@ class HelpedPool(WorkerPool):
     def begin(self, batch: BatchTask) -> None:
         super().begin(batch)
         with self._lock:
-            if isinstance(batch.maker, SampleMaker) and batch.samples:
+            if batch.samples and _of_training(batch):
                 first = batch.samples[0]
-                self._example = Example(batch.maker, first.task, tuple(shape for _, shape in first.areas))
+                self._example = Example(maker_of(batch), task_of(first), tuple(shape for _, shape in first.areas))
             self._orders.notify_all()
 
     def wait(self, batch: BatchTask) -> float:
         waited = super().wait(batch)
-        if isinstance(batch.maker, SampleMaker):
+        if _of_training(batch):
             self._need.taken(time.monotonic(), len(batch.samples))
         return waited
 
@@ -169,7 +170,7 @@ class HelpedPool(WorkerPool):
             free = [
                 sample
                 for sample in list(self._queue)[soon:]
-                if not sample.only_here and sample not in self._out and isinstance(sample.batch.maker, SampleMaker)
+                if not sample.only_here and sample not in self._out and _of_training(sample.batch)
             ]
             if not free:
                 return []
@@ -248,14 +249,14 @@ class HelpedPool(WorkerPool):
         return again
 
     def _finish(self, sample: SampleTask, number: int, error: Exception | None, began: float, cost: Cost) -> None:
-        if error is None and isinstance(sample.batch.maker, SampleMaker):
+        if error is None and _of_training(sample.batch):
             with self._lock:
                 self.balance.made = self.balance.made.plus(cost.cpu_s, 1, _size(sample))
         super()._finish(sample, number, error, began, cost)
 
     def _settle(self, sample: SampleTask, error: Exception | None) -> None:
         self._out.discard(sample)
-        self._trained += isinstance(sample.batch.maker, SampleMaker)
+        self._trained += _of_training(sample.batch)
         super()._settle(sample, error)
 
     def _rate(self) -> float:
@@ -277,6 +278,10 @@ class HelpedPool(WorkerPool):
             again = [one.sample for one in late if one.sample in self._out and one.sample not in self._busy]
             self._queue.extendleft(reversed(again))
             self._work.notify(len(again))
+
+
+def _of_training(batch: BatchTask) -> bool:
+    return isinstance(maker_of(batch), SampleMaker)
 
 
 def _size(sample: SampleTask) -> int:

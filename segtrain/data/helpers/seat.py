@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from segtrain.data.bucket.parcels import maker_of, task_of
 from segtrain.data.helpers import wire
 from segtrain.data.helpers.engine import Hired, Refused, Seat, other_than
 from segtrain.data.helpers.helper import identity
@@ -149,8 +150,8 @@ class Serving:
         pool, of, began = self._pool, self._of, time.thread_time()
         samples = pool.take(of, sum(self._manager.cores().values()))
         if samples:
-            name = self._meet(hired, samples[0].batch.maker)
-            self._link().order(wire.order(name, [sample.task for sample in samples], len(samples[0].areas) > 2))
+            name = self._meet(hired, maker_of(samples[0].batch))
+            self._link().order(wire.order(name, [task_of(sample) for sample in samples], len(samples[0].areas) > 2))
         elif of.flight:
             reply = wire.Reply.read(self._link().message())
             ordered = of.flight[0]

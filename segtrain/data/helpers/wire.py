@@ -22,12 +22,17 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from segtrain.data.bucket.store import BucketStore
+from segtrain.data.bucket.travel import departing
 from segtrain.data.index.entries import Entries
+from segtrain.data.shards.index import ShardIndex
 from segtrain.data.stages import Cost
+from segtrain.files import cache_folder
 
 NONCE = 32  # bytes
 PULSE_S = 0.5  # seconds between two signs of life of a helper that is making a sample
@@ -189,11 +194,15 @@ def read_mask(link: Link, length: int, out: np.ndarray) -> None:
 
 
 class _Travel(pickle.Pickler):
-    """Pickles lists of files with their content: another host does not have the file that they are mapped from."""
+    """Pickles tables with their content: another host does not have the file in the cache that they are mapped from."""
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, Entries):
             return Entries, (thing.image, thing.mask, thing.meta)
+        if isinstance(thing, BucketStore):
+            return departing(thing)
+        if isinstance(thing, ShardIndex) and Path(thing.path).is_relative_to(cache_folder()):
+            return ShardIndex, tuple(vars(thing).values())
         if isinstance(thing, memoryview):
             return bytes, (bytes(thing),)
         return NotImplemented
