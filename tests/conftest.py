@@ -42,6 +42,12 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def no_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No request is sent a second time because its answer is late, which on a busy machine any may be."""
+    monkeypatch.setattr("segtrain.data.bucket.pace.Pace.may_repeat", lambda self: False)
+
+
+@pytest.fixture
 def camvid() -> Path:
     """The CamVid folder: SEGTRAIN_CAMVID, or ../shared/data/camvid beside the repository."""
     folder = Path(os.environ.get("SEGTRAIN_CAMVID", ROOT.parent / "shared/data/camvid"))

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import cv2
 import numpy as np
 import pytest
@@ -122,7 +121,7 @@ def digest(batches: TrainLoader) -> str:
 
 def reading() -> list[str]:
     """Threads of read-aheads that do not end. Closing waits at most a second for requests in flight."""
-    patient = time.monotonic() + 10
+    patient = time.monotonic() + 120
     while True:
         names = [thread.name for thread in threading.enumerate() if thread.name.startswith("segtrain-read-")]
         if not names or time.monotonic() > patient:
@@ -133,7 +132,7 @@ def reading() -> list[str]:
 @pytest.mark.parametrize("workers", [0, 1, 4])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_batches_of_a_bucket_are_those_of_the_folder(
-    data_sets: Path, server: BucketServer, layout: str, workers: int
+    data_sets: Path, server: BucketServer, layout: str, workers: int, no_repeats: None
 ) -> None:
     local, bucket = opened(data_sets / "bkt", layout), opened("s3://bkt", layout)
     assert [entry.meta["name"] for entry in bucket.entries] == [entry.meta["name"] for entry in local.entries]
@@ -155,7 +154,9 @@ def test_batches_of_google_storage_are_those_of_the_folder(data_sets: Path, serv
 
 
 @pytest.mark.parametrize("layout", ["folders", "shards"])
-def test_a_ram_cache_reads_each_sample_once(data_sets: Path, server: BucketServer, layout: str) -> None:
+def test_a_ram_cache_reads_each_sample_once(
+    data_sets: Path, server: BucketServer, layout: str, no_repeats: None
+) -> None:
     bucket = RamCache(opened("s3://bkt", layout))
     server.requests.clear()
     assert digest(loader(bucket, 2, last_step=12)) == digest(loader(opened(data_sets / "bkt", layout), last_step=12))
@@ -163,7 +164,7 @@ def test_a_ram_cache_reads_each_sample_once(data_sets: Path, server: BucketServe
     assert server.requests["GET"] <= (COUNT + 12) * (1 if layout == "shards" else 2)
 
 
-def test_worker_processes_get_what_the_rank_has_read(data_sets: Path, server: BucketServer) -> None:
+def test_worker_processes_get_what_the_rank_has_read(data_sets: Path, server: BucketServer, no_repeats: None) -> None:
     dataset = opened("s3://bkt", "shards")
     server.requests.clear()
     assert digest(loader(dataset, 1, kind="process")) == digest(loader(opened(data_sets / "bkt", "shards")))
@@ -228,28 +229,26 @@ def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets: Path
 
 
 def test_an_evaluation_reads_headers_side_by_side_and_each_file_once_more(
-    data_sets: Path, server: BucketServer
+    data_sets: Path, server: BucketServer, no_repeats: None
 ) -> None:
     torch.manual_seed(0)
     model, settings = torch.nn.Conv2d(3, len(CLASSES), 3, padding=1), Eval(batch_size=2)
     local, bucket = opened(data_sets / "bkt", "folders"), opened("s3://bkt", "folders")
-    server.delay = 0.03
     server.requests.clear()
-    more = bucket.store.tally.counter()
     there = evaluate(model, bucket, settings, workers=1)
-    assert server.requests == {"GET": 3 * COUNT + more().late}
+    assert server.requests == {"GET": 3 * COUNT}
     here = evaluate(model, local, settings, workers=1)
     assert (there.confusion == here.confusion).all()
     assert there.images.miou.tobytes() == here.images.miou.tobytes()
 
     server.requests.clear()
-    server.most_in_flight = 0
+    server.gather(2)
     data = {"root": "s3://bkt/files", "layout": "folders", "classes": CLASSES, "workers": 1}
     batches = BatchLoader(Config(data=Data(**data)), "train", train=False)
     assert server.requests["GET"] == COUNT
-    assert server.most_in_flight >= 2
+    assert server.gathered
     assert sum(len(images) for images, _ in batches) == COUNT
-    assert server.requests["GET"] == 3 * COUNT + more().late
+    assert server.requests["GET"] == 3 * COUNT
 
 
 def test_a_pass_that_is_closed_stops_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +286,8 @@ def test_a_bucket_with_many_pages_and_faults_is_listed_whole(data_sets: Path, se
 @pytest.mark.parametrize("layout", ["folders", "shards"])
 def test_faults_cost_no_sample_and_are_counted(data_sets: Path, server: BucketServer, layout: str) -> None:
     bucket = opened("s3://bkt", layout)
-    server.fault = 0.2
+    # So many that each kind occurs even if each object is asked for only once.
+    server.fault = 0.5
     tally = bucket.store.tally
     got = digest(loader(bucket, 2, last_step=30))
     server.fault = 0.0
@@ -320,7 +320,7 @@ def test_a_longer_outage_is_one_error_and_the_run_can_resume(
     data_sets: Path, server: BucketServer, workers: int
 ) -> None:
     bucket = opened("s3://bkt", "shards", outage_s=0.2)
-    batches = loader(bucket, workers)
+    batches = loader(bucket, workers, last_step=1000)  # so many that none of the threads reads to the end meanwhile
     steps = iter(batches)
     next(steps)
     server.down = True
@@ -413,7 +413,7 @@ def test_the_wait_for_a_bucket_counts_as_reading(server: BucketServer, monkeypat
 def test_signed_requests_to_another_server(data_sets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for key, value in environment(moto=moto_server()).items():
         monkeypatch.setenv(key, value)
-    s3 = boto3.client("s3")
+    s3 = pytest.importorskip("boto3").client("s3")
     s3.create_bucket(Bucket="signed")
     for path in sorted((data_sets / "bkt").rglob("*")):
         if path.is_file() and "foreign" not in path.parts:

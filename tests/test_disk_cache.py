@@ -63,7 +63,7 @@ def again(folder: Path, **settings: Any) -> Dataset:
 
 def fill(dataset: Dataset, workers: int = 0, **settings: Any) -> str:
     found = digest(loader(dataset, workers, **settings))
-    assert cache(dataset).flush(30)
+    assert cache(dataset).flush(300)
     return found
 
 
@@ -203,10 +203,12 @@ def test_two_processes_share_a_folder_and_its_bound(folder: Path) -> None:
         "    cache.write(entry, bytes(1000))\n"
         "    found = cache.get(entry)\n"
         "    assert found is None or bytes(found) == bytes(1000)\n"
-        "    assert k % 9 or sum(file.size for file in cache._files()) <= 100_000\n"
+        "    if k % 9 == 0:\n"
+        "        with cache._lock_of('.lock'):\n"  # otherwise the others write and remove files while they are counted
+        "            assert sum(file.size for file in cache._files()) <= 100_000\n"
     )
     processes = [subprocess.Popen([sys.executable, "-W", "error", "-c", script, str(folder), name]) for name in "aba"]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert [process.wait(600) for process in processes] == [0, 0, 0]
     assert 50_000 < sum(path.stat().st_size for path in entries(folder)) <= 100_000
     assert DiskCache(folder, 100_000).room() == 100_000 - sum(path.stat().st_size for path in entries(folder))
 
@@ -295,7 +297,7 @@ def test_a_slow_disk_loses_entries_and_not_time(folder: Path, monkeypatch: pytes
     gate, write = threading.Event(), Entry.write
 
     def slow(entry: Entry, folder: Path, content: Any) -> None:
-        gate.wait(30)
+        gate.wait(300)
         write(entry, folder, content)
 
     monkeypatch.setattr(Entry, "write", slow)
@@ -306,7 +308,7 @@ def test_a_slow_disk_loses_entries_and_not_time(folder: Path, monkeypatch: pytes
     assert len(said) == 1
     assert kept.lost == 8
     gate.set()
-    assert kept.flush(30)
+    assert kept.flush(300)
     assert len(entries(folder)) == 2
 
 
@@ -319,7 +321,7 @@ def test_an_unexpected_error_turns_writing_off_and_nobody_waits(folder: Path, mo
 
     def written() -> bool:
         kept.put(Entry("s3://b", "k", "e", 0, 9), bytes(9))
-        return kept.flush(30)
+        return kept.flush(300)
 
     with pytest.warns(UserWarning, match=r"data\.cache_dir=.* cannot be written \(RuntimeError: unexpected\)"):
         assert written()

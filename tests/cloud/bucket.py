@@ -27,8 +27,10 @@ class BucketServer(ThreadingHTTPServer):
 
     delay: seconds before each answer. rate: bytes/s of all answers together. fault: share of the requests that fail, by
     each of ``faults`` in turn. lie: one of LIES that every answer with an object tells. down: reset every connection.
+    last: reset every connection after so many objects were asked for.
     status: answer every request with it. match: obey If-Match. page: objects per page of a listing. ``requests`` counts
-    methods, ``failed`` faults; ``asked`` has the path and range of each request.
+    methods, ``failed`` faults; ``asked`` has the path and range of each request. ``released``: a request with the fault
+    "held" waits for it.
     """
 
     daemon_threads = True
@@ -38,13 +40,15 @@ class BucketServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder, self.delay, self.fault, self.faults = folder, 0.0, 0.0, FAULTS
         self.down, self.match, self.status, self.page, self.lie, self.rate = False, True, 0, 1000, "", 0.0
-        self.sent_until = 0.0
+        self.sent_until, self.last = 0.0, 0
         self.requests: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
         self.asked: list[tuple[str, str]] = []
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.random, self.lock = random.Random(1), threading.Lock()
-        self.in_flight = self.most_in_flight = self.faulty = 0
+        self.faulty, self.released = 0, threading.Event()
+        self._gather: tuple[str, int] = ("", 0)
+        self._gathered, self._skip, self._came = 0, 0, threading.Condition(self.lock)
         self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()
 
@@ -62,6 +66,35 @@ class BucketServer(ThreadingHTTPServer):
     def close(self) -> None:
         self.shutdown()
         self.server_close()
+
+    def gather(self, count: int, what: str = "", skip: int = 0) -> None:
+        """Answer no request whose method and path match ``what`` before ``count`` of them have come: see ``gathered``.
+
+        The first ``skip`` of them are answered at once.
+        """
+        with self.lock:
+            self._gather, self._gathered, self._skip = (what, count), 0, skip
+
+    @property
+    def gathered(self) -> bool:
+        """Whether so many requests were in flight at once. Their number does not depend on how fast threads run."""
+        with self.lock:
+            return self._gathered >= self._gather[1] > 0
+
+    def meet(self, request: str) -> None:
+        """Wait until enough requests are there; after a minute without them, let all requests pass."""
+        with self.lock:
+            what, count = self._gather
+            if not count or self._gathered >= count or not re.search(what, request):
+                return
+            if self._skip:
+                self._skip -= 1
+                return
+            self._gathered += 1
+            self._came.notify_all()
+            if not self._came.wait_for(lambda: self._gathered >= count or not self._gather[1], 60):
+                self._gather = ("", 0)
+                self._came.notify_all()
 
     def handle_error(self, request: object, client_address: object) -> None:
         pass  # a client that went away
@@ -86,15 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        server = self.server
-        with server.lock:
-            server.in_flight += 1
-            server.most_in_flight = max(server.most_in_flight, server.in_flight)
-        try:
-            self._handle()
-        finally:
-            with server.lock:
-                server.in_flight -= 1
+        self.server.meet(f"{self.command} {unquote(self.path)}")
+        self._handle()
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 
@@ -111,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
                 fault = server.faults[server.faulty % len(server.faults)]
         if server.delay:
             time.sleep(server.delay)
-        if server.down:
+        if server.down or (server.last and server.requests["GET"] > server.last):
             return self._reset()
         if fault or server.status:
             with server.lock:
@@ -123,6 +149,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(int(fault), f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode())
         if fault == "slow":
             time.sleep(1)
+        if fault == "held":
+            server.released.wait(600)
         if fault == "reset":
             return self._reset()
         if "list-type" in query:
