@@ -188,7 +188,7 @@ def test_a_late_answer_is_dropped(data: Data, slow: Sleepy, monkeypatch: pytest.
     monkeypatch.setattr(module, "TWICE_S", 0.1)
     monkeypatch.setattr(module, "TWICE", 0)
     late, plain = _Late(), load(data, slow, last_step=30)
-    with pool_of(Hosts({"a": 1}, lambda: InThread(late))) as pool:
+    with pool_of(Hosts({"a": 1}, lambda: InThread(late)), limit_s=300.0) as pool:
         assert soon(lambda: load(data, slow, pool, last_step=30) == plain and late.sent > 2 + pool.helped["a"] + 2)
         assert pool.again == 0
 
@@ -272,16 +272,22 @@ def test_a_wrong_key_opens_nothing(data: Data, slow: Sleepy, monkeypatch: pytest
         assert not pool.helped
 
 
-def test_a_stranger_does_not_keep_a_helper_out() -> None:
-    key = b"k" * 32
+def test_a_stranger_does_not_keep_a_helper_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, greet = b"k" * 32, wire.greet
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
         strangers = [socket.create_connection(address) for _ in range(2)]
         strangers[0].sendall(b"GET / HTTP/1.1\r\n" * 9)
+
+        def only_strangers_have_a_limit(connection: socket.socket, *words: Any) -> bool:
+            strange = connection.getpeername() in [stranger.getsockname() for stranger in strangers]
+            return greet(connection, *words[:-1], 0.2 if strange else 300.0)
+
+        monkeypatch.setattr(wire, "greet", only_strangers_have_a_limit)
         with socket.create_connection(address) as helper:
             thread = threading.Thread(target=wire.greet, args=(helper, key, b"helper", b"rank", 5.0))
             thread.start()
-            found = seat.accept(listener, key, 5.0, 0.2)
+            found = seat.accept(listener, key, 300.0, 5.0)
             thread.join()
             assert found is not None
             assert found.getpeername() == helper.getsockname()
@@ -429,4 +435,4 @@ def _nobody_is_left() -> Iterator[None]:
         new = set(threading.enumerate()) - before
         return [thread for thread in new if thread.name.startswith(("segtrain", "a-helper"))]
 
-    assert soon(lambda: not left(), 20)
+    assert soon(lambda: not left())

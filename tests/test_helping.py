@@ -24,7 +24,7 @@ from segtrain.platforms import ray_node
 from segtrain.platforms.helping import MOST_STARTS, help_out, helped
 from segtrain.platforms.register import Helping
 
-PLAN = Helping("127.0.0.1", ("127.0.0.1",), ("127.0.0.2",), "secret", join_s=20.0)
+PLAN = Helping("127.0.0.1", ("127.0.0.1",), ("127.0.0.2",), "secret", join_s=300.0)
 HELPER = replace(PLAN, current="127.0.0.2")
 # It notes its arguments, and runs until SIGTERM. The file `broken-help` makes it fail on helping hosts.
 STANDIN = """
@@ -57,11 +57,17 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def notes(room: Path, role: str) -> list[list[str]]:
-    return [path.read_text().splitlines() for path in room.glob(f"{role}-*")]
+def notes(room: Path, role: str) -> list[Path]:
+    """Of the stand-ins that run."""
+    return list(room.glob(f"{role}-*"))
 
 
-def until(ready: Callable[[], Any], limit_s: float = 30.0) -> None:
+def arguments(room: Path, role: str) -> set[str]:
+    (note,) = notes(room, role)
+    return set(note.read_text().splitlines())
+
+
+def until(ready: Callable[[], Any], limit_s: float = 300.0) -> None:
     end = time.monotonic() + limit_s
     while not ready():
         assert time.monotonic() < end
@@ -86,7 +92,7 @@ class Host(threading.Thread):
             self.ended = error
 
     def end(self) -> Any:
-        self.join(30)
+        self.join(300)
         assert not self.is_alive()
         return self.ended
 
@@ -104,10 +110,9 @@ def test_a_helping_host_joins_with_its_cores_and_ends_with_the_training(room: Pa
     host = Host(HELPER, port)  # it may start long before the training host
     with training(port=port) as (_, said):
         until(lambda: any("127.0.0.2 has joined" in line for line in said))
-        ((_, *head),) = notes(room, "train")
-        ((_, *help_),) = notes(room, "help")
-        assert {"--head", "--num-cpus=0", "--labels=segtrain/role=train", "secret"} <= set(head)
-        assert {"--address=127.0.0.1:6379", "--labels=segtrain/role=help", "secret"} <= set(help_)
+        head, help_ = arguments(room, "train"), arguments(room, "help")
+        assert {"--head", "--num-cpus=0", "--labels=segtrain/role=train", "secret"} <= head
+        assert {"--address=127.0.0.1:6379", "--labels=segtrain/role=help", "secret"} <= help_
         assert "--num-cpus=0" not in help_
         assert host.is_alive()
     assert host.end() == 0
@@ -199,7 +204,7 @@ def test_ray_that_ends_on_the_training_host_ends_the_help_but_not_the_training(r
     with training() as (port, said):
         host = Host(HELPER, port)
         until(lambda: any("has joined" in line for line in said))
-        (head,) = room.glob("train-*")
+        (head,) = notes(room, "train")
         os.kill(int(head.name.split("-")[1]), signal.SIGTERM)
         until(lambda: any("goes on without helpers" in line for line in said))
         until(lambda: not notes(room, "help"))
@@ -211,7 +216,7 @@ def test_ray_that_ends_on_a_helping_host_is_started_again(room: Path) -> None:
     with training() as (port, said):
         host = Host(HELPER, port)
         until(lambda: any("has joined" in line for line in said))
-        (node,) = room.glob("help-*")
+        (node,) = notes(room, "help")
         os.kill(int(node.name.split("-")[1]), signal.SIGTERM)
         until(lambda: sum("has joined" in line for line in said) == 2)
     assert host.end() == 0
