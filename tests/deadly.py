@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,12 @@ class Deadly(Trapped):
     times: int = 1
 
     def trap(self, index: int) -> None:
-        if index == self.index and len(list(self.folder.iterdir())) < self.times:
-            (self.folder / f"{os.getpid()}-{time.monotonic_ns()}").touch()
-            os.kill(os.getpid(), self.number)
+        if index != self.index:
+            return
+        for time_ in range(self.times):
+            with suppress(FileExistsError):  # also if two processes read the index at the same moment
+                (self.folder / str(time_)).touch(exist_ok=False)
+                os.kill(os.getpid(), self.number)
 
 
 @dataclass

@@ -13,7 +13,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import shared_memory
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -161,7 +163,7 @@ def test_a_killed_worker_is_named_and_replaced(
 
 
 def test_workers_killed_from_outside_change_nothing(data: Data) -> None:
-    said: list[str] = []
+    said, killed = list[str](), list[int]()
     source, steps = Sleepy(open_dataset(data, "train"), 0), []
     with (
         WorkerPool(3, "process", said.append) as pool,
@@ -170,10 +172,14 @@ def test_workers_killed_from_outside_change_nothing(data: Data) -> None:
         for number, parts in enumerate(loader):
             steps += kept([parts])
             if number in (2, 9):
-                for pid in pool.pids()[: 1 + number // 9]:
+                # Those that have made a sample: a process that dies before is replaced without a word.
+                ready = [process.pid for process in list(pool._processes.values()) if process.cpu_s]
+                for pid in ready[: 1 + number // 9]:
                     os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
     assert content(steps) == load(data, last_step=20)
-    assert 2 <= len(said) <= 3
+    assert 2 <= len(killed) <= 3
+    assert 1 <= len(said) <= len(killed)  # one that dies at the end, with nothing to do, is not missed
 
 
 def test_a_sample_that_kills_three_workers_is_an_error(data: Data, deaths: Path) -> None:
@@ -268,9 +274,11 @@ class Slow:  # lives in the file that was started
     def read(self, index): return self.source.read(index)
     def record(self, index):
         import time
+        import os
+        open(f"{os.getpid()}.pid", "w").close()
         if index % 2: time.sleep(SECONDS)
         return self.source.record(index)
-SECONDS = 60
+SECONDS = 600
 
 if __name__ == "__main__":
     from segtrain.config import Data
@@ -282,10 +290,10 @@ if __name__ == "__main__":
     pool = WorkerPool(2, "process")
     loader = TrainLoader(Slow(open_dataset(data, "train")), data, seed=0, batch_size=4, last_step=9, pool=pool)
     iter(loader)
-    import time
-    while len(pool.pids()) < 2 or pool.tally.samples < 1: time.sleep(0.01)
+    import glob, time
+    while len(glob.glob("*.pid")) < 2: time.sleep(0.01)  # both make samples
     print(*pool.pids(), flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -294,7 +302,9 @@ def test_workers_end_with_their_rank_however_it_ends(tmp_path: Path) -> None:
     script.write_text(PARENT)
     root = Path(__file__).parents[1]
     environment = {**os.environ, "PYTHONPATH": str(root)}
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as parent:
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+    ) as parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]  # type: ignore[union-attr]
         assert len(pids) == 2
         for pid in pids:  # what the whole group gets is not for them
@@ -338,7 +348,7 @@ def test_closing_early_ends_everything(data: Data) -> None:
         assert batch.images.sum() > 0  # the last batch outlives its loader
         del batch
         after = len(list(open_files.iterdir())) if open_files.exists() else 0
-    assert after == before
+    assert after <= before  # those of an earlier test may be closed in the meantime
 
 
 def test_memory_is_used_again(data: Data) -> None:
@@ -364,9 +374,19 @@ def test_blocks_grow_by_need() -> None:
 
 
 def test_without_memfd_memory_is_shared_by_shm(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = list[str]()
+
+    class Named(shared_memory.SharedMemory):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            named.append(self.name)
+
     monkeypatch.delattr(os, "memfd_create", raising=False)
-    assert load(data, workers=1, kind="process") == load(data)
-    assert not [name for name in os.listdir("/dev/shm") if "psm_" in name] if os.path.isdir("/dev/shm") else True
+    with monkeypatch.context() as patch:
+        patch.setattr(shared_memory, "SharedMemory", Named)
+        assert load(data, workers=1, kind="process") == load(data)
+    assert named
+    assert not any(Path("/dev/shm", name).exists() for name in named)
     if not os.path.isdir(memory.SHM):
         pytest.skip("this platform has no /dev/shm whose room could be read")
     monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result([4096, 4096, 0, 0, 1, 0, 0, 0, 0, 255]))
