@@ -14,7 +14,7 @@ import numpy as np
 
 from segtrain.errors import EXIT_ERROR, EXIT_RANK_LOST
 
-PATIENCE = 120  # seconds after which a process counts as hung; the slowest refusal takes a few
+PATIENCE = 300  # seconds after which a process counts as hung; the slowest refusal takes a few
 NOISE = (
     "Traceback",
     "libpng",

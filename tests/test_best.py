@@ -233,7 +233,7 @@ def test_best_json_follows_its_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=True)
     writer.save(1, content(1, 1))
     writer.wait()
-    monkeypatch.setattr(torch, "save", lambda *args: go.wait(60) and plain(*args))
+    monkeypatch.setattr(torch, "save", lambda *args: go.wait(600) and plain(*args))
     writer.save(2, content(2, 2))
     assert named_best(tmp_path) == Best(1, 0.01)
     go.set()

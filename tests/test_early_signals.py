@@ -55,7 +55,7 @@ def test_once_the_ranks_have_met_a_signal_is_the_trainers(zygote: Any, tmp_path:
         "    time.sleep({pause})\n"
         "raise SystemExit(7)\n"
     )
-    met, early = (zygote.start(code=code.format(met=m, pause=p), cwd=tmp_path) for m, p in (("met()", 0.2), ("", 60)))
+    met, early = (zygote.start(code=code.format(met=m, pause=p), cwd=tmp_path) for m, p in (("met()", 0.2), ("", 600)))
     assert finish([met, early]) == [7, EXIT_RESUMABLE]
 
 
@@ -125,7 +125,7 @@ def test_the_notice_is_a_signal_to_one_rank_of_each_host(zygote: Any, tmp_path: 
         variables = {"SEGTRAIN_SPOT_S": "0.05", "AWS_EC2_METADATA_SERVICE_ENDPOINT": server.address}
         second = zygote.start(code=code.format(rank=1, pause=0.5), cwd=tmp_path, **variables)
         assert finish([second]) == [0]
-        first = zygote.start(code=code.format(rank=0, pause=60), cwd=tmp_path, **variables)
+        first = zygote.start(code=code.format(rank=0, pause=600), cwd=tmp_path, **variables)
         assert finish([first]) == [7], first.output
     assert "EC2 takes this machine away" in first.output
 

@@ -21,7 +21,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
 
 ROOT = Path(__file__).parents[1]
-LIMIT_S = 90  # of a wait in these tests; what they wait for comes within a few seconds
+LIMIT_S = 300  # of a wait in these tests; what they wait for comes within a few seconds
 SMALL = [
     "data.scenes=13", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=0", "data.check=off",
     "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "parallel.threads=1",
@@ -75,11 +75,18 @@ def hang_lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if whole(line)]
 
 
-def until_said(processes: list[Any]) -> str:
-    """Rank 0's sentence; the ranks, which would sleep on, are ended, and rank 1 with them."""
+def until_said(processes: list[Any], words: str) -> str:
+    """Rank 0's sentence with ``words``; the ranks, which would sleep on, are ended, and rank 1 with them.
+
+    On a busy machine, an earlier step may take so long that it is called a hang, too.
+    """
+
+    def said() -> list[str]:
+        return [line for line in hang_lines(processes[0].output) if words in line]
+
     try:
-        until(lambda: hang_lines(processes[0].output), "no word of a hang")
-        return hang_lines(processes[0].output)[0]
+        until(said, "no word of a hang")
+        return said()[0]
     finally:
         for process in processes:
             process.signal(signal.SIGKILL)
@@ -96,11 +103,10 @@ def test_a_rank_that_sleeps_is_named_with_its_phase(zygote: Any, tmp_path: Path,
     env = {"PYTHONPATH": str(ROOT / "launch/rehearse/standin")} if strategy == "smddp" else {}
     code = PLANT.format(plant=plant, arguments=["train", *SMALL, f"parallel.strategy={strategy}"])
     processes = zygote.start_ranks(3, code=code, cwd=tmp_path, **env)
-    said = until_said(processes)
+    said = until_said(processes, "in sleeping_here (<rank>:")
     assert (tmp_path / "asleep").exists()
     assert ": rank 1 (host " in said
     assert f"did not arrive: rank 1 is at step {step}, phase {phase} for " in said
-    assert "in sleeping_here (<rank>:" in said
     assert "; rank 0 is at step" in said
     for rank in range(3):
         report = (tmp_path / f"run/hang/rank-{rank:05d}.txt").read_text()
@@ -111,8 +117,7 @@ def test_a_rank_that_sleeps_is_named_with_its_phase(zygote: Any, tmp_path: Path,
         assert "in watching" not in report
         assert ("in sleeping_here" in report) == (rank == 1)
     assert f"step {step}, phase {phase}," in (tmp_path / "run/hang/rank-00001.txt").read_text()
-    (event,) = [event for event in read_journal(tmp_path / "run") if event["event"] == "hang"]
-    assert event["text"] == said
+    (event,) = [event for event in read_journal(tmp_path / "run") if event["event"] == "hang" and event["text"] == said]
     assert [notice["rank"] for notice in event["ranks"]] == [0, 1, 2]
     assert event["ranks"][1]["passed"] < min(event["ranks"][0]["passed"], event["ranks"][2]["passed"])
 
@@ -130,7 +135,7 @@ stops.calls = 0
 loop._micro = stops
 """
     code = PLANT.format(plant=plant, arguments=["train", *SMALL])
-    said = until_said(zygote.start_ranks(2, code=code, cwd=tmp_path))
+    said = until_said(zygote.start_ranks(2, code=code, cwd=tmp_path), "rank 0 is at step 5")
     assert "rank 1 did not answer" in said
     assert "rank 0 is at step 5, phase sync (in a sum over ranks)" in said
 
@@ -158,8 +163,11 @@ class OneBoard:
 class Loop:
     """What a watchdog looks at, set by hand."""
 
-    def __init__(self, run: Path, rank: int = 0, world: int = 1, board: Any = None, hang_s: float = 0.2, **more: Any):
-        self.place, self.said = RankPosition(1, "wait", 0, False), list[str]()
+    def __init__(
+        self, run: Path, rank: int = 0, world: int = 1, board: Any = None, hang_s: float = 0.2,
+        place: RankPosition | None = None, **more: Any,
+    ):  # fmt: skip
+        self.place, self.said = place or RankPosition(1, "wait", 0, False), list[str]()
         self.looked = threading.Semaphore(0)
         self.dog = Watchdog(
             self.look, lambda: [("wait", 0.0, 1.0), ("forward", 1.0, 3.5)], run, rank=rank, world_size=world,
@@ -177,8 +185,8 @@ class Loop:
 
 
 def test_a_loop_that_goes_on_or_scores_for_long_is_left_alone(tmp_path: Path) -> None:
-    scores, patient = Loop(tmp_path), Loop(tmp_path, patient=lambda: True)
-    scores.place = RankPosition(3, "eval", 7, False)
+    scores = Loop(tmp_path, place=RankPosition(3, "eval", 7, False))
+    patient = Loop(tmp_path, patient=lambda: True)
     for each in (scores, patient):
         each.looks(30)
         each.dog.close()
@@ -187,8 +195,7 @@ def test_a_loop_that_goes_on_or_scores_for_long_is_left_alone(tmp_path: Path) ->
 
 
 def test_a_loop_that_waits_inside_an_evaluations_sum_hangs(tmp_path: Path) -> None:
-    loop = Loop(tmp_path)
-    loop.place = RankPosition(3, "eval", 7, True)
+    loop = Loop(tmp_path, place=RankPosition(3, "eval", 7, True))
     until(lambda: loop.said, "not found")
     loop.dog.close()
     assert "rank 0 is at step 3, phase eval (in a sum over ranks)" in loop.said[0]
@@ -215,10 +222,8 @@ def test_one_report_a_hang_and_a_few_a_process(tmp_path: Path) -> None:
 
 def test_a_rank_that_works_answers_the_alarm_of_another(tmp_path: Path) -> None:
     board = OneBoard()
-    scores = Loop(tmp_path, 1, 2, board, hang_s=0.4)
-    scores.place = RankPosition(9, "eval", 20, False)
-    waits = Loop(tmp_path, 0, 2, board, hang_s=0.4)
-    waits.place = RankPosition(9, "eval", 21, True)
+    scores = Loop(tmp_path, 1, 2, board, hang_s=0.4, place=RankPosition(9, "eval", 20, False))
+    waits = Loop(tmp_path, 0, 2, board, hang_s=0.4, place=RankPosition(9, "eval", 21, True))
     until(lambda: waits.said, "not found")
     for each in (scores, waits):
         each.dog.close()
