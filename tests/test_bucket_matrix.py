@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cloud.bucket import BucketServer
-from test_bucket import data_sets, digest, loader, opened, server
+from test_bucket import COUNT, data_sets, digest, loader, opened, server
 from test_train import assert_same_weights, digests, final, until
 
 from segtrain.data.workers.pool import WorkerPool
@@ -77,7 +77,7 @@ def test_a_killed_run_goes_on_from_the_bucket(
 ) -> None:
     out, environment = tmp_path / "run", server.environment()
     server.fault, server.delay = 0.05, 0.03
-    process = zygote.start(*train(out, "s3://bkt", form), **environment)
+    process = zygote.start(*train(out, "s3://bkt", form), **environment, HOLD="0:4")
     until(lambda: reached(out, 4))
     process.signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
@@ -92,13 +92,11 @@ def test_a_run_goes_on_with_fewer_ranks(
 ) -> None:
     """Two ranks, then one, from the bucket and from the disk."""
     ends, out, environment = [], tmp_path / "run", server.environment()
-    server.delay = 0.05
-    ranks = zygote.start_ranks(2, *train(out, "s3://bkt", "shards", "data.prefetch=1"), **environment)
+    ranks = zygote.start_ranks(2, *train(out, "s3://bkt", "shards"), **environment, HOLD="0:3")
     until(lambda: reached(out, 3))
     ranks[0].signal(signal.SIGTERM)
     assert [rank.wait() for rank in ranks] == [EXIT_RESUMABLE] * 2, ranks[0].output
     assert final(out)["state"]["step"] < STEPS
-    server.delay = 0.0
     for root in (str(data_sets / "bkt"), "s3://bkt"):
         shutil.copytree(out, tmp_path / f"{len(ends)}/run")
         process = zygote.start(*train(Path("run"), root, "shards"), cwd=tmp_path / f"{len(ends)}", **environment)
@@ -112,19 +110,16 @@ def test_a_bucket_that_is_gone_ends_the_run_with_one_error(
     zygote: Any, server: BucketServer, whole: Path, tmp_path: Path
 ) -> None:
     out, environment = tmp_path / "run", server.environment()
-    # Slow enough that the read-ahead does not have all samples at once.
-    server.delay = 0.05
-    words = train(out, "s3://bkt", "files", "data.outage_s=0.5", "data.prefetch=1")
+    words = train(out, "s3://bkt", "files", "data.outage_s=0.5")
+    server.last = COUNT  # of all samples, half an epoch is read
     process = zygote.start(*words, **environment)
-    until(lambda: reached(out, 3))
-    server.down = True
     assert process.wait() == EXIT_ERROR, process.output
     assert process.output.count("data.outage_s") == 1, process.output
     assert "Traceback" not in process.output
     (end,) = [event for event in read_journal(out) if event["event"] == "run_end"]
     assert end["status"] == "failed"
-    assert 3 <= end["step"] < STEPS
-    server.down = False
+    assert end["step"] < STEPS
+    server.last = 0
     again = zygote.start(*words, **environment)
     assert again.wait() == 0, again.output
     assert digests(out) == digests(whole)

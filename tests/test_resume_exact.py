@@ -26,7 +26,7 @@ def test_stopped_and_gone_on_with_is_equal_to_the_bit(zygote: Any, tmp_path: Pat
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert [rank.wait() for rank in zygote.start_ranks(RANKS, *command(whole, *settings), **standin)] == [0] * RANKS
 
-    ranks = zygote.start_ranks(RANKS, *command(out, *settings), **standin)
+    ranks = zygote.start_ranks(RANKS, *command(out, *settings), **standin, HOLD="1:2")
     until(lambda: len(digests(out)) >= 2 if (out / "journal.jsonl").exists() else False)
     ranks[1].signal(signal.SIGTERM)
     assert [rank.wait() for rank in ranks] == [EXIT_RESUMABLE] * RANKS, ranks[0].output

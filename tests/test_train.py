@@ -87,7 +87,7 @@ def test_a_signal_stops_at_a_step_and_the_same_command_goes_on(
     zygote, tmp_path: Path, whole: Path, number: int
 ) -> None:  # type: ignore[no-untyped-def]
     out = tmp_path / "run"
-    process = zygote.start(*command(out))
+    process = zygote.start(*command(out), HOLD="0:2")
     until(lambda: len(digests(out)) >= 2 if (out / "journal.jsonl").exists() else False)
     process.signal(number)
     assert process.wait() == EXIT_RESUMABLE, process.output
@@ -196,7 +196,7 @@ def test_fsdp_trains_and_its_checkpoint_fits_one_process(zygote, tmp_path: Path,
         pytest.skip("this torch has no fully_shard (2.6)")
     out = tmp_path / "run"
     settings = ["train.duration=12st", f"optim.name={optim}"]
-    ranks = zygote.start_ranks(2, *command(out, "parallel.strategy=fsdp", *settings))
+    ranks = zygote.start_ranks(2, *command(out, "parallel.strategy=fsdp", *settings), HOLD="0:2")
     until(lambda: (out / "journal.jsonl").exists() and len(digests(out)) >= 2)
     ranks[0].signal(signal.SIGTERM)
     assert [rank.wait() for rank in ranks] == [EXIT_RESUMABLE] * 2, ranks[0].output

@@ -3,7 +3,8 @@
 Requests are JSON lines on stdin: ``{"args": [...]}`` runs segtrain's command line, ``{"code": "..."}`` runs Python;
 both with
 ``env``, ``cwd`` and ``out`` (a file for stdout and stderr). The answer is the child's pid; ``{"wait": pid}`` answers
-its exit code.
+its exit code. A rank with HOLD="RANK:STEP" in ``env`` waits behind that step for a signal, so that a test can stop or
+kill it there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -21,6 +23,22 @@ import segtrain.infer.export
 import segtrain.models.smp
 import segtrain.train.rank
 import segtrain.train.score
+from segtrain import stopping
+from segtrain.train import loop
+
+
+def hold(rank: str, step: int) -> None:
+    """Wait behind ``step`` until a signal comes."""
+    if os.environ.get("RANK", "0") != rank:
+        return
+    save = loop._score_and_save
+
+    def held(session: Any, *more: Any) -> None:
+        save(session, *more)
+        while session.state.step == step and not stopping.requested.is_set():
+            time.sleep(0.01)
+
+    loop._score_and_save = held
 
 
 def child(request: dict[str, Any]) -> int:
@@ -31,6 +49,9 @@ def child(request: dict[str, Any]) -> int:
     os.environ.update(request.get("env", {}))
     os.chdir(request.get("cwd", "."))
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if "HOLD" in os.environ:
+        rank, step = os.environ["HOLD"].split(":")
+        hold(rank, int(step))
     try:
         if "args" in request:
             return segtrain.cli.main(request["args"])
