@@ -1,0 +1,216 @@
+"""Ten blurs for each sample on a small GPU host: helpers on Ray beside Ray Data, a larger host, and cheaper transforms.
+
+    python bench/accounts_ray.py --rounds 2           # 6 minutes; writes bench/results/DATE-accounts-ray.md
+    python bench/accounts_ray.py --sides alone,helpers --seconds 5
+
+The model is an account of a job with a GPU host of 4 vCPUs and a host of 16 vCPUs that only preprocesses: ten Gaussian
+blurs of 11x11 on images of 224x224, batches of 64, a ViT. Here both hosts are network namespaces of this machine, each
+with one core, and the device is one that takes a fixed time for each step: the model sleeps, all the rest is real. The
+sides take turns. It needs root, two cores, and an environment with the extra `ray`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import price_of_help  # noqa: E402
+from buckets import photos  # noqa: E402
+from origin import model  # noqa: E402
+from two_hosts import CORE, PYTHONPATH, TRAINS, TwoHosts, soon  # noqa: E402
+
+from segtrain.cores import cores  # noqa: E402
+from segtrain.diagnose import diagnose  # noqa: E402
+
+CROP = (224, 224)
+LEAST_STEPS = 3  # of a measurement
+START_S = 120.0  # until the measurement of a side begins
+BOTH = ",".join(CORE.values())
+
+
+@dataclass(frozen=True)
+class Side:
+    """``transform``: of blurs.py. ``helps``: '' for one host, else who uses the core of the other one."""
+
+    name: str
+    said: str
+    transform: str = "ten"
+    cores: str = CORE[TRAINS]
+    helps: str = ""
+
+
+SIDES = [
+    Side("alone", "one core"),
+    Side("helpers", "one core, and a helper of `data.helpers=ray` on the other", helps="ours"),
+    Side("larger", "two cores of one host", cores=BOTH),
+    Side("ray data", "one core, and Ray Data on both", helps="ray data"),
+    Side("opencv", "one core, the same ten blurs with OpenCV", "ten_by_opencv"),
+    Side("one blur", "one core, one blur of the same sigma with OpenCV", "one"),
+]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=12.0, help="least seconds of a measurement")
+    parser.add_argument("--device-s", type=float, default=0.5, help="seconds of a step of the device")
+    parser.add_argument("--batch", type=int, default=price_of_help.BATCH, help="images of a step")
+    parser.add_argument("--sides", default="", help="only these, such as 'alone,helpers'")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="without ending; default: bench/results/DATE-accounts-ray"
+    )
+    return parser.parse_args()
+
+
+def command(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> tuple[list[str], Path]:
+    """What feeds the device on the first host, and the file in which each step leaves a line."""
+    if side.helps == "ray data":
+        marks = folder / "marks.jsonl"
+        return [str(HERE / "streamed.py"), str(data), str(marks), str(args.device_s), str(args.batch), "2"], marks
+    asked = {
+        "root": str(data), "layout": "folders", "out": str(folder / "out"), "strategy": "single", "ranks": 1, "device": "cpu",
+        "device_s": args.device_s, "batch": args.batch, "crop": CROP, "scale": (1, 1), "workers": len(side.cores.split(",")),
+        "settings": [
+            f"data.transforms={HERE / 'blurs.py'}:{side.transform}",
+            *(["data.helpers=ray"] if side.helps else []),
+        ],
+    }  # fmt: skip
+    return [str(HERE / "buckets/trained.py"), json.dumps(asked)], folder / "out/journal.jsonl"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The events so far; the last line may not be whole yet."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def steps(marks: Path, helped: bool) -> list[dict[str, Any]]:
+    """The steps that count: with helpers, those after the first one while they work; without the first two."""
+    events = lines(marks)
+    since = min(
+        (one["ts"] for one in events if one["event"] == "helpers" and one.get("what") == "working"), default=None
+    )
+    if helped and since is None:
+        return []
+    found = [one for one in events if one["event"] == "step" and one["ts"] > (since or 0)]
+    return found[1:] if helped else found[2:]
+
+
+def measure(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> dict[str, Any]:
+    """One start of one side: images per second, and what it took."""
+    folder.mkdir(parents=True)
+    words, marks = command(side, args, data, folder)
+    with TwoHosts() as hosts:
+        if side.helps:
+            hosts.start_ray(head_cores=int(side.helps == "ray data"))
+        process = hosts.start(TRAINS, sys.executable, *words, log="run", cores=side.cores, RAY_ADDRESS=hosts.address)
+        try:
+            found = _window(hosts, process, marks, side, args)
+        except (TimeoutError, RuntimeError) as error:
+            said = (hosts.folder / "run.log").read_text(errors="replace")[-2000:]
+            return {"error": f"{error}", "said": said}
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+    found["idle"] = max(0.0, 1 - args.device_s * found["rate"] / args.batch)
+    if side.helps == "ours":
+        found["share"] = _share(lines(marks))
+    elif not side.helps and side.name == "alone":
+        found["diagnosis"] = _diagnosis(folder / "out")
+    return found
+
+
+def _window(
+    hosts: TwoHosts, process: subprocess.Popen[bytes], marks: Path, side: Side, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Wait for the first step that counts, and then for enough of them."""
+
+    def count() -> int:
+        if process.poll() is not None:
+            raise RuntimeError(f"it ended with {process.returncode}")
+        return len(steps(marks, side.helps == "ours"))
+
+    soon(lambda: count() > 0, START_S, "step")
+    first, cpu, wire, begin = count(), hosts.cpu_s(), hosts.wire(), time.monotonic()
+    enough = first + LEAST_STEPS
+    soon(lambda: time.monotonic() - begin >= args.seconds and count() >= enough, START_S + args.seconds, "enough steps")
+    last = count()
+    cpu, wire = hosts.cpu_s() - cpu, hosts.wire() - wire
+    own = steps(marks, side.helps == "ours")
+    images = (last - first) * args.batch
+    return {
+        "rate": images / (own[last - 1]["ts"] - own[first - 1]["ts"]),
+        "images": images, "cpu_ms": 1000 * cpu / images, "wire_kb": wire / images / 1000,
+    }  # fmt: skip
+
+
+def _share(events: list[dict[str, Any]]) -> float:
+    """The share of all samples of a run that helpers have made."""
+    samples = next(one["samples"] for one in reversed(events) if one["event"] == "run_end")
+    there = sum(samples["helpers"].values())
+    return there / max(1, there + samples["local"])
+
+
+def _diagnosis(run: Path) -> str:
+    """What bounds a run, and what is proposed."""
+    found = diagnose(run)
+    first = found.proposed
+    return f"bound by {found.bound}" + (
+        f"; do: {'; or: '.join(choice.text for choice in first.fix.choices)}" if first else ""
+    )
+
+
+def rounds(args: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
+    data = work / photos.BUCKET / "photos"
+    wanted = args.sides.split(",") if args.sides else [side.name for side in SIDES]
+    sides = [side for side in SIDES if side.name in wanted]
+    for number in range(args.rounds):
+        # Another side comes first in each round.
+        for side in sides[number % len(sides) :] + sides[: number % len(sides)]:
+            found = measure(side, args, data, work / f"{side.name.replace(' ', '-')}-{number}")
+            yield {"side": side.name, "round": number + 1, **found}
+
+
+def main() -> int:
+    args = arguments()
+    if cores() < 2 or os.geteuid():
+        sys.exit("it needs root and two cores")
+    out = args.out or HERE / "results" / f"{datetime.date.today()}-accounts-ray"
+    load = "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
+    results = []
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ["PYTHONPATH"] = PYTHONPATH
+        said = photos.make(Path(temporary), "photos", 128)
+        for result in rounds(args, Path(temporary)):
+            results.append(result)
+            print(price_of_help.line(result), flush=True)
+    facts = {
+        "date": str(datetime.date.today()), "load before": load, "data": said,
+        "machine": f"{cores()} cores of {model()}, Python {platform.python_version()}",
+        "setting": f"crops of 224x224, batches of {args.batch}, a device of {args.device_s:g} s a step, {args.rounds} rounds of "
+        f"at least {args.seconds:g} s for each side",
+        "command": " ".join(["python", "bench/accounts_ray.py", *sys.argv[1:]]),
+    }  # fmt: skip
+    out.with_suffix(".json").write_text(json.dumps({**facts, "results": results}, indent=1) + "\n", encoding="utf-8")
+    page = price_of_help.page(facts, {side.name: side.said for side in SIDES}, args.device_s, args.batch, results)
+    out.with_suffix(".md").write_text(page, encoding="utf-8")
+    print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
