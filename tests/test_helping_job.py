@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_plan import TERMS, a_run
 
 from launch.aws import bundle
 from launch.aws.images import choose
@@ -19,8 +20,12 @@ from launch.aws.preflight.helpers import helpers
 from launch.aws.preflight.offline import offline
 from launch.aws.request import create_training_job
 from launch.aws.service_model import violations
+from launch.findings import Finding
 from launch.job import ROOT
 from segtrain.errors import ConfigError
+from segtrain.machines import machines
+from segtrain.plan.helping import Need, need
+from segtrain.plan.terms import Terms
 from segtrain.platforms import sagemaker_helping
 
 GPU, CPU = Group("gpu", "ml.g5.xlarge", train=True), Group("cpu", "ml.c5.4xlarge", 2, help=True)
@@ -100,9 +105,60 @@ def test_what_does_not_fit_is_found(changes: dict[str, Any], expected: list[str]
 
 
 def test_the_price_of_a_helping_group_is_said() -> None:
-    (need,) = helpers(HELPED, ROOT)
-    assert need.level == "warning"
-    assert "$1.63/h" in need.message  # 2 x $0.816
+    (found,) = helpers(HELPED, ROOT)
+    assert found.level == "warning"
+    assert "$1.63/h, at most $39.17 in 1 day" in found.message  # 2 x $0.816
+    (idle, *_) = (
+        one
+        for one in helpers(replace(HELPED, groups=(GPU, replace(CPU, help=False))), ROOT)
+        if one.code == "group-idle"
+    )
+    assert "will do nothing" in idle.message
+    assert "at most $39.17 in 1 day" in idle.message
+
+
+def need_of(terms: Terms) -> Need:
+    types = machines()
+    return need(terms, types["ml.p3.16xlarge"], 1, [(types["ml.c5.4xlarge"], 1)])
+
+
+def like(run: Path, **changes: Any) -> Finding:
+    (found,) = (one for one in helpers(replace(HELPED, like=str(run), **changes), ROOT) if one.code == "helpers-need")
+    return found
+
+
+def test_the_need_of_helping_hosts_follows_from_a_past_run(tmp_path: Path) -> None:
+    """On 4 cores, 3 workers need 64 * 105 / 3 ms for the 64 images of a step, and the device needs 600 ms."""
+    heavy = a_run(tmp_path / "heavy", machine="ml.g5.xlarge")
+    found = like(heavy)
+    assert found.level == "note"
+    assert (
+        "the devices take 106.7 images/s, and the training hosts alone reach 28.6, with helping hosts 106.7"
+        in found.message
+    )
+    alone, helped = (5000 * step / 3600 * price for step, price in ((64 * 0.105 / 3, 1.41), (0.6, 1.41 + 1.632)))
+    assert f"costs ${helped:,.2f} in 0.8 h, and ${alone:,.2f} in 3.1 h without them" in found.message
+    many = like(heavy, groups=(GPU, replace(CPU, instances=20)))
+    assert many.level == "warning"
+    assert "cost more than they save" in many.message
+
+
+def test_helping_hosts_without_need_are_said(tmp_path: Path) -> None:
+    few = like(a_run(tmp_path / "few", machine="ml.g5.xlarge", wait=0.0, images=4))
+    assert few.level == "warning"
+    assert "are not needed: the devices take 6.7 images/s, and the training hosts alone reach 6.7" in few.message
+    assert need_of(replace(TERMS, cpu=0.004, receive=0.0021)).pays is False
+    assert need_of(replace(TERMS, cpu=0.004, receive=0.0019)).pays is True
+    cheap = a_run(tmp_path / "cheap", machine="ml.g5.xlarge", augment=0.0, wait=2.0, images=640)
+    (cheap / "config.yaml").write_text("data: {crop: [512, 1024]}\n")
+    assert like(cheap).level == "warning"
+    assert "would not pay: receiving a sample takes 2.9 ms of CPU time there, and making it 5 ms" in like(cheap).message
+
+
+def test_a_run_that_shows_no_need_is_said(tmp_path: Path) -> None:
+    found = like(tmp_path / "nothing")
+    assert found.level == "warning"
+    assert "does not show their need" in found.message
 
 
 def test_every_host_that_reads_counts_where_files_are_divided() -> None:

@@ -70,7 +70,7 @@ def remedies(figures: Figures, verdicts: Sequence[Verdict], machine: Machine) ->
     ways = [
         *_fixes(found[0], machine.price),
         *_types(now, machine),
-        *_helpers(now, machine, rank.ranks_here, _receive(figures)),
+        *_helpers(now, machine, rank.ranks_here, receiving(figures)),
     ]
     return sorted((way for way in ways if way.gain >= LEAST_GAIN), key=lambda way: (way.cost, -way.gain))
 
@@ -106,13 +106,13 @@ def why_no_helpers(figures: Figures) -> str:
     samples = figures.most_starved_rank.samples
     if samples is None:
         return ""
-    receive = _receive(figures)
+    receive = receiving(figures)
     if receive < WORTH * samples.cpu:
         return ""
     return f"helpers would not pay: receiving a sample takes {ms(receive)} of CPU, and making it {ms(samples.cpu)}"
 
 
-def _receive(figures: Figures) -> float:
+def receiving(figures: Figures) -> float:
     """CPU seconds of a rank for a sample that a helper made: as the run has measured it, else for its crop."""
     samples, crop = figures.most_starved_rank.samples, figures.evidence.setting("data.crop", (0, 0))
     if samples is not None and samples.receive is not None:

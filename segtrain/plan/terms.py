@@ -7,6 +7,7 @@ from pathlib import Path
 
 from segtrain.diagnose.evidence import gather
 from segtrain.diagnose.model import stages_of
+from segtrain.diagnose.remedies import receiving
 from segtrain.diagnose.stats import run_stats
 from segtrain.errors import ConfigError, closest
 from segtrain.machines import machines
@@ -18,7 +19,7 @@ class Terms:
 
     ``machine``: the type of its hosts. ``device``: the device's work without communication. ``wall``, ``cpu``: of one
     sample. ``computed``: CPU time of the step without its samples. ``gradients``: what the ranks exchange. ``images``:
-    of a rank's step; ``total``: of the whole run, all ranks.
+    of a rank's step; ``total``: of the whole run, all ranks. ``receive``: CPU time of a sample that a helper makes.
     """
 
     machine: str
@@ -29,6 +30,7 @@ class Terms:
     computed: float
     gradients: float
     total: float
+    receive: float = 0.0
 
 
 def terms_of(run: Path, on: str = "") -> Terms:
@@ -61,6 +63,7 @@ def terms_of(run: Path, on: str = "") -> Terms:
         computed=now.computed,
         gradients=float(rank.bytes_gradient),
         total=total_steps * sum(one.images for one in figures.ranks),
+        receive=receiving(figures),
     )
 
 

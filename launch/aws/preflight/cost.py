@@ -25,7 +25,7 @@ def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
     parts = []
     unknown = []
     for group in groups:
-        price, source = _price(job, group.type)
+        price, source = price_of(job, group.type)
         if price is None:
             unknown.append(group.type)
             continue
@@ -51,7 +51,8 @@ def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
     return round(total, 2), words + "; storage and transfer are extra"
 
 
-def _price(job: SageMakerJob, name: str) -> tuple[float | None, str]:
+def price_of(job: SageMakerJob, name: str) -> tuple[float | None, str]:
+    """Dollars per hour of an instance (None: not known), and their source."""
     if job.price is not None and name == job.training_type:
         return job.price, "--price"
     instance = INSTANCES.get(name)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launch.aws.instances import INSTANCES
 from launch.aws.job import SageMakerJob
 from launch.aws.job_parts import Group
+from launch.aws.preflight.cost import price_of
+from launch.aws.preflight.levels import hours
 from launch.bundle import all_settings
-from launch.findings import Finding, error, warning
+from launch.findings import Finding, error, note, warning
+from segtrain.errors import SegtrainError
 
 NONE = "none"  # value of data.helpers without helping hosts
+LEAST_GAIN = 1.05  # helping hosts that make a job less than this many times as fast are not needed
+_SOURCE = "computed from --like, as segtrain diagnose does"
 MEASURED = "measured on two hosts, 2026-11-22: docs/helpers.md"
 
 
@@ -34,7 +38,8 @@ def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
         )
     for group in job.helping_groups:
         yield from _data(job, group)
-        yield _need(group, bool(settings.get("data.transforms")))
+    if job.helping_groups:
+        yield from _need(job, bool(settings.get("data.transforms")))
 
 
 def _marks(job: SageMakerJob) -> Iterator[Finding]:
@@ -44,8 +49,8 @@ def _marks(job: SageMakerJob) -> Iterator[Finding]:
         elif group not in job.training_groups and not group.help:
             yield warning(
                 "group-idle",
-                f"groups.{group.name}: {group.instances} x {group.type}{_hourly(group)} will do nothing: its hosts end "
-                "at once, but are billed for as long as the job runs",
+                f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])} will do nothing: its "
+                "hosts end at once, but are billed for as long as the job runs",
                 f"leave the group {group.name} out, or let it make samples for the group that trains: "
                 f"--group {group.name}={group.type}*{group.instances}:help data.helpers=ray",
             )
@@ -64,26 +69,86 @@ def _data(job: SageMakerJob, group: Group) -> Iterator[Finding]:
             )
 
 
-def _need(group: Group, transforms: bool) -> Finding:
-    """A warning with the price: whether helping hosts pay depends on rates that are not known before the training."""
-    what = f"groups.{group.name}: {group.instances} x {group.type}{_hourly(group)}"
-    if transforms:
-        return warning(
-            "helpers-need",
-            f"{what}: whether helping hosts pay is not shown: they do where data.transforms take far longer than 10 ms "
-            "of a core for a sample, and the cores of the training hosts cannot keep up",
-            "measure both: segtrain bench data CONFIG --device-ms MS",
-            MEASURED,
+def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:
+    """What the helping groups cost, and whether they pay: computed from a past run, or not known."""
+    if job.like:
+        yield from _like(job)
+        return
+    for group in job.helping_groups:
+        what = f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])}"
+        if transforms:
+            yield warning(
+                "helpers-need",
+                f"{what}: whether helping hosts pay is not shown: they do where data.transforms take far longer than "
+                "10 ms of a core for a sample, and the cores of the training hosts cannot keep up",
+                "--like RUN, a past run with this config; or measure: segtrain bench data CONFIG --device-ms MS",
+                MEASURED,
+            )
+        else:
+            yield warning(
+                "helpers-need",
+                f"{what} are not likely to pay: without data.transforms a sample takes 5 to 8 ms of a core, and "
+                "receiving one from another host takes 3 ms",
+                f"leave the group {group.name} out, or take a type with more vCPUs per GPU; --like RUN computes it",
+                MEASURED,
+            )
+
+
+def _like(job: SageMakerJob) -> Iterator[Finding]:
+    """The speed and the price with and without helping hosts, from the run that ``job.like`` names."""
+    from segtrain.machines import machines
+    from segtrain.plan.helping import need
+    from segtrain.plan.terms import terms_of
+
+    groups, known = job.helping_groups, machines()
+    names = ", ".join(group.name for group in groups)
+    what = f"groups {names}{_price(job, groups)}"
+    if any(name not in known for name in (job.training_type, *(group.type for group in groups))):
+        yield warning("helpers-need", f"{what}: the sizes of their types are not known", "types of segtrain's table")
+        return
+    try:
+        found = need(
+            terms_of(Path(job.like), job.training_type if known[job.training_type].gpus == 0 else ""),
+            known[job.training_type],
+            job.training_hosts,
+            [(known[group.type], group.instances) for group in groups],
         )
-    return warning(
-        "helpers-need",
-        f"{what} are not likely to pay: without data.transforms a sample takes 5 to 8 ms of a core, and receiving one "
-        "from another host takes 3 ms",
-        f"leave the group {group.name} out, or take a type with more vCPUs per GPU",
-        MEASURED,
-    )
+    except SegtrainError as problem:
+        yield warning("helpers-need", f"{what}: --like {job.like} does not show their need: {problem}", "another run")
+        return
+    rates = f"the devices take {found.device:,.1f} images/s, and the training hosts alone reach {found.alone:,.1f}"
+    leave = f"leave the groups {names} out"
+    if not found.pays:
+        costs = f"receiving a sample takes {1000 * found.receive:.2g} ms of CPU time there, and making it"
+        yield warning("helpers-need", f"{what} would not pay: {costs} {1000 * found.make:.2g} ms", leave, _SOURCE)
+        return
+    if found.gain < LEAST_GAIN:
+        yield warning("helpers-need", f"{what} are not needed: {rates}", leave, _SOURCE)
+        return
+    speed = f"{rates}, with helping hosts {found.helped:,.1f} ({found.gain:.2f}x)"
+    training, helping = _hourly(job, job.training_groups), _hourly(job, groups)
+    if training is None or helping is None:
+        yield note("helpers-need", f"{what}: {speed}", source=_SOURCE)
+        return
+    alone, helped = training * found.hours[0], (training + helping) * found.hours[1]
+    money = f"a run like it costs ${helped:,.2f} in {found.hours[1]:,.1f} h, "
+    money += f"and ${alone:,.2f} in {found.hours[0]:,.1f} h without them"
+    if helped <= alone:
+        yield note("helpers-need", f"{what} pay: {speed}; {money}", source=_SOURCE)
+    else:
+        fix = f"{leave}, unless time is worth it; segtrain plan --like {job.like} compares types"
+        yield warning("helpers-need", f"{what} cost more than they save: {speed}; {money}", fix, _SOURCE)
 
 
-def _hourly(group: Group) -> str:
-    price = INSTANCES[group.type].price if group.type in INSTANCES else None
-    return f" (${group.instances * price:.2f}/h)" if price else ""
+def _hourly(job: SageMakerJob, groups: Sequence[Group]) -> float | None:
+    """Dollars per hour; None if a price is not known."""
+    prices = [(price_of(job, group.type)[0], group.instances) for group in groups]
+    return sum(price * count for price, count in prices if price is not None) if all(p for p, _ in prices) else None
+
+
+def _price(job: SageMakerJob, groups: Sequence[Group]) -> str:
+    """($1.63/h, at most $39.17 in 24 h); "" if a price is not known."""
+    hourly = _hourly(job, groups)
+    if hourly is None:
+        return ""
+    return f" (${hourly:,.2f}/h, at most ${hourly * job.max_run / 3600:,.2f} in {hours(job.max_run)})"
