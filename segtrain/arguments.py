@@ -188,7 +188,8 @@ def _analysis(subparsers: Any) -> None:
     _json(diagnose)
 
     plan = _command(subparsers, "plan", commands.plan, "predict time and cost on other machines from a past run")
-    plan.add_argument("--like", required=True, metavar="RUN", help=f"{RUN}: what its steps and samples cost is known")
+    plan.add_argument("--like", default="", metavar="RUN", help=f"{RUN}: what its steps and samples cost is known")
+    plan.add_argument("--exam", metavar="FILE", help="predict a JSON list of described jobs, and print JSON")
     plan.add_argument("--on", metavar="TYPE", default="", help=types)
     plan.add_argument("--hosts", default="1,2,4,8,16", help="numbers of machines (default: 1,2,4,8,16)")
     plan.add_argument("--deadline", default="", metavar="TIME", help="the cheapest that ends in time: 90m, 2h")

@@ -195,6 +195,13 @@ def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 
 def plan(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+    if args.exam:
+        from segtrain.plan.exam import answers
+
+        print(json.dumps(answers(Path(args.exam)), indent=1))
+        return
+    if not args.like:
+        raise ConfigError("nothing to plan: write --like=RUN or --exam=FILE", code="plan-of-nothing")
     from segtrain.plan import offers, words
     from segtrain.plan.limits import hosts_of, seconds_of
     from segtrain.plan.terms import terms_of

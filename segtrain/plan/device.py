@@ -1,0 +1,98 @@
+"""The time of a training step on one GPU from data sheets: a roofline whose two parts add up, with launch overheads.
+
+    step = images x (arithmetic + memory traffic) x software + layers + optimizer
+
+Arithmetic is three forward passes (backward: for the inputs and for the weights) at a share of the peak rate. Memory
+traffic is what layers without much arithmetic (norms, activations, additions) read and write again: a number of passes
+over all activations at a share of the memory's rate. Both parts add up, because kernels run one after the other; the
+share of arithmetic thus falls with the arithmetic intensity (flops for each byte of activations). FITTED has the four
+numbers that are fitted, by bench/plan_exam.py; all others are stated here with their reason.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segtrain.machines import Gpu
+
+# Share of the data sheet's memory rate that streaming kernels reach.
+MEMORY = 0.8
+# Seconds of a layer in a step that do not shrink with the batch: starting, filling, and draining its kernels. NVIDIA's
+# page of ResNet-50 v1.5, inference: 4 ms for 54 layers beyond a time that is linear in the batch. A step has three
+# passes.
+LAYER = 2e-4
+# Seconds in which the host launches a layer's kernels in a step, in eager mode. The same page: 10 ms for a forward pass
+# of batch 1; the backward pass is launched by C++ and takes about as long, and so does the optimizer.
+LAUNCH = 5e-4
+# Bytes that the optimizer reads and writes for each parameter: weight, gradient, and one or two moments in fp32.
+OPTIMIZER = 24.0
+# Segmentation and detection: more than one head, large maps, losses at full size, and dilated convolutions.
+DENSE = 1.35
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Shares of peak rates and the software's factor, fitted on published figures.
+
+    ``tensor``, ``plain``: share of the peak rate of tensor cores and plain cores. ``passes``: over all activations.
+    ``planar``: factor of time of convolutions on tensor cores where activations are not channels-last.
+    """
+
+    tensor: float = 0.631
+    plain: float = 0.906
+    passes: float = 18.2
+    planar: float = 1.47
+
+
+FITTED = Fit()
+
+
+@dataclass(frozen=True)
+class Work:
+    """Training costs of one sample. ``layers``: of the network. ``kind``: see names.Network."""
+
+    kind: str
+    params: float
+    flops: float
+    activations: float
+    layers: int
+
+
+def step(
+    work: Work, batch: float, gpu: Gpu, precision: tuple[str, float, int], software: float, fit: Fit = FITTED
+) -> float:
+    """Seconds of a step of ``batch`` samples. ``precision``: name, peak FLOP/s, bytes of an activation.
+
+    ``software``: factor of the time of convolutions and other kernels beyond the fastest known software, see
+    ``software_factor``. The host launches ahead of the device, so the longer of both decides, smoothly.
+    """
+    name, peak, width = precision
+    share = fit.plain if name == "fp32" or (gpu.fp32 and peak <= 1.3e12 * gpu.fp32 and name != "tf32") else fit.tensor
+    rate = MEMORY * gpu.memory_gbs * 1e9
+    image = 3 * work.flops / (share * peak) + fit.passes * width * work.activations / rate
+    if work.kind == "dense":
+        image *= DENSE
+    device = batch * image * software + LAYER * work.layers + OPTIMIZER * work.params / rate
+    return float((device**4 + (LAUNCH * work.layers) ** 4) ** 0.25)
+
+
+def software_factor(kind: str, framework: str, year: int, precision: str, fit: Fit = FITTED) -> tuple[float, bool]:
+    """Factor of time beyond the fastest known software, and whether the text settles it.
+
+    On tensor cores, channels-last convolutions are faster by ``fit.planar``: the same page of NVIDIA before and after
+    the change. Without a word on the layout, its square root is taken, which is wrong by the same factor either way.
+    """
+    low = framework.lower()
+    products = kind in ("transformer", "sequence")
+    if products or precision == "fp32":
+        return 1.0, products or "pytorch" in low
+    if any(word in low for word in ("nhwc", "channels_last", "channels-last", "channels last", "mlperf")):
+        return 1.0, True
+    nvidia = "nvidia" in low or "deeplearningexamples" in low or "ngc" in low
+    if precision == "tf32":
+        return fit.planar**0.75, nvidia
+    if nvidia and "torch" in low:
+        return (1.0 if year >= 2021 else fit.planar), True
+    if "torch" in low and not nvidia and year <= 2022:
+        return fit.planar, "nchw" in low
+    return fit.planar**0.5, False

@@ -1,0 +1,180 @@
+"""Predictions of jobs that are described by inputs alone, in the format of `segtrain plan --exam FILE.json`.
+
+Each entry's own inputs give a model of its rate (job.py). A measured neighbor, such as the rate on one GPU or on
+another GPU, corrects the model: the factor that gives the neighbor's rate is applied to the entry. So the model's
+ratios count where a neighbor is given, and its absolute rates only where none is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from math import exp, isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+from segtrain.errors import ConfigError
+from segtrain.plan.device import FITTED, Fit, software_factor
+from segtrain.plan.given import Neighbor, neighbors_of
+from segtrain.plan.inputs import Unusable, job_of, number, schedule_of
+from segtrain.plan.job import Correction, Job, rate, solve
+
+# Standard deviations of the logarithm of (published / predicted). They are about the residuals of bench/plan_exam.py,
+# held out, and larger where few figures are known.
+SD = {
+    "specs": 0.35,  # no neighbor
+    "software": 0.2,  # more, where the text does not settle the software
+    "kind": 0.25,  # more, for networks other than the convolutional ones that the fit has seen
+    "gpu": 0.17,  # a neighbor on another GPU
+    "scaling": 0.04,  # a neighbor with fewer GPUs
+    "loss": 0.45,  # of the efficiency that is lost, in addition
+    "samples": 0.4,  # cores limit, and nobody measured a sample
+    "fed": 0.1,  # cores limit, as measured
+    "size": 0.12,  # another image size
+    "time": 0.08,  # validation, start, and saving
+}
+Z80 = 1.2816
+# Time of a run beyond its training steps: the hours on NVIDIA's page of ResNet-50 v1.5 beside its images/s.
+BEYOND = 1.06
+_TIMES = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "min": 60.0, "hours": 3600.0, "h": 3600.0}
+_RATES = {"img/s", "images/s", "samples/s", "volumes/s", "sequences/s", "seq/s", "sentences/s", "items/s"}
+_MONEY = {"usd", "dollars", "$"}
+
+
+def answers(path: Path) -> list[dict[str, Any]]:
+    """One dictionary for each entry of the file: id, value, low, high, and a reason where value is None.
+
+    Raises ConfigError if the file is not a JSON list.
+    """
+    fix = 'write a list of {"id", "kind", "inputs", "predict"}'
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = f"{path}: cannot be read: {error.strerror or error}"
+        raise ConfigError(why, code="exam-unreadable", file=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        why = f"{path}: not JSON in UTF-8: {str(error)[:100]}: {fix}"
+        raise ConfigError(why, code="exam-not-json", file=str(path)) from error
+    if not isinstance(entries, list):
+        why = f"{path}: holds {type(entries).__name__}, not a list: {fix}"
+        raise ConfigError(why, code="exam-not-a-list", file=str(path))
+    return [answer(entry) for entry in entries]
+
+
+def answer(entry: Any, fit: Fit = FITTED) -> dict[str, Any]:
+    """The prediction of one entry. What is missing or malformed is named in "reason", and "value" is None."""
+    name = entry.get("id") if isinstance(entry, dict) else None
+    try:
+        if not isinstance(entry, dict) or not isinstance(entry.get("inputs"), dict):
+            raise Unusable("inputs: missing or not an object")
+        value, sd = _predict(entry["inputs"], str(entry.get("predict", "")), fit)
+        low, high = value * exp(-Z80 * sd), value * exp(Z80 * sd)
+        if "%" in str(entry.get("predict")):
+            high = max(value, min(high, 105.0))
+        value *= exp(-(sd**2))  # of a log-normal figure: the value with the least expected relative error
+        if not all(isfinite(one) and one > 0 for one in (value, low, high)):
+            raise Unusable("inputs: so large or small that no rate follows")
+    except (Unusable, OverflowError, ZeroDivisionError, ValueError) as error:
+        return {"id": name, "value": None, "low": None, "high": None, "reason": str(error)}
+    return {"id": name, "value": _short(value), "low": _short(low), "high": _short(high)}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _predict(inputs: dict[str, Any], unit: str, fit: Fit) -> tuple[float, float]:
+    """The predicted figure (its median) in the unit, and the standard deviation of its logarithm."""
+    unit = unit.strip().lower()
+    job = job_of(inputs)
+    found = neighbors_of(inputs, job)
+    by, sd = corrected(job, found, fit)
+    whole = rate(job, by, fit)
+    if unit in _RATES:
+        return whole, sd
+    if "per gpu" in unit or "/gpu" in unit:
+        if not job.ranks:
+            raise Unusable("gpus_per_host: 0, so there is no rate per GPU")
+        return whole / job.ranks, sd
+    if unit.startswith("%"):
+        return 100 * whole / (job.ranks * _alone(job, found, by, fit)), _scaling_sd(job, by, fit)
+    kind = unit.split()[0] if unit else ""
+    if kind in _TIMES or kind in _MONEY:
+        seconds, sd = _seconds(inputs, job, found, by, sd, fit)
+        if kind in _TIMES:
+            return seconds / _TIMES[kind], sd
+        price = number(inputs, "price_per_hour")
+        if price is None:
+            raise Unusable("price_per_hour: missing: write the dollars of a host's hour")
+        return seconds / 3600 * price * job.hosts, sd
+    raise Unusable(f"predict={unit!r}: not a known unit: write img/s, img/s per GPU, samples/s, volumes/s, % of N x "
+                   "one GPU, minutes, hours, or USD")  # fmt: skip
+
+
+def _alone(job: Job, found: Iterable[Neighbor], by: Correction, fit: Fit) -> float:
+    """The rate of one GPU: the given one, else the model's."""
+    given = [one.rate for one in found if one.job.ranks == 1 and one.job.gpu == job.gpu and one.rate]
+    return given[0] if given else rate(replace(job, gpus=1, hosts=1, workers=None), by, fit)
+
+
+def corrected(job: Job, found: list[Neighbor], fit: Fit) -> tuple[Correction, float]:
+    """What the neighbors say of the job, and the standard deviation of the logarithm of its rate."""
+    by, sd = Correction(), _specs_sd(job, fit)
+    free = [one for one in found if one.rate and not one.fed and one.job.ranks]
+    fed = [one for one in found if one.rate and one.fed]
+    if free:
+        same = [one for one in free if one.job.gpu == job.gpu] or free
+        best = max(same, key=lambda one: (one.unlimited, one.job.ranks <= job.ranks, one.job.ranks))
+        own = replace(best.job, workers=None, images=False) if best.unlimited else best.job
+        by = replace(by, device=solve(lambda c: rate(own, replace(by, device=c), fit), float(best.rate or 0)))
+        terms = [SD["gpu"]] if best.job.gpu != job.gpu else []
+        terms += [SD["size"]] if best.job.size != job.size else []
+        terms += [_scaling_sd(job, by, fit)] if best.job.ranks != job.ranks else []
+        sd = sqrt(sum(term**2 for term in terms or [0.03]))
+    if fed:
+        best = max(fed, key=lambda one: one.job.hosts * (one.job.workers or 0))
+        by = replace(by, fed=True)
+        cost = solve(lambda c: rate(best.job, replace(by, sample=c), fit), float(best.rate or 0))
+        by, sd = replace(by, sample=cost), sqrt(sd**2 / 4 + SD["fed"] ** 2)
+    elif job.workers is not None and (not job.gpus or rate(job, by, fit) < 0.95 * rate(replace(job, workers=None), by)):
+        sd = sqrt(sd**2 / 4 + SD["samples"] ** 2)
+    return by, sd
+
+
+def _specs_sd(job: Job, fit: Fit) -> float:
+    _, settled = software_factor(job.work.kind, job.framework, job.year, job.precision[0], fit)
+    other = job.work.kind != "conv"
+    scaling = 0.1 if job.ranks > 1 else 0.0
+    terms = (SD["specs"], 0.0 if settled else SD["software"], SD["kind"] * other, scaling)
+    return sqrt(sum(term**2 for term in terms))
+
+
+def _scaling_sd(job: Job, by: Correction, fit: Fit) -> float:
+    alone = rate(replace(job, gpus=1, hosts=1, workers=None, images=False), by, fit)
+    return sqrt(SD["scaling"] ** 2 + (SD["loss"] * max(0.0, 1 - rate(job, by, fit) / (job.ranks * alone))) ** 2)
+
+
+def _seconds(
+    inputs: dict[str, Any], job: Job, found: list[Neighbor], by: Correction, sd: float, fit: Fit
+) -> tuple[float, float]:
+    """Seconds of the whole schedule, with what a run takes beyond its steps."""
+    timed = [one for one in found if one.seconds]
+    plan = schedule_of(inputs, job.size)
+    if timed and (not any(one.rate for one in found) or not plan):
+        one = max(timed, key=lambda one: one.job.ranks)
+        ratio = rate(one.job, by, fit) / rate(job, by, fit)
+        sd = SD["scaling"] + SD["loss"] * abs(1 - ratio * job.hosts / one.job.hosts)
+        return float(one.seconds or 0) * ratio, sqrt(sd**2 + (SD["gpu"] if one.job.gpu != job.gpu else 0) ** 2)
+    images = number(inputs, "images")
+    if images is None:
+        raise Unusable("images: missing: write the number of images of an epoch")
+    if not plan:
+        raise Unusable("schedule: missing: write [[epochs, size], ...]")
+    total = 0.0
+    for epochs, size in plan:
+        scale = (size / job.size) ** 2 if job.size else 1.0
+        work = replace(job.work, flops=job.work.flops * scale, activations=job.work.activations * scale)
+        total += epochs * images / rate(replace(job, work=work, size=size), by, fit)
+    other = any(size != job.size for _, size in plan)
+    return BEYOND * total, sqrt(sd**2 + SD["time"] ** 2 + (SD["size"] ** 2 if other else 0.0))

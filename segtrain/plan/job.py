@@ -1,0 +1,108 @@
+"""The rate of a described job: the device's step, the all-reduce, the slowest rank, and the supply of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, isfinite, log
+
+from segtrain.machines import Gpu
+from segtrain.plan import model
+from segtrain.plan.device import FITTED, Fit, Work, software_factor, step
+
+# Standard deviation of a rank's step as a share of it. With it, 8 GPUs reach 97 % of 8 times one: NVIDIA's page of
+# ResNet-50 v1.5 says 96.5 to 98.9 % for seven of its ten rows, where samples do not limit.
+SPREAD = 0.02
+# Images/s of 224 x 224 that a host's cores and loaders supply, by the generation of its GPUs: the rates at which 8 GPUs
+# of that page fall behind 97 % (8322 images/s from 9600, 16,621 from 19,760), for the smooth minimum below.
+SUPPLY = {"old": 9400.0, "ampere": 18200.0, "new": 30000.0}
+# Sharpness of the minimum of the device's and the samples' rate.
+SHARP = 6
+# Seconds of a core to decode and augment a photo: of the JPEG, and of an image of 224 x 224. Assumed: Pillow, and
+# photos of ImageNet's size.
+DECODE, AUGMENT = 4e-3, 3.5e-3
+LARGE_GRADIENTS = 5e9
+
+
+@dataclass(frozen=True)
+class Job:
+    """``size``: of a side. ``gpus``: of a host, 0 for CPU work alone. ``workers``: of a host, None if not known.
+
+    ``gradient``: bytes of a parameter's gradient on the wire. ``images``: whether samples are decoded from photos, so
+    that a host's cores can limit.
+    """
+
+    work: Work
+    size: float
+    batch: float
+    gpu: Gpu | None
+    precision: tuple[str, float, int]
+    gpus: int
+    hosts: int
+    inside: tuple[float, float]
+    between: tuple[float, float]
+    framework: str
+    year: int
+    workers: float | None = None
+    gradient: float = 4.0
+    images: bool = False
+
+    @property
+    def ranks(self) -> int:
+        return self.gpus * self.hosts
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What measured neighbors say. ``device``, ``sample``: factors of the model's seconds. ``fed``: samples limit."""
+
+    device: float = 1.0
+    sample: float = 1.0
+    fed: bool = False
+
+
+def rate(job: Job, by: Correction = Correction(), fit: Fit = FITTED) -> float:
+    """Samples/s of the whole job."""
+    supply = _supply(job, by)
+    if job.gpu is None or not job.gpus:
+        if supply is None:
+            raise ValueError("workers_per_host: missing, and without GPUs only the workers' number tells the rate")
+        return supply
+    name = job.precision[0]
+    factor, _ = software_factor(job.work.kind, job.framework, job.year, name, fit)
+    device = step(job.work, job.batch, job.gpu, job.precision, factor, fit) * by.device
+    all_ranks = (device + exposed(job, device)) * model.slowest(job.ranks, SPREAD)
+    found = job.ranks * job.batch / all_ranks
+    return found if supply is None else found / (1 + (found / supply) ** SHARP) ** (1 / SHARP)
+
+
+def exposed(job: Job, device: float) -> float:
+    """Seconds of a step in which ranks wait for gradients."""
+    if job.ranks == 1:
+        return 0.0
+    gradients = job.gradient * job.work.params
+    sizes = model.bucket_sizes(gradients) if gradients < LARGE_GRADIENTS else [gradients / 200] * 200
+    costs = {size: model.hosts_and_gpus(size, job.hosts, job.gpus, job.inside, job.between) for size in set(sizes)}
+    return model.exposed(model.BACKWARD * device, [costs[size] for size in sizes])
+
+
+def _supply(job: Job, by: Correction) -> float | None:
+    """Samples/s that all hosts' cores supply; None where nothing is known to limit them."""
+    if job.workers is not None:
+        seconds = (DECODE + AUGMENT * (job.size / 224) ** 2) * by.sample
+        return job.hosts * job.workers / seconds if job.images or by.fed or not job.gpus else None
+    if job.gpu is None or not job.gpus or by.fed:
+        return None
+    arch = job.gpu.arch
+    known = SUPPLY["new" if arch >= "sm_89" or arch == "sm_100" else "ampere" if arch >= "sm_80" else "old"]
+    return job.hosts * known if job.images and job.gpus >= 4 else None
+
+
+def solve(of: Callable[[float], float], wanted: float) -> float:
+    """The factor of seconds in 1e-3 to 1e3 with which ``of`` gives ``wanted``, the nearest end if none does."""
+    low, high = log(1e-3), log(1e3)
+    for _ in range(50):
+        middle = (low + high) / 2
+        found = of(exp(middle))
+        low, high = (middle, high) if isfinite(found) and found > wanted else (low, middle)
+    return exp((low + high) / 2)

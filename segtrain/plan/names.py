@@ -1,0 +1,148 @@
+"""What the words of a publication mean: names of GPUs, precisions, links, and networks, read generously."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from segtrain.machines import Gpu, gpus
+
+# Bytes/s and seconds of a message of an all-reduce over PCIe: 16 GB/s of version 3 at most, through the host's memory.
+PCIE = (8e9, 30e-6)
+# Share of NVLink's rate in both directions that nccl-tests call bus bandwidth.
+NVLINK_SHARE = 0.43
+# Share of a network's rate that an all-reduce reaches.
+SHARES = {"rdma": 0.85, "efa": 0.6, "tcp": 0.65}
+_RDMA = re.compile(r"infiniband|\bib\b|roce|rdma|\bedr\b|\bhdr\b|\bndr\b|\bfdr\b")
+_RATE = re.compile(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*-?\s*g(?!b/s|bytes)")
+_INFINIBAND = {"fdr": 56.0, "edr": 100.0, "hdr": 200.0, "ndr": 400.0}
+
+
+@dataclass(frozen=True)
+class Network:
+    """Costs of one image of ``size`` pixels a side, or of one sequence of ``size`` tokens.
+
+    ``kind``: "conv", "depthwise", "dense" (segmentation, detection), "transformer" (of images), "sequence",
+    "volume", or "table" (recommendation). ``params``, ``flops`` (forward pass), ``activations``: numbers; None if not
+    known. ``layers``: for the overhead of launching.
+    """
+
+    kind: str
+    size: float
+    params: float | None
+    flops: float | None
+    activations: float | None
+    layers: int
+
+
+# Where only the kind is known: flops for each activation (RN50 736, VGG-16 2282, ViT-B 2130, B0 114), and layers.
+KINDS: dict[str, tuple[float, int]] = {
+    "conv": (900, 80),
+    "depthwise": (130, 90),
+    "dense": (1100, 150),
+    "transformer": (2000, 74),
+    "sequence": (2000, 74),
+    "volume": (2000, 40),
+    "table": (200, 20),
+}
+_WORDS = {
+    "volume": r"u\W*net\W*3d|3d\W*u\W*net|\bv\W?net|nnu",
+    "dense": r"u\W*net|deeplab|pspnet|fcn|segformer|upernet|mask|faster|\bssd|retina|yolo|hrnet|segment|detect|\bgan",
+    "table": r"dlrm|\bncf|recommend|wide\W*(and|&)?\W*deep|neumf|matrix\W*fact|vae\W*cf",
+    "transformer": r"\bvit|deit|swin|beit|mixer|vision\W*transf",
+    "sequence": r"bert|gpt|transformer|electra|\bt5|llama|gnmt|xlnet|wav2vec",
+    "depthwise": r"efficientnet|mobilenet|mnasnet|xception|shufflenet|convnext|ghostnet",
+}
+
+
+def gpu_named(text: str) -> Gpu | None:
+    """The GPU that a text such as "V100-SXM2-32GB", "Tesla T4", or "GeForce RTX 2080Ti" names."""
+    low = text.lower()
+    known = gpus()
+    if "v100" in low:
+        return known["V100-PCIe" if "pci" in low else "V100-32GB" if "32" in low else "V100"]
+    if "a100" in low:
+        return known[f"A100{'-PCIe' if 'pci' in low else ''}-{80 if '80' in low else 40}GB"]
+    if found := re.search(r"(?:gh200|h100|p100).*(pci|nvl)", low):
+        name = f"{low[found.start() : found.start() + 4].upper()}-{'PCIe' if found[1] == 'pci' else 'NVL'}"
+        if name in known:
+            return known[name]
+    for name in sorted(known, key=len, reverse=True):
+        if re.search(_pattern(name), low):
+            return known[name]
+    return None
+
+
+@lru_cache
+def _pattern(name: str) -> str:
+    """The table's name with any separators; the words before a number may be missing."""
+    parts = re.findall(r"[a-z]+\d+[a-z]*|[a-z]+|\d+[a-z]*", name.lower())
+    brand = len(parts) > 1 and parts[0] in ("rtx", "gtx", "quadro") and any(char.isdigit() for char in parts[1])
+    first = rf"(?:{parts[0]}[ _-]*)?" if brand else rf"{parts[0]}[ _-]*" if len(parts) > 1 else parts[0]
+    return r"(?<![a-z0-9])(?:rtx|gtx|tesla)?" + first + r"[ _-]*".join(parts[1:]) + r"(?![a-z0-9])"
+
+
+def precision_named(text: str, gpu: Gpu, year: int) -> tuple[str, float, int]:
+    """Name, peak FLOP/s, and bytes of an activation. On GPUs with TF32, fp32 uses it unless the text says otherwise.
+
+    torch has let convolutions use TF32 since 1.7 (2020). A GPU without a unit for a precision computes in fp32.
+    """
+    low = text.lower()
+    plain = gpu.fp32 or gpu.mixed
+    if re.search(r"bf16|bfloat|fp8", low):
+        return "bf16", 1e12 * (gpu.bf16 or plain), 2
+    if re.search(r"amp|mixed|fp16|half|float16|16", low):
+        fast = gpu.fp16 or gpu.bf16 or plain
+        return "fp16", 1e12 * fast, 2
+    if gpu.tf32 and not re.search(r"no tf32|without tf32|strict", low) and ("tf32" in low or year >= 2020):
+        return "tf32", 1e12 * gpu.tf32, 4
+    return "fp32", 1e12 * plain, 4
+
+
+def links_named(text: str, gpu: Gpu, year: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(bytes/s, seconds of a message) inside a host, and between hosts."""
+    low = text.lower()
+    pcie = gpu.nvlink_gbs < 150 or ("pci" in low and "nvlink" not in low and "nvswitch" not in low)
+    inside = PCIE if pcie else (NVLINK_SHARE * gpu.nvlink_gbs * 1e9, 8e-6)
+    rates = [float(lanes or 1) * float(rate) for lanes, rate in _RATE.findall(low)]
+    kind = "efa" if "efa" in low else "rdma" if _RDMA.search(low) else "tcp"
+    usual = {"efa": 100.0 if gpu.arch <= "sm_70" else 400.0, "rdma": 100.0, "tcp": 10.0 if year < 2018 else 25.0}[kind]
+    named = [rate for word, rate in _INFINIBAND.items() if word in low]
+    gbit = max([rate for rate in rates if rate > 0] or named or [usual])
+    return inside, (SHARES[kind] * gbit * 1e9 / 8, 10e-6 if kind == "rdma" else 30e-6)
+
+
+def network_named(text: str) -> Network:
+    """The network that a text names, or what is usual for its kind."""
+    low = text.lower()
+    squeezed = re.sub(r"[^a-z0-9+]", "", low).replace("+", "plus")
+    for name in sorted(networks(), key=len, reverse=True):
+        if name in squeezed and not re.match(r"\d", squeezed[squeezed.index(name) + len(name) :][:1]):
+            found = networks()[name]
+            kind = kind_named(low)
+            if kind == found.kind or kind == "conv":
+                return found
+    return Network(kind_named(low), 0, None, None, None, KINDS[kind_named(low)][1])
+
+
+def kind_named(text: str) -> str:
+    return next((kind for kind, words in _WORDS.items() if re.search(words, text.lower())), "conv")
+
+
+@lru_cache
+def networks() -> dict[str, Network]:
+    """Known networks by name without separators."""
+    lines = Path(__file__).with_name("networks.csv").read_text(encoding="utf-8").splitlines()
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return {
+        row["network"]: Network(
+            row["kind"],
+            float(row["size"]),
+            *(1e6 * float(row["params_M"]), 1e9 * float(row["flops_G"]), 1e6 * float(row["activations_M"])),
+            layers=int(row["layers"]),
+        )
+        for row in rows
+    }

@@ -1,0 +1,223 @@
+"""`segtrain plan --exam`: errors on open figures, what each input changes, and malformed files and entries."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from conftest import refused
+
+from segtrain.cli import main
+from segtrain.plan.device import FITTED
+from segtrain.plan.exam import answer, answers
+from segtrain.plan.names import gpu_named, kind_named, links_named, network_named
+
+EXAM = Path(__file__).parent / "plan/exam_open.json"
+INPUTS: dict[str, Any] = {
+    "model": "resnet50", "params_M": 25.56, "flops_G_per_image_forward": 8.22, "activations_M_per_image": 11.11,
+    "image_size": 224, "batch_per_gpu": 256, "precision": "amp fp16", "gpu": "V100-SXM-16", "gpus_per_host": 1, "hosts": 1,
+    "interconnect": "-", "framework": "PyTorch, NVIDIA DeepLearningExamples", "year": 2021,
+}  # fmt: skip
+
+
+def value(predict: str = "img/s", **changed: Any) -> float:
+    found = answer({"id": "x", "inputs": {**INPUTS, **changed}, "predict": predict})
+    assert found["value"] is not None, found
+    assert found["low"] <= found["high"]
+    return float(found["value"])
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_plan_exam", Path(__file__).parents[1] / "bench/plan_exam.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_errors_on_open_figures_that_the_fit_has_not_seen(bench: ModuleType) -> None:
+    """Each GPU's figures are predicted by a fit without them."""
+    entries = bench.figures()
+    rows = bench.judged(entries, held_out=True)
+    bounds = {"a": 0.40, "b": 0.12, "x": 0.15, "d": 0.22}
+    for kind, bound in bounds.items():
+        errors = [error for entry, error, _ in rows if entry["kind"] == kind]
+        assert len(errors) >= 9
+        assert sum(map(abs, errors)) / len(errors) <= bound, kind
+    scaling = [error for entry, error, _ in rows if entry["kind"] == "b"]
+    assert abs(sum(scaling) / len(scaling)) <= 0.06
+    assert 0.65 <= sum(held for *_, held in rows) / len(rows) <= 0.92
+    assert all(entry["source"] for entry in entries)
+
+
+def test_the_fit_is_that_of_the_figures(bench: ModuleType) -> None:
+    assert bench.fitted(bench.training(bench.figures())) == FITTED
+
+
+def test_the_command_answers_each_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--exam", str(EXAM)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    entries = json.loads(EXAM.read_text(encoding="utf-8"))
+    assert [one["id"] for one in found] == [one["id"] for one in entries]
+    assert len(found) == 10
+    for one, entry in zip(found, entries):
+        assert one["low"] < one["high"]
+        assert abs(one["value"] / entry["answer"] - 1) < 0.4, entry["id"]
+
+
+def test_inputs_move_a_rate_the_right_way() -> None:
+    base = value()
+    assert value(gpu="A100-SXM-80") > 1.5 * base
+    assert value(gpu="T4") < 0.6 * base
+    assert value(precision="fp32") < 0.5 * base
+    assert value(batch_per_gpu=1) < 0.2 * base
+    assert value(flops_G_per_image_forward=16.44, activations_M_per_image=22.22) == pytest.approx(base / 2, rel=0.1)
+    assert value(framework="PyTorch") < base
+    assert value(batch_per_gpu=None, params_M=None, flops_G_per_image_forward=None) == pytest.approx(base, rel=0.2)
+
+
+def test_a_neighbor_corrects_the_rate() -> None:
+    same = value(given={"rate_1gpu": 500})
+    assert same == pytest.approx(500, rel=0.01)
+    eight = {"gpus_per_host": 8, "interconnect": "NVLink", "given": {"rate_1gpu": 500}}
+    assert 0.93 * 4000 < value(**eight) < 4000
+    assert value("img/s per GPU", **eight) == pytest.approx(value(**eight) / 8, rel=0.01)
+    assert value("% of N x one GPU", **eight) == pytest.approx(value(**eight) / 40, rel=0.01)
+    thin, wide = (
+        value(hosts=8, gpus_per_host=8, interconnect=f"Ethernet {gbit} Gbit", given={"rate_1host": 8000}, params_M=138)
+        for gbit in (10, 100)
+    )
+    assert thin < 0.7 * wide < 0.7 * 64000
+    other = value(gpu="A100-SXM-80", given={"gpu0": "V100-SXM-16", "rate_gpu0": 600})
+    assert other == pytest.approx(value(gpu="A100-SXM-80") / value() * 600, rel=0.1)
+
+
+def test_workers_limit_and_a_probe_tells_their_cost() -> None:
+    fed = {"gpus_per_host": 4, "interconnect": "NVLink", "workers_per_host": 8}
+    probe = {"rate_1gpu_not_input_bound": 1200, "rate_2workers": 200}
+    assert value(**fed, given=probe) == pytest.approx(800, rel=0.05)
+    assert value(**{**fed, "workers_per_host": 480}, given=probe) == pytest.approx(4800, rel=0.1)
+    assert value(gpus_per_host=0, gpu="-", workers_per_host=16, given={"rate_4workers": 480}) == pytest.approx(
+        1920, rel=0.05
+    )
+    assert value(gpus_per_host=0, gpu=None, workers_per_host=16) < 16 * 1000
+
+
+def test_times_and_dollars_follow_from_rates() -> None:
+    job = {"images": 1_200_000, "given": {"rate_1gpu": 1000}}
+    hours = value("hours", **job, schedule=[[90, 224]])
+    assert hours == pytest.approx(90 * 1200 / 3600, rel=0.08)
+    assert value("minutes", **job, schedule=[[90, 224]]) == pytest.approx(60 * hours, rel=0.001)
+    assert value("USD", **job, schedule=[[90, 224]], price_per_hour=3.0) == pytest.approx(3 * hours, rel=0.001)
+    assert value("hours", **job, schedule=[[45, 112], [45, 224]]) < 0.7 * hours
+    five = {"hosts": 5, "gpus_per_host": 8, "interconnect": "EFA", "given": {"minutes_1host": 57}}
+    assert 11.4 < value("minutes", **five) < 15
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("V100-SXM2-32GB", "V100-32GB"), ("Tesla V100", "V100"), ("V100-PCIe-16", "V100-PCIe"), ("A100-SXM-80", "A100-80GB"),
+        ("A100", "A100-40GB"), ("NVIDIA T4", "T4"), ("RTX 2080Ti", "RTX 2080 Ti"), ("GeForce GTX 1080 Ti 11GB", "GTX 1080 Ti"),
+        ("2080 Ti", "RTX 2080 Ti"), ("RTX A6000", "RTX A6000"), ("A6000", "RTX A6000"), ("A10G", "A10G"), ("A10", "A10"),
+        ("P100-SXM2", "P100"), ("P100-PCIe-16", "P100-PCIe"), ("K80", "K80"), ("H100-SXM5-80", "H100"), ("H100 PCIe", "H100-PCIe"),
+        ("TPU v3-8", "TPU v3"), ("Titan RTX", "TITAN RTX"), ("RTX3090", "RTX 3090"), ("L40S", "L40S"), ("Quadro RTX 8000", "Quadro RTX 8000"),
+    ],
+)  # fmt: skip
+def test_names_of_gpus(text: str, name: str) -> None:
+    found = gpu_named(text)
+    assert found is not None
+    assert found.name == name
+
+
+def test_names_of_networks_and_links() -> None:
+    assert network_named("ResNet-50 v1.5").flops == 8.18e9
+    assert network_named("torchvision resnet101").layers == 105
+    assert network_named("vit_base_patch16_224").kind == "transformer"
+    kinds = {"BERT-large": "sequence", "U-Net 3D": "volume", "Mask R-CNN R50-FPN": "dense", "SSD300": "dense", "NCF": "table",
+             "VGG-16": "conv", "EfficientNet-B0": "depthwise", "DLRM": "table", "resnet50": "conv", "U-Net": "dense"}  # fmt: skip
+    assert {name: kind_named(name) for name in kinds} == kinds
+    v100, t4 = gpu_named("V100"), gpu_named("T4")
+    assert v100 is not None
+    assert t4 is not None
+    assert links_named("NVLink, 100 Gbit/s InfiniBand", v100, 2020)[1][0] == pytest.approx(0.85 * 12.5e9)
+    assert links_named("NVLink + 4x100 Gb EFA", v100, 2020)[1][0] == pytest.approx(0.6 * 50e9)
+    assert links_named("Ethernet 25 Gbit", v100, 2020)[1][0] == pytest.approx(0.65 * 25e9 / 8)
+    assert links_named("-", v100, 2020)[0][0] > 10 * links_named("-", t4, 2020)[0][0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"gpu": "Voodoo 2"}, "gpu"), ({"gpu": None}, "gpu"), ({"hosts": -1}, "hosts"), ({"hosts": 1.5}, "hosts"),
+        ({"hosts": "two"}, "hosts"), ({"gpus_per_host": True}, "gpus_per_host"), ({"batch_per_gpu": []}, "batch_per_gpu"),
+        ({"params_M": float("nan")}, "params_M"), ({"params_M": 1e300}, "params_M"), ({"image_size": {}}, "image_size"),
+        ({"image_size": [224, None]}, "image_size"), ({"given": [1]}, "given"), ({"given": {"rate_1gpu": "fast"}}, "rate_1gpu"),
+        ({"given": {"rate_gpu0": 5}}, "gpu0"), ({"model": "own", "flops_G_per_image_forward": None, "activations_M_per_image": None},
+        "flops_G_per_image_forward"), ({"framework": {}}, "framework"), ({"precision": [1]}, "precision"),
+        ({"gpus_per_host": 0}, "workers_per_host"), ({"year": "long ago"}, "year"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_cannot_be_predicted_names_the_field(changed: dict[str, Any], field: str) -> None:
+    found = answer({"id": "x", "inputs": {**INPUTS, **changed}, "predict": "img/s"})
+    assert found["value"] is None
+    assert field in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "predict", "field"),
+    [
+        ({}, "furlongs", "furlongs"), ({}, "", "predict"), ({}, "minutes", "images"), ({"images": 5}, "minutes", "schedule"),
+        ({"images": 5, "schedule": [[1, 2, 3]]}, "minutes", "schedule"), ({"images": 5, "schedule": 3}, "hours", "schedule"),
+        ({"images": 5, "schedule": [[1, 224]]}, "USD", "price_per_hour"),
+    ],
+)  # fmt: skip
+def test_a_time_without_its_inputs_names_the_field(changed: dict[str, Any], predict: str, field: str) -> None:
+    found = answer({"id": "x", "inputs": {**INPUTS, **changed}, "predict": predict})
+    assert found["value"] is None
+    assert field in found["reason"]
+
+
+@pytest.mark.parametrize(
+    "entry", [None, 3, "x", [], {}, {"id": "x"}, {"id": "x", "inputs": 4}, {"inputs": {}, "predict": 3}]
+)
+def test_no_entry_raises(entry: Any) -> None:
+    found = answer(entry)
+    assert found["value"] is None
+    assert found["reason"]
+
+
+def test_malformed_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan"]) == 2
+    assert "--exam" in capsys.readouterr().err
+    with refused("exam-unreadable"):
+        answers(tmp_path / "none.json")
+    file = tmp_path / "exam.json"
+    for text, code in (("{", "exam-not-json"), ('{"a": 1}', "exam-not-a-list"), ("[" * 100_000, "exam-not-json")):
+        file.write_text(text, encoding="utf-8")
+        with refused(code):
+            answers(file)
+    file.write_bytes(b"\xff\xfe\x00")
+    with refused("exam-not-json"):
+        answers(file)
+
+
+def test_a_hundred_entries_are_quick(tmp_path: Path) -> None:
+    """CPU time, so that other work on the machine does not count; twice the promised seconds."""
+    file = tmp_path / "exam.json"
+    entry = {**INPUTS, "params_M": 1e5, "gpus_per_host": 8, "hosts": 64, "given": {"rate_1gpu": 100, "rate_1host": 700}}
+    file.write_text(
+        json.dumps([{"id": str(k), "inputs": entry, "predict": "img/s"} for k in range(100)]), encoding="utf-8"
+    )
+    begin = time.process_time()
+    assert len(answers(file)) == 100
+    assert time.process_time() - begin < 6
