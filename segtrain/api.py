@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from segtrain.config import Config
 from segtrain.errors import ConfigError, DataError, MissingExtra
 from segtrain.evaluate.named_scores import NamedScores
-from segtrain.observe.journal import FILE, curve, read_journal
+from segtrain.observe.journal import FILE, curve, finished, read_journal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,8 +38,7 @@ class Run:
             if not (self.path / FILE).is_file():
                 text = f"{self.path} is not a run folder: it has no {FILE} (segtrain runs DIR lists runs)"
                 raise ConfigError(text, code="not-a-run-folder", folder=str(self.path))
-            ends = [event for event in read_journal(self.path) if event["event"] in ("run_start", "run_end")]
-            object.__setattr__(self, "done", bool(ends) and ends[-1].get("status") == "done")
+            object.__setattr__(self, "done", finished(self.path))
 
     @property
     def scores(self) -> NamedScores:
@@ -107,7 +106,9 @@ def train(
     early.refuse(config, cluster, ranks, parts.names())
     with _kept(), _other_ranks(config, ranks) if alone and ranks > 1 else nullcontext(cluster) as member:
         code = train_rank(config, member, parts=parts)
-    return Run(config.run_dir, done=code == 0)
+    # A limit (train.deadline) ends a run with 0. Only the host of rank 0 has a journal.
+    done = code == 0 and (not (config.run_dir / FILE).is_file() or finished(config.run_dir))
+    return Run(config.run_dir, done=done)
 
 
 @contextmanager

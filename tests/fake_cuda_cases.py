@@ -190,7 +190,7 @@ def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> di
             Ema(net, 0.9), LossScaler(config.train.precision == "fp16"), Precision("cuda", DTYPES[config.train.precision]), True,
         ),
         "state": State(), "watch": Stopwatch(strategy, lambda: 0.0), "pool": WorkerPool(0, plan.worker_kind),
-        "requests": Requests,
+        "requests": Requests, "guard": None, "first_save": None,
         "output": Output(
             Console(plan.steps, plan.epoch(plan.steps), rank=1), Journal(folder / "journal.jsonl", 1), Anything(), ()
         ),

@@ -35,8 +35,16 @@ def test_a_vote_is_read_once_and_so_many_steps_late(delay: int) -> None:
     stopped = []
     for step in range(6):
         stopped.append(votes.stop())
-        votes.send_home(votes.own(float(step == 2), 7))
+        votes.send_home(votes.own(float(step == 2), 0, 7))
     assert stopped == [step == 2 + delay for step in range(6)]
+
+
+@pytest.mark.parametrize("signals", [0, 1])
+def test_the_ranks_learn_whether_a_signal_or_a_limit_stops_them(signals: int) -> None:
+    votes = Votes(SimpleNamespace(device=torch.device("cpu"), backend="gloo"))
+    votes.send_home(votes.own(signals, 1, 7))
+    assert votes.stop()
+    assert votes.signaled == bool(signals)
 
 
 def test_numbers_arrive_as_they_were() -> None:

@@ -29,7 +29,7 @@ _UNHASHED_DATA += " helpers helper_cores helper_timeout_s"
 NOT_HASHED: Any = {
     **dict.fromkeys(("out", "name", "log", "parallel", "checkpoint", "eval"), True),
     "data": set(_UNHASHED_DATA.split()),
-    "train": {"device", "compile", "channels_last", "accumulate"},
+    "train": {"device", "compile", "channels_last", "accumulate", "deadline", "budget", "price"},
 }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, field_validator, model_validator
 
+from segtrain.config.limits import dollars_of, limit, seconds_of
 from segtrain.config.section import Section, SettingError, Size, UserPath, durations
 
 
@@ -48,7 +49,19 @@ class Train(Section):
         (), description="`[[until, factor], ...]`: until that fraction of the run, multiply the crop size by factor"
     )
 
+    deadline: str = Field(
+        "", description="stop with a checkpoint before the run has taken this long: '90m', '2h'; empty: no limit"
+    )
+    budget: str = Field(
+        "", description="stop with a checkpoint before the run's machines have cost this much: '20$'; empty: no limit"
+    )
+    price: Union[float, None] = Field(
+        None, gt=0, le=100_000, description="dollars per hour of one machine. null: SageMaker's on-demand price"
+    )
+
     _check_duration = field_validator("duration", mode="before")(durations("ep", "st"))
+    _check_deadline = field_validator("deadline", mode="before")(limit(seconds_of, "a time such as '90m' or '2h'"))
+    _check_budget = field_validator("budget", mode="before")(limit(dollars_of, "dollars, such as '20$'"))
 
     @field_validator("progressive")
     @classmethod

@@ -6,7 +6,8 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
 ``run_start``   a process starts or resumes: ``version`` of segtrain, ``versions`` {package: version}, ``name``,
                 ``hash`` of the config, ``host``, ``pid``, ``device``, ``world_size``, ``total_steps``, ``eval_every``
                 and ``save_every`` (steps), ``derived`` {quantity: value}, ``warnings`` [text] that apply to every
-                score of the run
+                score of the run, ``begun`` (Unix time at which the process began), ``hosts``, their ``machine`` (a
+                type of SageMaker, or "") and ``price`` (dollars per hour of one; null: unknown)
 ``split``       ``data.split_by`` divides the data: ``rule`` {key: value}, ``images`` {split: count}, ``folder`` with
                 the names
 ``init``        weights from ``model.init``: ``source``; the tensors ``taken`` from it, ``new`` (not in it, so they stay
@@ -34,10 +35,13 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
                 hang.py]
 ``slow``        the loop recently waited too long for data, reported once per cause: ``step``, ``cause``, ``text``
 ``signal``      ``signal`` ("SIGTERM"), ``step`` at which all ranks stop
-``run_end``     ``status`` (``done``; ``stopped`` by a signal, resumable; ``failed``, with ``error``), ``step``,
-                ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at the end; with helpers, ``samples`` of rank 0 in
-                this process: ``local``, ``helpers`` {host: count}, ``again`` (ordered from a helper, but not received),
-                ``make_ms`` and ``receive_ms`` (mean CPU time of this rank for a sample)
+``limit``       ``what`` is known of ``limit`` ("train.deadline=2h"): ``predicted``, ``near``, or ``reached``; ``step``,
+                ``ends_at`` (the step at which the limit ends the run, or its last one), ``steps`` of the whole run,
+                ``seconds`` and ``dollars`` (null: unknown) so far, ``text`` as on the console
+``run_end``     ``status`` (``done``; ``stopped`` by a signal or a limit, resumable; ``failed``, with ``error``),
+                ``step``, ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at the end; with helpers, ``samples`` of
+                rank 0 in this process: ``local``, ``helpers`` {host: count}, ``again`` (ordered from a helper, but not
+                received), ``make_ms`` and ``receive_ms`` (mean CPU time of this rank for a sample)
 
 ``seconds`` and ``cpu_s`` (process time of all ranks with their workers) of ``run_end`` leave out evaluation and cover
 the whole run, resumed processes included. An event may have more fields. A number that is not finite is written as
@@ -173,6 +177,12 @@ def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -
     except OSError as error:
         problem = f"the journal cannot be read: {error.strerror}: name a run folder"
         raise file_error(str(path), problem, code="journal-unreadable") from None
+
+
+def finished(path: str | Path) -> bool:
+    """Whether the last process of a run trained to the end. Raises DataError if the journal cannot be read."""
+    ends = [event for event in read_journal(path) if event["event"] in ("run_start", "run_end")]
+    return bool(ends) and ends[-1].get("status") == "done"
 
 
 def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict[str, Any]]:

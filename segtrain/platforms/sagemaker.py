@@ -93,6 +93,7 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
     if not hosts.trains:
         print(f"host {hosts.current} of the group {hosts.group!r} has nothing to do: {', '.join(hosts.training)} train")
         return 0
+    from segtrain.observe.journal import finished
     from segtrain.parallel.cluster import discover
     from segtrain.platforms.decoder import prepare
     from segtrain.train.rank import train
@@ -111,7 +112,7 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
     if code not in (0, EXIT_RESUMABLE):
         return code
     if cluster.rank == 0:
-        _keep(config, base, stopped=code == EXIT_RESUMABLE)
+        _keep(config, base, stopped=code == EXIT_RESUMABLE or not finished(config.run_dir))
     return 0
 
 

@@ -104,6 +104,8 @@ def _said(event: Mapping[str, Any]) -> str:
         return _of_helpers(event)
     if kind == "signal":
         return f"stopped by {event.get('signal')}"
+    if kind == "limit":
+        return str(event.get("text", ""))
     if kind == "run_end":
         return f"{event.get('status')}" + (f": {event['error']}" if event.get("error") else "")
     return ""

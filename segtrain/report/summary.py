@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from segtrain.diagnose.data_rules import STARVED
 from segtrain.observe.console import duration, percent
@@ -49,16 +51,24 @@ def summary(
 def _state(run: RunFolder) -> tuple[str, str]:
     """Mood and headline."""
     progress = f"step {run.row['step'] or 0} of {run.row['steps'] or '?'}"
-    signal = next((event.get("signal") for event in reversed(run.events) if event["event"] == "signal"), "a signal")
+    signal = next((name for event in reversed(run.events) if (name := _stopped_by(event))), "a signal")
+    larger = " with a larger limit" if "=" in signal else ""
     gone = "its process is gone; the same command continues from the last checkpoint"
     states = {
         "done": ("good", f"Finished: {progress}, {duration(run.row['time'] or 0)}"),
         "failed": ("bad", f"Failed at {progress}: {run.end.get('error') or 'no error was recorded'}"),
-        "stopped": ("open", f"Stopped by {signal} at {progress}: the same command continues it"),
+        "stopped": ("open", f"Stopped by {signal} at {progress}: the same command{larger} continues it"),
         "killed": ("bad", f"Ended without a message at {progress}: {gone}"),
         "running": ("open", f"Running: {progress} when this page was made"),
     }
     return states.get(run.row["status"], ("open", "No process of this run has written anything yet"))
+
+
+def _stopped_by(event: Mapping[str, Any]) -> str:
+    """The signal or the limit that stopped a process, if this event tells it."""
+    if event["event"] == "limit" and event.get("what") == "reached":
+        return str(event.get("limit"))
+    return str(event.get("signal")) if event["event"] == "signal" else ""
 
 
 def _scores(run: RunFolder) -> str:

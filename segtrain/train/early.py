@@ -13,6 +13,7 @@ from segtrain.errors import ConfigError
 from segtrain.memory import memory_limit
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.slurm_hosts import without_step
+from segtrain.train.price import refuse_budget
 from segtrain.train.rundir import refuse_run_dir
 
 GIB = 2**30
@@ -30,6 +31,7 @@ def refuse(config: Config, cluster: Cluster, ranks: int, parts: dict[str, str] |
     refuse_batch(config, ranks)
     refuse_sizes(config, ranks, ranks if alone else cluster.local_world_size)
     refuse_names(config.model)
+    refuse_budget(config)
     if config.out_bucket:
         # This checks that the package is installed. The content of the bucket is checked later, under its lease.
         client_of(split_url(config.out)[0])

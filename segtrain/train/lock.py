@@ -43,6 +43,8 @@ SILENT_S = 60.0  # seconds without a heartbeat after which a holder whose proces
 class RunLock:
     """The lock of a run folder. ``acquire`` takes it; as a context manager, it is always released at the end."""
 
+    upload_s = 0.0  # of a run in a bucket: the longest upload of checkpoints so far
+
     def __init__(self, folder: Path, beat_s: float = BEAT_S, silent_s: float = SILENT_S) -> None:
         self.folder, self.path = Path(folder), Path(folder, FILE)
         self._beat_s, self._silent_s = beat_s, silent_s

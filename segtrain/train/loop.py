@@ -22,7 +22,7 @@ from segtrain.train.step import Micro, Votes, gradients
 
 
 def run(session: Session, signals: list[int]) -> int:
-    """Train from the session's step to the last one, or until a signal. Returns the exit code."""
+    """Train from the session's step to the last one, or until a signal or a limit. Returns the exit code."""
     config, plan, state, strategy, learner = (
         session.config, session.plan, session.state, session.strategy, session.learner,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def run(session: Session, signals: list[int]) -> int:
         for step in range(state.step, plan.steps):
             # Every rank reads the sum of the votes of the same earlier step, so all ranks stop at the same step.
             if votes.stop():
-                return stop(session, signals)
+                return stop(session, signals, votes.signaled)
 
             with clock("wait"):
                 loaded, placed = next(batches)
@@ -48,7 +48,8 @@ def run(session: Session, signals: list[int]) -> int:
             set_lr(optimizer, lr)
             for parameter in parameters:
                 parameter.grad = None
-            own = votes.own(len(signals), _digest(loaded) if config.log.digest else 0)
+            over = session.guard is not None and session.guard.over(step, votes.delay)
+            own = votes.own(len(signals), over, _digest(loaded) if config.log.digest else 0)
             # Forward, loss, and backward of each micro-batch, with one collective for the denominators of the loss.
             share, summed = gradients(
                 model, micros, learner.criterion, strategy, learner.precision,
@@ -85,7 +86,8 @@ def run(session: Session, signals: list[int]) -> int:
 def _score_and_save(session: Session, clock: Clock, last: bool) -> None:
     """Evaluate, and write a checkpoint, when they are due.
 
-    Both are due at their intervals and after the last step, and a checkpoint also at a new best score.
+    Both are due at their intervals and after the last step, and a checkpoint also at a new best score, and once at the
+    beginning of a run with a limit.
     """
     state, plan, better = session.state, session.plan, False
     if last or state.step % plan.eval_every == 0:
@@ -95,7 +97,7 @@ def _score_and_save(session: Session, clock: Clock, last: bool) -> None:
         better = miou > state.best_miou
         if better:
             state.best_miou, state.best_step = miou, state.step
-    if last or better or state.step % plan.save_every == 0:
+    if last or better or state.step % plan.save_every == 0 or state.step == session.first_save:
         with clock("checkpoint"):
             session.save("end" if last else "best" if better else "periodic")
 
@@ -155,7 +157,9 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     whole = sum(spans.values()) or 1e-9
     rate, wait, epoch = steps * plan.batch_size / whole, spans.get("wait", 0.0) / whole, plan.epoch(state.step)
     output.screen.step(state.step, epoch, loss, lr, rate, wait)
-    digest = {"digest": int(votes[1])} if config.log.digest else {}
+    if session.guard:
+        session.guard.logged(state.step)
+    digest = {"digest": int(votes[2])} if config.log.digest else {}
     requests = session.requests()
     bucket = {"bucket": requests.to_dict()} if requests.requests else {}
     output.journal.write(

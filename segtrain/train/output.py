@@ -25,12 +25,15 @@ from segtrain.observe import console
 from segtrain.observe.journal import Journal
 from segtrain.observe.tracker import TrackedRun
 from segtrain.observe.trackers import Trackers, open_trackers
+from segtrain.parallel.sagemaker_hosts import machine_type
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import faults
 from segtrain.train.initial import Initial
 from segtrain.train.learner import Learner
+from segtrain.train.limits import Limit
 from segtrain.train.parts import Parts
 from segtrain.train.plan import Plan
+from segtrain.train.price import price_of
 from segtrain.train.rundir import NAMES
 from segtrain.train.state import State
 
@@ -66,17 +69,19 @@ def announce(
     initial: Initial | None,
     prepared: Mapping[str, Any],
     remarks: list[str],
+    begun: float,
+    limit: Limit | None,
 ) -> Output:
     """Open a run's output, and write how it begins or resumes.
 
     ``saved``: the resumed checkpoint. ``splits``: the complete splits, by role. ``counts``: how many of their images to
-    train on and to score.
+    train on and to score. ``begun``: Unix time at which this process began.
     """
     run_dir, rank = config.run_dir, strategy.rank
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
     derived = _derived(config, strategy, plan, splits["train"], counts, learner, parts.names())
     screen.say(console.banner(f"segtrain {__version__}  {config.title}  #{config.hash}", derived))
-    for remark in remarks:
+    for remark in [*remarks, *([limit.line()] if limit else [])]:
         screen.say(remark)
     journal = Journal(run_dir / "journal.jsonl", rank)
     journal.write(
@@ -84,7 +89,8 @@ def announce(
         versions={"python": platform.python_version(), "torch": torch.__version__},
         host=socket.gethostname(), pid=os.getpid(), device=str(strategy.device), world_size=strategy.world_size,
         total_steps=plan.steps, eval_every=plan.eval_every, save_every=plan.save_every, derived=derived,
-        warnings=prepared["caveats"],
+        warnings=prepared["caveats"], begun=begun, hosts=strategy.cluster.hosts, machine=machine_type(),
+        price=price_of(config),
     )  # fmt: skip
     if config.data.split_by.on:
         images = {config.data.train_split: len(splits["train"]), config.data.split: len(splits["val"])}
@@ -165,8 +171,13 @@ def _resumed(
         journal.write("data_changed", step=state.step, text=data_changed)
 
 
-def stop(session: Session, signals: list[int]) -> int:
-    """Save the state after a signal. Returns the exit code."""
+def stop(session: Session, signals: list[int], signaled: bool) -> int:
+    """Save the state after a signal, or at a limit if no rank was ``signaled``. Returns the exit code.
+
+    That of a limit is 0: a scheduler that starts a run again after EXIT_RESUMABLE must not do so.
+    """
+    if not signaled:
+        return _stop_at_limit(session)
     state, output = session.state, session.output
     name = signal.Signals(signals[0]).name if signals else "a signal on another rank"
     output.journal.write("signal", signal=name, step=state.step)
@@ -179,6 +190,22 @@ def stop(session: Session, signals: list[int]) -> int:
         f"goes on from there (exit code {EXIT_RESUMABLE})"
     )
     return EXIT_RESUMABLE
+
+
+def _stop_at_limit(session: Session) -> int:
+    state, output, guard = session.state, session.output, session.guard
+    session.save("limit")
+    if session.writer:
+        session.writer.wait()
+    write_end(session, "stopped")
+    if guard:
+        seconds, dollars = guard.took()
+        name, took = guard.limit.name, console.duration(seconds) + ("" if dollars is None else f" and ${dollars:,.2f}")
+        output.screen.say(
+            f"stopped by {name} after step {state.step:,} of {session.plan.steps:,}, {took}: the state is saved, and "
+            f"the same command with a larger {name.partition('=')[0]} goes on from there"
+        )
+    return 0
 
 
 def finish(session: Session) -> int:

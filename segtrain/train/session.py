@@ -24,6 +24,7 @@ from segtrain.parallel.strategy import Strategy
 from segtrain.train import scored
 from segtrain.train.agree import agree_on_config, check_same_files
 from segtrain.train.learner import Learner, build_learner, build_network, learner_state, mean_buffers, set_numerics
+from segtrain.train.limits import Guard, Limit, open_limit
 from segtrain.train.lock import RunLock
 from segtrain.train.output import Output, announce, decoder
 from segtrain.train.parts import Parts, open_data, refuse_conflicts, sharing_listings
@@ -52,6 +53,9 @@ class Session:
     data: dict[str, Any]  # record of the samples, for the checkpoints: see same_data.py
     # Returns the requests to buckets since its last call, for the journal.
     requests: Callable[[], Requests] = field(default_factory=OF_PROCESS.counter)
+    guard: Guard | None = None  # of train.deadline and train.budget; rank 0 alone
+    # A step with a checkpoint beside the usual ones: with a limit, its time must be known before the last one.
+    first_save: int | None = None
 
     def save(self, reason: str) -> None:
         """Write a checkpoint of the current step. A collective. Raises ConfigError if a weight is not finite."""
@@ -71,6 +75,8 @@ class Session:
         }
         path = self.writer.save(self.state.step, content)
         seconds = time.perf_counter() - begin
+        if self.guard:
+            self.guard.saved(seconds)
         self.output.journal.write("checkpoint", step=self.state.step, file=path.name, reason=reason, seconds=seconds)
 
     def score(self) -> float:
@@ -79,7 +85,7 @@ class Session:
         Writes the scores, and returns the mIoU.
         """
         config, strategy, learner, state = self.config, self.strategy, self.learner, self.state
-        last = state.step >= self.plan.steps
+        begin, last = time.perf_counter(), state.step >= self.plan.steps
         with self.watch.paused(state):
             with mean_buffers(learner.plain, learner.ema, strategy), averaged_weights(learner.plain, learner.ema):
                 result = evaluate(
@@ -101,6 +107,8 @@ class Session:
             if strategy.rank == 0:
                 scored.tell(self.output, state, self.plan.epoch(state.step), self.validation.labels, result)
                 scored.keep(self.output, config, state, self.validation, result, last)
+        if self.guard:
+            self.guard.evaluated(time.perf_counter() - begin)
         return float(result.scores.miou)
 
     def _whole_model(self) -> nn.Module:
@@ -123,7 +131,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     In this order, a mistake costs little time, and leaves few files. Rank 0 takes ``lock`` before it changes anything
     in the run folder. A collective.
     """
-    parts = parts or Parts()
+    parts, begun = parts or Parts(), time.time()
     agree_on_config(config, strategy)
     refuse_conflicts(config, parts)
     set_numerics(config, strategy.device)
@@ -136,6 +144,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     names = parts.names()
     locked = on_rank_0(strategy, lambda: refused(config, train, names, lock, cluster.local_world_size))
     on_every_rank(strategy, lambda: lock.follow(locked["run"]))
+    limit = open_limit(config, strategy, begun)
     network, initial = build_network(config, parts, labels, strategy, locked["resumes"])
 
     found = Prepared()
@@ -153,6 +162,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
         config, parts, strategy, plan, learner, state, saved,
         splits={"train": train, "val": val}, counts=(len(dataset), len(validation)), initial=initial, prepared=prepared,
         remarks=[*locked["remarks"], *(initial.lines() if initial else []), *prepared["remarks"], *remarks],
+        begun=begun, limit=limit,
     )  # fmt: skip
     pool = _pool(config, strategy, plan, output, engine)
     writer = None
@@ -160,9 +170,23 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
         folder, settings = config.run_dir / "checkpoints", config.checkpoint
         writer = CheckpointWriter(folder, settings.keep, settings.background, lock.check)
     watch = Stopwatch(strategy, pool.cpu_s)
-    return Session(
+    session = Session(
         config, strategy, plan, dataset, validation, learner, state, watch, output, pool, lock, writer, prepared["data"]
     )
+    if config.train.deadline or config.train.budget:
+        session.first_save = state.step + config.log.every
+    if limit is not None:
+        session.guard = _guard(session, limit, begun)
+    return session
+
+
+def _guard(session: Session, limit: Limit, begun: float) -> Guard:
+    writer, lock, output = session.writer, session.lock, session.output
+    return Guard(
+        limit, session.plan, len(session.validation), time.time() - begun,
+        lambda: (writer.slowest_s if writer else 0.0) + lock.upload_s, output.screen.say,
+        partial(output.journal.write, "limit"),
+    )  # fmt: skip
 
 
 def _engine(config: Config, strategy: Strategy) -> Engine | None:

@@ -215,10 +215,11 @@ class Votes:
     def __init__(self, strategy: Strategy) -> None:
         self._device, self._on_gpu = strategy.device, strategy.device.type == "cuda"
         self.delay = 2 if self._on_gpu and strategy.backend != "gloo" else 1
+        self.signaled = False  # whether a rank that voted for the stop had received a signal
         self._coming: deque[tuple[Tensor, Any]] = deque()
 
     def own(self, *numbers: float) -> Tensor:
-        """This rank's numbers, float64 on the device."""
+        """This rank's numbers, float64 on the device: of its signals, of its limits that are reached, and others."""
         here = torch.empty(len(numbers), dtype=torch.float64, pin_memory=self._on_gpu)
         return here.copy_(torch.tensor(numbers, dtype=torch.float64)).to(self._device, non_blocking=True)
 
@@ -232,10 +233,14 @@ class Votes:
         self._coming.append((sums, arrived))
 
     def stop(self) -> bool:
-        """Whether the first number was above zero on any rank, ``delay`` steps ago. Call it once before each step."""
+        """Whether one of the first two numbers was above zero on any rank, ``delay`` steps ago.
+
+        Call it once before each step.
+        """
         if len(self._coming) < self.delay:
             return False
         home, arrived = self._coming.popleft()
         if arrived is not None:
             arrived.synchronize()
-        return bool(home[0] > 0)
+        self.signaled = bool(home[0] > 0)
+        return bool(home[:2].sum() > 0)

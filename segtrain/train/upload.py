@@ -135,7 +135,9 @@ class BucketFolder(RunLock):
     def _upload(self, last: bool) -> None:
         outage_s = self._outage_s if last else TRY_S
         if self._whole:
+            begin = time.monotonic()
             self._mirror.upload_checkpoints(outage_s, lambda: self._lease.renew(outage_s), self._abandon)
+            self.upload_s = max(self.upload_s, time.monotonic() - begin)
         if last or time.monotonic() >= self._next_records:
             begin = time.monotonic()
             if self._whole:

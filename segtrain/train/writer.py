@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -44,6 +45,7 @@ class CheckpointWriter:
 
     def __init__(self, folder: Path, keep: int, background: bool, guard: Callable[[], None] = lambda: None) -> None:
         self.folder, self.keep, self.background, self._guard = folder, keep, background, guard
+        self.slowest_s = 0.0  # the longest time in which a file was written
         self._thread: threading.Thread | None = None
         self._error: SegtrainError | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +68,7 @@ class CheckpointWriter:
         return path
 
     def _write(self, path: Path, state: dict[str, Any]) -> None:
-        file = None
+        file, begin = None, time.perf_counter()
         try:
             with replacing(path) as partial:
                 with open(partial, "wb") as stream:
@@ -81,6 +83,7 @@ class CheckpointWriter:
             if best is not None and best != named_best(self.folder.parent):
                 write_best(self.folder.parent, best)
             self._prune(best)
+            self.slowest_s = max(self.slowest_s, time.perf_counter() - begin)
         except SegtrainError as error:
             self._error = error
         # The error is kept for ``wait``: in a thread it would be lost. On a full disk, torch raises a RuntimeError.
