@@ -91,6 +91,8 @@ def software_factor(kind: str, framework: str, year: int, precision: str, fit: F
     nvidia = "nvidia" in low or "deeplearningexamples" in low or "ngc" in low
     if precision == "tf32":
         return fit.planar**0.75, nvidia
+    if nvidia and "mxnet" in low:
+        return 1.0, True
     if nvidia and "torch" in low:
         return (1.0 if year >= 2021 else fit.planar), True
     if "torch" in low and not nvidia and year <= 2022:

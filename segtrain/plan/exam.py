@@ -27,12 +27,13 @@ SD = {
     "software": 0.2,  # more, where the text does not settle the software
     "kind": 0.25,  # more, for networks other than the convolutional ones that the fit has seen
     "gpu": 0.17,  # a neighbor on another GPU
-    "scaling": 0.04,  # a neighbor with fewer GPUs
+    "scaling": 0.05,  # a neighbor with fewer GPUs
+    "hosts": 0.08,  # more, where it has fewer hosts
     "loss": 0.45,  # of the efficiency that is lost, in addition
     "samples": 0.4,  # cores limit, and nobody measured a sample
     "fed": 0.1,  # cores limit, as measured
-    "size": 0.12,  # another image size
-    "time": 0.08,  # validation, start, and saving
+    "size": 0.15,  # another image size
+    "time": 0.1,  # validation, start, and saving
 }
 Z80 = 1.2816
 # Time of a run beyond its training steps: the hours on NVIDIA's page of ResNet-50 v1.5 beside its images/s.
@@ -65,6 +66,7 @@ def answers(path: Path) -> list[dict[str, Any]]:
 def answer(entry: Any, fit: Fit = FITTED) -> dict[str, Any]:
     """The prediction of one entry. What is missing or malformed is named in "reason", and "value" is None."""
     name = entry.get("id") if isinstance(entry, dict) else None
+    name = name if isinstance(name, (str, int)) else None
     try:
         if not isinstance(entry, dict) or not isinstance(entry.get("inputs"), dict):
             raise Unusable("inputs: missing or not an object")
@@ -152,7 +154,8 @@ def _specs_sd(job: Job, fit: Fit) -> float:
 
 def _scaling_sd(job: Job, by: Correction, fit: Fit) -> float:
     alone = rate(replace(job, gpus=1, hosts=1, workers=None, images=False), by, fit)
-    return sqrt(SD["scaling"] ** 2 + (SD["loss"] * max(0.0, 1 - rate(job, by, fit) / (job.ranks * alone))) ** 2)
+    lost = max(0.0, 1 - rate(job, by, fit) / (job.ranks * alone))
+    return sqrt(SD["scaling"] ** 2 + SD["hosts"] ** 2 * (job.hosts > 1) + (SD["loss"] * lost) ** 2)
 
 
 def _seconds(
@@ -175,6 +178,7 @@ def _seconds(
     for epochs, size in plan:
         scale = (size / job.size) ** 2 if job.size else 1.0
         work = replace(job.work, flops=job.work.flops * scale, activations=job.work.activations * scale)
-        total += epochs * images / rate(replace(job, work=work, size=size), by, fit)
+        batch = max(1.0, job.batch / scale)  # as much of the memory
+        total += epochs * images / rate(replace(job, work=work, size=size, batch=batch), by, fit)
     other = any(size != job.size for _, size in plan)
     return BEYOND * total, sqrt(sd**2 + SD["time"] ** 2 + (SD["size"] ** 2 if other else 0.0))

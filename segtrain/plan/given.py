@@ -10,6 +10,7 @@ from segtrain.plan.inputs import Unusable, job_of, number
 from segtrain.plan.job import Job
 
 _KEY = re.compile(r"(rate|minutes|hours|seconds)_(\d+)_?(gpu|host|node|machine|worker|core|vcpu|cpu)s?(?:_(\w+))?")
+_WORKERS = re.compile(r"(\d+)_?(?:worker|core|vcpu|cpu)s?")
 # Keys without their 0 -> the input that they replace.
 _INPUTS = (
     *("gpu", "gpus_per_host", "hosts", "precision", "batch_per_gpu", "image_size", "interconnect"),
@@ -19,6 +20,7 @@ _FIELDS = {
     **{name: name for name in _INPUTS},
     **{"batch": "batch_per_gpu", "size": "image_size", "workers": "workers_per_host", "gpus": "gpus_per_host"},
 }
+_CORES = ("worker", "core", "vcpu", "cpu")
 _SECONDS = {"minutes": 60.0, "hours": 3600.0, "seconds": 1.0}
 
 
@@ -63,7 +65,7 @@ def _scaled(key: str, given: dict[str, Any], job: Job, free: bool) -> Neighbor |
         raise Unusable(f"{key}: not a number of GPUs or hosts")
     unlimited = "not_input" in suffix or "synthetic" in suffix
     base = job
-    if unit in ("worker", "core", "vcpu", "cpu"):
+    if unit in _CORES:
         base = replace(job, workers=float(count), hosts=1)
     elif unit == "gpu":
         hosts = max(1, -(-count // job.gpus)) if job.gpus else 1
@@ -72,7 +74,9 @@ def _scaled(key: str, given: dict[str, Any], job: Job, free: bool) -> Neighbor |
         base = replace(job, gpus=local, hosts=hosts, workers=job.workers and job.workers * share)
     else:
         base = replace(job, hosts=count)
-    starved = (free and not unlimited) or unit in ("worker", "core", "vcpu", "cpu") or not job.gpus or "input" in suffix
+    if workers := _WORKERS.search(suffix):
+        base = replace(base, workers=float(workers[1]))
+    starved = (free and not unlimited) or unit in _CORES or not job.gpus or "input" in suffix or bool(workers)
     fed = starved and not unlimited and base.workers is not None
     if what == "rate":
         return Neighbor(base, value, None, fed, unlimited)
@@ -88,4 +92,4 @@ def _other(inputs: dict[str, Any], given: dict[str, Any]) -> Neighbor | None:
     changed = {_FIELDS[key]: value for key, value in changed.items()}
     if not changed:
         raise Unusable(f"{rates[0]}: gpu0 is missing, so it is not known what was measured")
-    return Neighbor(job_of({**inputs, **changed}), number(given, rates[0]), None)
+    return Neighbor(job_of({**inputs, **changed}), number(given, rates[0]), None, fed="workers_per_host" in changed)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import isfinite, prod
 from typing import Any
 
 from segtrain.errors import closest
-from segtrain.machines import gpus
+from segtrain.machines import Gpu, gpus
 from segtrain.plan.device import Work
 from segtrain.plan.job import Job
 from segtrain.plan.names import KINDS, Network, gpu_named, links_named, network_named, precision_named
 
-# Samples of a step on one GPU where none is said.
+# Samples of a step on one GPU where none is said; in 16 bits twice as many.
 BATCHES = {"conv": 64, "depthwise": 64, "dense": 8, "transformer": 64, "sequence": 32, "volume": 2, "table": 65536}
 MOST = 1e6  # GPUs, hosts, and millions of parameters
 
@@ -96,35 +97,54 @@ def job_of(inputs: dict[str, Any]) -> Job:
     known = network_named(model)
     count = whole(inputs, "gpus_per_host", 1, least=0)
     gpu = gpu_named(text(inputs, "gpu"))
+    near_by = inputs.get("given")
+    measured = isinstance(near_by, dict) and any(re.match(r"(rate|minutes|hours|seconds)_\d", key) for key in near_by)
+    if gpu is None and count and measured and inputs.get("gpu"):
+        gpu = gpus()["V100"]  # the neighbor's rate tells its speed
     if gpu is None and count:
         name = text(inputs, "gpu")
         near = closest(name, gpus(), 0.3) or "V100"
         raise Unusable(f"gpu={name[:40] or 'missing'}: not in the table of GPUs: write a name such as {near}")
+    hosts, workers = whole(inputs, "hosts", 1), number(inputs, "workers_per_host", most=MOST)
+    if gpu and gpu.arch == "tpu":
+        gpu = _slice_of(text(inputs, "gpu"), gpu, count * hosts)
+    if not count and workers is None and inputs.get("given"):
+        workers = 1.0  # a host as one worker: its measured rate tells the rest
     year = whole(inputs, "year", 2021)
     size = size_of(inputs.get("image_size")) or known.size or 0.0
     precision = precision_named(text(inputs, "precision"), gpu, year) if gpu else ("fp32", 1e12, 4)
     inside, between = links_named(text(inputs, "interconnect"), gpu or gpus()["V100"], year)
     framework = text(inputs, "framework")
     return Job(
-        work=_work(inputs, known, size, count),
+        work=_work(inputs, known, size, measured or not count),
         size=size,
-        batch=number(inputs, "batch_per_gpu", most=1e9) or BATCHES[known.kind],
+        batch=number(inputs, "batch_per_gpu", most=1e9) or BATCHES[known.kind] * 4 / precision[2],
         gpu=gpu if count else None,
         precision=precision,
         gpus=count,
-        hosts=whole(inputs, "hosts", 1),
+        hosts=hosts,
         inside=inside,
         between=between,
         framework=framework,
         year=year,
-        workers=number(inputs, "workers_per_host", most=MOST),
+        workers=workers,
         gradient=2.0 if precision[2] == 2 and not re.search("torch", framework.lower()) else 4.0,
         images=known.kind in ("conv", "depthwise") and size <= 320 and "synthetic" not in framework.lower(),
     )
 
 
-def _work(inputs: dict[str, Any], known: Network, size: float, count: int) -> Work:
-    """Costs of a sample from the entry, else of the known network at this size, else from each other."""
+def _slice_of(name: str, chip: Gpu, count: int) -> Gpu:
+    """What one of ``count`` accelerators is, where a name such as "TPU v3-8" says a number of cores, two on a chip."""
+    cores = re.search(r"v\d-(\d+)", name.lower())
+    part = int(cores[1]) / 2 / count if cores and count else 1.0
+    return replace(chip, bf16=(chip.bf16 or 0) * part, memory_gbs=chip.memory_gbs * part)
+
+
+def _work(inputs: dict[str, Any], known: Network, size: float, corrected: bool) -> Work:
+    """Costs of a sample from the entry, else of the known network at this size, else from each other.
+
+    ``corrected``: a neighbor or no GPU, so that only ratios of costs count.
+    """
     kind, scale = known.kind, 1.0
     if size and known.size:
         scale = (
@@ -142,10 +162,10 @@ def _work(inputs: dict[str, Any], known: Network, size: float, count: int) -> Wo
         flops = 2 * params * size
     if flops is None and activations is not None:
         flops = activations * KINDS[kind][0]
-    if flops is None:
-        if count:
-            raise Unusable("flops_G_per_image_forward: missing, and the model is not in the table of networks")
-        flops = 0.0
     if params is None:
         params = 25e6  # as ResNet-50
+    if flops is None and not corrected:
+        raise Unusable("flops_G_per_image_forward: missing, and the model is not in the table of networks")
+    if flops is None:
+        flops = params * (20 if kind == "table" else 320)  # 320: of ResNet-50
     return Work(kind, params, flops, activations or flops / KINDS[kind][0], known.layers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import exp, isfinite, log
 
 from segtrain.machines import Gpu
@@ -13,6 +14,11 @@ from segtrain.plan.device import FITTED, Fit, Work, software_factor, step
 # Standard deviation of a rank's step as a share of it. With it, 8 GPUs reach 97 % of 8 times one: NVIDIA's page of
 # ResNet-50 v1.5 says 96.5 to 98.9 % for seven of its ten rows, where samples do not limit.
 SPREAD = 0.02
+# The same where samples differ in size, so that ranks finish apart (detection, segmentation, volumes). Assumed.
+UNEVEN = 0.04
+# Share of the all-reduce that slows the backward pass although it runs beside it: it takes compute units and memory
+# traffic. Assumed; on NVLink it does not matter.
+BESIDE = 0.15
 # Images/s of 224 x 224 that a host's cores and loaders supply, by the generation of its GPUs: the rates at which 8 GPUs
 # of that page fall behind 97 % (8322 images/s from 9600, 16,621 from 19,760), for the smooth minimum below.
 SUPPLY = {"old": 9400.0, "ampere": 18200.0, "new": 30000.0}
@@ -71,7 +77,8 @@ def rate(job: Job, by: Correction = Correction(), fit: Fit = FITTED) -> float:
     name = job.precision[0]
     factor, _ = software_factor(job.work.kind, job.framework, job.year, name, fit)
     device = step(job.work, job.batch, job.gpu, job.precision, factor, fit) * by.device
-    all_ranks = (device + exposed(job, device)) * model.slowest(job.ranks, SPREAD)
+    spread = UNEVEN if job.work.kind in ("dense", "volume") else SPREAD
+    all_ranks = (device + exposed(job, device)) * model.slowest(job.ranks, spread)
     found = job.ranks * job.batch / all_ranks
     return found if supply is None else found / (1 + (found / supply) ** SHARP) ** (1 / SHARP)
 
@@ -80,10 +87,17 @@ def exposed(job: Job, device: float) -> float:
     """Seconds of a step in which ranks wait for gradients."""
     if job.ranks == 1:
         return 0.0
-    gradients = job.gradient * job.work.params
+    buckets = _buckets(job.gradient * job.work.params, job.hosts, job.gpus, job.inside, job.between)
+    return max(BESIDE * sum(buckets), model.exposed(model.BACKWARD * device, buckets))
+
+
+@lru_cache(256)
+def _buckets(
+    gradients: float, hosts: int, gpus: int, inside: tuple[float, float], between: tuple[float, float]
+) -> list[float]:
+    """Seconds of the all-reduce of each bucket."""
     sizes = model.bucket_sizes(gradients) if gradients < LARGE_GRADIENTS else [gradients / 200] * 200
-    costs = {size: model.hosts_and_gpus(size, job.hosts, job.gpus, job.inside, job.between) for size in set(sizes)}
-    return model.exposed(model.BACKWARD * device, [costs[size] for size in sizes])
+    return [model.hosts_and_gpus(size, hosts, gpus, inside, between) for size in sizes]
 
 
 def _supply(job: Job, by: Correction) -> float | None:
@@ -95,13 +109,14 @@ def _supply(job: Job, by: Correction) -> float | None:
         return None
     arch = job.gpu.arch
     known = SUPPLY["new" if arch >= "sm_89" or arch == "sm_100" else "ampere" if arch >= "sm_80" else "old"]
-    return job.hosts * known if job.images and job.gpus >= 4 else None
+    # Smaller images are decoded from smaller files by about half of those who train on them.
+    return job.hosts * known * 224 / job.size if job.images and job.gpus >= 4 else None
 
 
 def solve(of: Callable[[float], float], wanted: float) -> float:
     """The factor of seconds in 1e-3 to 1e3 with which ``of`` gives ``wanted``, the nearest end if none does."""
     low, high = log(1e-3), log(1e3)
-    for _ in range(50):
+    for _ in range(32):
         middle = (low + high) / 2
         found = of(exp(middle))
         low, high = (middle, high) if isfinite(found) and found > wanted else (low, middle)
