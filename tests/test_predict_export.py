@@ -25,6 +25,7 @@ from segtrain.infer import export as exporting
 from segtrain.infer import onnx_file, predict
 from segtrain.models import build_model
 from segtrain.models.base import SegModel
+from segtrain.models.pico import Pico
 
 NAMES = ("road", "sky", "car", "tree")
 SETTINGS = {"model": {"arch": "pico"}, "data": {"crop": [64, 64]}, "name": "small"}
@@ -269,6 +270,21 @@ def test_onnx_pads_small_images_to_the_least_size(tmp_path: Path, monkeypatch: p
         with torch.inference_mode():
             expected = model(normalize(torch.from_numpy(images))).numpy()
         assert np.abs(logits - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+@pytest.mark.slow
+def test_onnx_of_crops_that_are_one_feature_wide_keeps_other_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+    chosen = [pair for pair in onnx_file._exporters() if pair[0] == "torch.export"]
+    if not chosen:
+        pytest.skip("this torch has no exporter torch.export")
+    monkeypatch.setattr(onnx_file, "_exporters", lambda: chosen)
+    model = Pico(3, stem=8, widths=(8, 8, 16, 16), decoder=8, bins=(1,)).eval()
+    made = onnx_file.write_onnx(model, tmp_path / "model.onnx", (32, 32), 18, {"module": "Pico"})
+    assert made["open_sizes"], made["tried"]
+    assert "onnxruntime" not in capfd.readouterr().err
 
 
 def test_safetensors_and_description_give_the_model_back(run: Path, tmp_path: Path) -> None:

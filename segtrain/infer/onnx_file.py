@@ -116,7 +116,10 @@ def _exporters() -> list[tuple[str, Write]]:
 
 
 def _torch_export(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
-    # torch.export would treat a batch size of 1 as a constant.
+    # torch.export would treat a size of 1 as a constant: that of the batch, and of the features at the largest stride.
+    if open_sizes:
+        least = 2 * int(getattr(deployed.model, "stride", 1))
+        size = max(size[0], least), max(size[1], least)
     example = torch.zeros(2, *size, 3, dtype=torch.uint8)
     axes = {0: torch.export.Dim("n"), 1: torch.export.Dim("height", min=2), 2: torch.export.Dim("width", min=2)}
     torch.onnx.export(
@@ -158,7 +161,7 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # onnxruntime would print an error that it raises too
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
