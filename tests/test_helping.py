@@ -33,8 +33,11 @@ room = pathlib.Path(os.environ["STANDIN"])
 role = "help" if "--labels=segtrain/role=help" in sys.argv else "train"
 note = room / f"{role}-{os.getpid()}"
 note.write_text("\\n".join([*sys.argv[1:], os.environ["RAY_AUTH_TOKEN"]]))
-if (room / f"broken-{role}").exists():
-    sys.exit("versions differ")
+broken = room / f"broken-{role}"
+if broken.exists():
+    if broken.read_text() == "once":
+        broken.unlink()
+    sys.exit("Traceback (most recent call last):\\n  File 'x'\\n    raise\\n    ^^^^^\\nversions differ")
 signal.signal(signal.SIGTERM, lambda *_: (note.unlink(), os._exit(1)))
 print("Ray runtime started.", flush=True)
 time.sleep(600)
@@ -238,8 +241,15 @@ def test_a_host_whose_ray_does_not_start_is_named(room: Path) -> None:
 
 def test_a_head_that_does_not_start_is_an_error(room: Path) -> None:
     (room / "broken-train").touch()
-    with refused("ray-not-started"), training():
+    with refused("ray-not-started", found="versions differ"), training():
         pytest.fail("the training has begun")
+    assert len(notes(room, "train")) == MOST_STARTS
+
+
+def test_a_head_that_starts_at_the_second_try_is_enough(room: Path) -> None:
+    (room / "broken-train").write_text("once")
+    with training() as (_, said):
+        assert said == ["versions differ: Ray is started again"]
 
 
 def container(base: Path, current: str, **parameters: Any) -> Path:

@@ -21,7 +21,7 @@ from segtrain.platforms.line import Line
 from segtrain.platforms.ray_node import RayNode
 from segtrain.platforms.register import PORT, Helping, Register, Say
 
-MOST_STARTS = 3  # of Ray on a helping host, on which it has ended by itself
+MOST_STARTS = 3  # of Ray on a host on which it does not come up, or has ended by itself
 _PAUSE_S = 0.2
 
 
@@ -46,7 +46,7 @@ def helped(plan: Helping, received: list[int], say: Say, port: int = PORT) -> It
     node = RayNode(own, "", "train", plan.token)
     with Register(plan, node, say, port) as register:
         try:
-            node.start(lambda: bool(received))
+            _start_head(node, received, say)
             register.open()
             if plan.required:
                 register.wait(received)
@@ -54,6 +54,18 @@ def helped(plan: Helping, received: list[int], say: Say, port: int = PORT) -> It
         finally:
             register.over()
             node.end()
+
+
+def _start_head(node: RayNode, received: list[int], say: Say) -> None:
+    """Start Ray, more than once if needed: on a busy host, it may give itself up after 30 s."""
+    for left in range(MOST_STARTS - 1, -1, -1):
+        try:
+            node.start(lambda: bool(received))
+            return
+        except SegtrainError as error:
+            if not left:
+                raise
+            say(f"{error.values['found']}: Ray is started again")
 
 
 def help_out(plan: Helping, received: list[int], say: Say, port: int = PORT) -> int:

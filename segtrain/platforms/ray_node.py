@@ -27,6 +27,7 @@ START_S = 180.0  # for `ray start` to end with success
 END_S = 20.0  # from SIGTERM, after which Ray ends its processes, to SIGKILL
 # Of the line that `ray start` prints when the node is up.
 _UP = "Ray runtime started"
+_OF_TRACEBACKS = ("Traceback ", "File ", "raise")
 # A node whose head is gone ends after this many seconds, instead of 60.
 _HEADLESS_S = "5"
 
@@ -85,6 +86,7 @@ class RayNode:
     def start(self, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Start Ray, and wait until it is up. Returns False if ``stopped()`` came first."""
         self._up = False
+        self._last.clear()
         self._process = subprocess.Popen(
             self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, errors="replace", preexec_fn=dying_with_parent(signal.SIGTERM),
@@ -113,7 +115,7 @@ class RayNode:
         assert process.stdout is not None
         with process.stdout, contextlib.suppress(ValueError):
             for line in process.stdout:
-                if line.strip():
+                if line.strip(" ^~\n") and not line.strip().startswith(_OF_TRACEBACKS):
                     self._last.append(line.strip())
                 if _UP in line:
                     self._up = True
