@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "compat": set(),
     "errors": set[str](),
     "machines": set(),
-    "plan": BASE | {"diagnose"},
+    "plan": BASE | PARTS | {"bench", "diagnose"},
     "files": {"errors"},
     **dict.fromkeys(PARTS, BASE),
     "runs": BASE | {"observe"},

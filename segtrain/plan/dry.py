@@ -1,0 +1,273 @@
+"""A pass of the network without data: FLOPs and bytes of its layers, its gradients, and the memory that it needs.
+
+The network runs on torch's meta device, whose tensors have shapes but no content: a pass takes about a second, and no
+memory. tests/test_plan_dry.py compares the bytes with those of real passes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from segtrain.config import Config
+from segtrain.errors import ConfigError
+from segtrain.losses import build_criterion, low_res_loss, low_res_totals
+from segtrain.models import build_model
+from segtrain.models.base import SegModel
+
+DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+# What autocast runs in half precision on CUDA, and what in float32 (torch's page "Automatic Mixed Precision").
+_HALF = frozenset(
+    "conv1d conv2d conv3d conv_transpose2d linear matmul __matmul__ bmm mm addmm baddbmm "
+    "scaled_dot_product_attention".split()
+)
+_FULL = frozenset("softmax log_softmax layer_norm group_norm norm".split())
+_SIDE = 64  # of the image on which the loss runs
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator of a pass. ``name``: that of torch. ``moved``: bytes that it reads and writes."""
+
+    name: str
+    flops: float
+    moved: float
+    backward: bool
+
+    def times(self, factor: float) -> Layer:
+        return Layer(self.name, factor * self.flops, factor * self.moved, self.backward)
+
+
+@dataclass(frozen=True)
+class Dry:
+    """A training step of ``images`` images on one device. Sizes in bytes, unless said otherwise.
+
+    ``layers``: of all images. ``parameters``: (all, trained), numbers. ``gradients``: size of each gradient in the
+    order in which the backward pass makes them, and the share of its FLOPs that is done by then. ``kept``: of the
+    activations, for the backward pass. ``peak``: the most of activations and gradients at the same time, beside the
+    loss. ``loss``: the most that the loss needs beside its low-resolution logits: for one image, or with
+    loss.full_logits for all.
+    """
+
+    images: int
+    layers: tuple[Layer, ...]
+    parameters: tuple[int, int]
+    buffers: float
+    gradients: tuple[tuple[float, float], ...]
+    kept: float
+    peak: float
+    loss: float
+
+    @property
+    def flops(self) -> float:
+        return sum(layer.flops for layer in self.layers)
+
+    @property
+    def moved(self) -> float:
+        return sum(layer.moved for layer in self.layers)
+
+
+class DryModel:
+    """The config's network, without content. Raises ConfigError for what torch cannot trace."""
+
+    def __init__(self, config: Config, classes: int) -> None:
+        self.config = config
+        network = build_model(config.model.model_copy(update={"encoder_weights": None, "init": ""}), classes)
+        self._loss = _loss(config, classes)
+        self._network = network.to("meta")
+        if not config.loss.aux_weight:
+            network.freeze_auxiliary()
+        if config.model.freeze == "encoder":
+            network.freeze_encoder()
+        self._passes: dict[int, Dry] = {}
+
+    def step(self, images: int) -> Dry:
+        """A step of ``images`` images on one device; at least 2, because batch norm needs several values."""
+        images = max(2, images)
+        if images not in self._passes:
+            self._passes[images] = self._step(images)
+        return self._passes[images]
+
+    def _step(self, images: int) -> Dry:
+        network, (loss, rows) = self._network, self._loss
+        try:
+            tally = _network(self.config, network, images)
+        except (NotImplementedError, RuntimeError, AttributeError) as error:
+            arch, reason = self.config.model.arch, (str(error) or type(error).__name__).splitlines()[0][:150]
+            text = f"model.arch={arch}: its memory and FLOPs cannot be computed ({reason}): use plan --like RUN"
+            raise ConfigError(text, code="model-not-traceable", found=arch) from error
+        sizes = [(p.numel(), p.requires_grad) for p in network.parameters()]
+        return Dry(
+            images=images,
+            layers=(*tally.rows, *(row.times(images) for row in rows)),
+            parameters=(sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)),
+            buffers=float(sum(b.numel() * b.element_size() for b in network.buffers())),
+            gradients=tuple(tally.gradients),
+            kept=tally.kept,
+            peak=float(tally.peak),
+            loss=loss * (images if self.config.loss.full_logits else 1),
+        )
+
+
+@dataclass
+class _Tally(TorchDispatchMode):
+    """Counts each operator's FLOPs and bytes, and the bytes of tensors that are alive."""
+
+    known: set[int] = field(default_factory=set)  # storages that exist before the pass
+    rows: list[Layer] = field(default_factory=list)
+    gradients: list[tuple[float, float]] = field(default_factory=list)
+    alive: dict[int, int] = field(default_factory=dict)
+    live: int = 0
+    peak: int = 0
+    kept: float = 0.0
+    backward: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        from torch.utils.flop_counter import flop_registry
+
+        out = func(*args, **(kwargs or {}))
+        outputs = list(_tensors(out))
+        for tensor in outputs:
+            self._born(tensor)
+        packet = func.overloadpacket
+        count = flop_registry.get(packet)
+        flops = float(count(*args, **(kwargs or {}), out_val=out)) if count else 0.0
+        if not func.is_view and outputs:
+            moved = sum(t.numel() * t.element_size() for t in (*_tensors(args), *outputs))
+            self.rows.append(Layer(str(packet).rpartition(".")[2], flops, float(moved), self.backward))
+        return out
+
+    def _born(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.alive or key in self.known:
+            return
+        self.alive[key] = storage.nbytes()
+        self.live += self.alive[key]
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._gone, key)
+
+    def _gone(self, key: int) -> None:
+        self.live -= self.alive.pop(key, 0)
+
+
+class _Autocast(TorchFunctionMode):
+    """torch.autocast as on CUDA, for tensors of the meta device, which it does not serve."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.weights: dict[int, Tensor] = {}  # each is cast once in a step
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _HALF:
+            args, kwargs = self._cast(args, self.dtype), self._cast(kwargs or {}, self.dtype)
+        elif name in _FULL:
+            args, kwargs = self._cast(args, torch.float32), self._cast(kwargs or {}, torch.float32)
+        return func(*args, **(kwargs or {}))
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        if isinstance(value, dict):
+            return {key: self._cast(each, dtype) for key, each in value.items()}
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._cast(each, dtype) for each in value)
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype == dtype:
+            return value
+        if not value.is_leaf or not value.requires_grad:
+            return value.to(dtype)
+        return self.weights.setdefault(id(value), value.to(dtype))
+
+
+def _network(config: Config, network: SegModel, images: int) -> _Tally:
+    """A forward and a backward pass of the network alone."""
+    for parameter in network.parameters():
+        parameter.grad = None
+    known = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
+    tally, dtype = _Tally(known), DTYPES[config.train.precision]
+    with ExitStack() as stack:
+        stack.enter_context(_gradient_order(network, tally))
+        stack.enter_context(tally)
+        with kept_bytes(known) as kept, _Autocast(dtype) if dtype else ExitStack():
+            heads: Any = network(torch.empty(images, 3, *config.data.crop, device="meta"), low=True)
+            used = heads if config.loss.aux_weight else heads[:1]
+            tally.kept = float(sum(kept.values()))
+        tally.backward = True
+        torch.autograd.backward(used, [torch.empty_like(head) for head in used])
+    whole = sum(row.flops for row in tally.rows if row.backward) or 1.0
+    tally.gradients = [(size, done / whole) for size, done in tally.gradients]
+    return tally
+
+
+@contextmanager
+def kept_bytes(known: set[int]) -> Iterator[dict[int, int]]:
+    """The bytes of each storage that autograd keeps for the backward pass, except the ``known`` ones, by its address."""
+    found: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            found[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield found
+
+
+@contextmanager
+def _gradient_order(network: SegModel, tally: _Tally) -> Iterator[None]:
+    def noted(size: float) -> Callable[[Tensor], None]:
+        def note(_: Tensor) -> None:
+            tally.gradients.append((size, sum(row.flops for row in tally.rows if row.backward)))
+
+        return note
+
+    hooks = [
+        p.register_post_accumulate_grad_hook(noted(float(p.numel() * p.element_size())))
+        for p in network.parameters()
+        if p.requires_grad
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _loss(config: Config, classes: int) -> tuple[float, list[Layer]]:
+    """Peak bytes of the loss of one image of the crop's size, and its operators.
+
+    It runs with real tensors on a small image, because some losses look at their values. It grows with the pixels.
+    """
+    criterion = build_criterion(config.loss.model_copy(update={"class_weights": "none"}), classes)
+    low = torch.randn(1, classes, _SIDE // 4, _SIDE // 4, requires_grad=True)
+    target = torch.randint(0, classes, (1, _SIDE, _SIDE))
+    tally = _Tally({t.untyped_storage()._cdata for t in (low, target)})
+
+    def upsample(logits: Tensor, size: tuple[int, int]) -> Tensor:
+        return torch.nn.functional.interpolate(logits, size=size, mode="bilinear")
+
+    with tally:
+        totals = low_res_totals(criterion, low.detach(), target, upsample)
+        low_res_loss(criterion, low, target, totals, upsample).backward()
+    grown = config.data.crop[0] * config.data.crop[1] / _SIDE**2 / config.loss.stride**2
+    return tally.peak * grown, [row.times(grown) for row in tally.rows]
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values if isinstance(values, (tuple, list)) else (values,):
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)

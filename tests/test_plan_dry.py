@@ -1,0 +1,106 @@
+"""The pass without data: what it says of memory, FLOPs, and gradients is what torch keeps and makes in real passes."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+
+from segtrain.config import Config, load_config
+from segtrain.models import build_model
+from segtrain.plan.dry import DryModel, kept_bytes
+from segtrain.plan.memory import ALLOWED, GIB, largest, moments, need, refusal
+
+CLASSES = 7
+MODELS = [
+    ("pico", "resnet18"),
+    ("unet", "resnet18"),
+    ("deeplabv3plus", "resnet18"),
+    ("fpn", "resnet18"),
+    ("segformer", "mit_b0"),
+]
+
+
+def settings(arch: str, encoder: str, *more: str) -> Config:
+    return load_config(None, [f"model.arch={arch}", f"model.encoder={encoder}", "data.crop=[64,96]", *more])
+
+
+def real_bytes(config: Config) -> tuple[float, Any]:
+    """What torch keeps for the backward pass of two images."""
+    network = build_model(config.model, CLASSES)
+    known = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
+    half = config.train.precision == "bf16"
+    with kept_bytes(known) as kept, torch.autocast("cpu", torch.bfloat16) if half else contextlib.nullcontext():
+        heads: Any = network(torch.randn(2, 3, *config.data.crop), low=True)
+        return float(sum(kept.values())), (network, heads)
+
+
+@pytest.mark.parametrize(("arch", "encoder"), MODELS)
+def test_the_bytes_of_a_pass_are_those_that_torch_keeps(arch: str, encoder: str) -> None:
+    config = settings(arch, encoder)
+    found = DryModel(config, CLASSES).step(2)
+    kept, (network, heads) = real_bytes(config)
+    assert found.kept == pytest.approx(kept, rel=0.1)
+    assert found.peak > found.kept
+    assert found.parameters[0] == sum(p.numel() for p in network.parameters())
+    heads[0].sum().backward()
+    with_gradient = [p for p in network.parameters() if p.grad is not None]
+    assert len(found.gradients) == len(with_gradient)
+    assert sum(size for size, _ in found.gradients) == 4 * sum(p.numel() for p in with_gradient)
+    shares = [share for _, share in found.gradients]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1, abs=0.01)
+
+
+def test_half_precision_keeps_what_autocast_keeps() -> None:
+    config = settings("fpn", "resnet18", "train.precision=bf16")
+    kept, _ = real_bytes(config)
+    assert DryModel(config, CLASSES).step(2).kept == pytest.approx(kept, rel=0.1)
+
+
+def test_flops_are_those_of_a_convolution_by_hand() -> None:
+    """Each 3x3 convolution of the stem: 2 * pixels * in * out * 9 forward, and as much again for the weights."""
+    found = DryModel(settings("fpn", "resnet18"), CLASSES).step(2)
+    first = next(row for row in found.layers if row.name == "convolution")
+    assert first.flops == 2 * (2 * 32 * 48) * 3 * 64 * 49
+    assert not first.backward
+    both = [sum(row.flops for row in found.layers if row.backward is back) for back in (False, True)]
+    assert both[1] / both[0] == pytest.approx(2, abs=0.1)
+
+
+@pytest.mark.parametrize("loss", ["ce", "ohem", "dice", "lovasz"])
+def test_full_size_logits_are_counted(loss: str) -> None:
+    """The logits of one image, and at least one more tensor of their size."""
+    one = DryModel(settings("pico", "", f"loss.terms=[{loss}]"), CLASSES).step(4)
+    whole = DryModel(settings("pico", "", f"loss.terms=[{loss}]", "loss.full_logits=true"), CLASSES).step(4)
+    logits = 4 * CLASSES * 64 * 96
+    assert one.loss >= 2 * logits
+    assert whole.loss == pytest.approx(4 * one.loss)
+
+
+def test_state_of_the_optimizer_and_averages_are_counted() -> None:
+    plain = settings("pico", "", "optim.name=sgd", "optim.momentum=0.9")
+    more = settings("pico", "", "optim.name=adamw", "optim.ema=0.99")
+    dry = DryModel(plain, CLASSES).step(2)
+    weights = 4.0 * dry.parameters[0]
+    assert (moments(plain), moments(more)) == (1, 2)
+    assert need(plain, dry, 1).fixed == pytest.approx(2 * weights + dry.buffers)
+    assert need(more, dry, 1).fixed == pytest.approx(4 * weights + 2 * dry.buffers)
+    assert need(plain, dry, 2).gradients == weights
+    assert need(plain, dry, 2).allowed - need(plain, dry, 1).allowed == ALLOWED["nccl"][0]
+    assert need(more, dry, 8, "fsdp").fixed < 0.6 * need(more, dry, 8).fixed
+
+
+def test_a_batch_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    config = settings("fpn", "resnet18")
+    model = DryModel(config, CLASSES)
+    few, many = (need(config, model.step(images), 8).total for images in (2, 16))
+    assert refusal(config, model, 16, 8, many / GIB + 0.01) == ""
+    room = (few + many) / 2
+    most = largest(config, model, 16, 8, room)
+    assert 2 < most < 16
+    assert need(config, model.step(most), 8).total <= room
+    assert f"batch {most} fits" in refusal(config, model, 16, 8, room / GIB)
+    assert "2 do not fit" in refusal(config, model, 16, 8, 0.5)
