@@ -109,6 +109,11 @@ def machines(cloud: str = "sagemaker") -> dict[str, Machine]:
     return {row["type"]: _machine(row, named) for row in _rows(cloud)}
 
 
+def every() -> dict[str, Machine]:
+    """The machine types of all tables by name."""
+    return {**machines("sagemaker"), **machines("vertex")}
+
+
 @lru_cache
 def sources(table: str) -> dict[str, str]:
     """The sources that the head of a table defines: key -> text."""

@@ -78,8 +78,11 @@ class Dry:
 class DryModel:
     """The config's network, without content. Raises ConfigError for what torch cannot trace."""
 
-    def __init__(self, config: Config, classes: int) -> None:
-        self.config = config
+    def __init__(self, config: Config, classes: int, most: int) -> None:
+        if not hasattr(Tensor, "register_post_accumulate_grad_hook"):
+            text = f"plan CONFIG needs torch 2.1 or later; this is {torch.__version__}: use plan --like RUN"
+            raise ConfigError(text, code="torch-too-old", found=torch.__version__)
+        self.config, self.most = config, max(4, most)
         network = build_model(config.model.model_copy(update={"encoder_weights": None, "init": ""}), classes)
         self._loss = _loss(config, classes)
         self._network = network.to("meta")
@@ -90,8 +93,16 @@ class DryModel:
         self._passes: dict[int, Dry] = {}
 
     def step(self, images: int) -> Dry:
-        """A step of ``images`` images on one device; at least 2, because batch norm needs several values."""
-        images = max(2, images)
+        """A step of ``images`` images on one device, from 2, which batch norm needs, to ``most``.
+
+        Between the two that are computed, the figures lie on straight lines; that of ``peak``, which is the largest of
+        many sums, is never too low.
+        """
+        few, many = (self._pass(count) for count in (2, self.most))
+        share = (max(2, images) - 2) / (self.most - 2)
+        return _blend(few, many, share)
+
+    def _pass(self, images: int) -> Dry:
         if images not in self._passes:
             self._passes[images] = self._step(images)
         return self._passes[images]
@@ -115,6 +126,25 @@ class DryModel:
             peak=float(tally.peak),
             loss=loss * (images if self.config.loss.full_logits else 1),
         )
+
+
+def _blend(few: Dry, many: Dry, share: float) -> Dry:
+    def between(low: float, high: float) -> float:
+        return low + share * (high - low)
+
+    return Dry(
+        images=round(between(few.images, many.images)),
+        layers=tuple(
+            Layer(a.name, between(a.flops, b.flops), between(a.moved, b.moved), a.backward)
+            for a, b in zip(few.layers, many.layers)
+        ),
+        parameters=few.parameters,
+        buffers=few.buffers,
+        gradients=many.gradients,
+        kept=between(few.kept, many.kept),
+        peak=between(few.peak, many.peak),
+        loss=between(few.loss, many.loss),
+    )
 
 
 @dataclass

@@ -71,11 +71,7 @@ def refusal(config: Config, model: DryModel, images: int, ranks: int, room_gb: f
 
 
 def largest(config: Config, model: DryModel, images: int, ranks: int, room: float) -> int:
-    """The largest number of images from 2 to below ``images`` that fits ``room`` bytes; 0 if there is none.
-
-    The peak of a step is the largest of many sums that grow in proportion to the images, so between two of its values
-    a straight line is never too low.
-    """
+    """The largest number of images from 2 to below ``images`` that fits ``room`` bytes; 0 if there is none."""
     few, many = (need(config, model.step(count), ranks).total for count in (2, images))
     if few > room or images <= 2:
         return 0

@@ -5,6 +5,7 @@ All functions are pure. Seconds, bytes, and samples per second throughout.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 from statistics import NormalDist
 
@@ -44,15 +45,15 @@ def hosts_and_gpus(
     return max(ring(size, gpus, *inside), min(ring(size, hosts, *between), tree(size, hosts, *between)))
 
 
-def exposed(backward: float, buckets: list[float]) -> float:
+def exposed(backward: float, buckets: list[float], ready: Sequence[float] = ()) -> float:
     """Seconds of communication that the backward pass does not hide.
 
-    Bucket k of n is ready after k/n of the backward pass. Its all-reduce takes ``buckets[k]`` seconds, and begins when
-    the one before it has ended (Li et al., section 3.2.3).
+    Bucket k is ready after ``ready[k]`` of the backward pass; without ``ready``, after k/n of it. Its all-reduce takes
+    ``buckets[k]`` seconds, and begins when the one before it has ended (Li et al., section 3.2.3).
     """
     end = 0.0
     for k, seconds in enumerate(buckets):
-        end = max(end, backward * (k + 1) / len(buckets)) + seconds
+        end = max(end, backward * (ready[k] if ready else (k + 1) / len(buckets))) + seconds
     return max(0.0, end - backward)
 
 
@@ -62,6 +63,20 @@ def bucket_sizes(gradients: float) -> list[float]:
     while (rest := gradients - sum(sizes)) > 0:
         sizes.append(min(rest, BUCKET))
     return sizes
+
+
+def buckets_of(gradients: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """(bytes, share of the backward pass after which it is ready) of each bucket, from the same of each gradient.
+
+    A bucket takes gradients in the order in which the backward pass makes them, until its size is reached.
+    """
+    found, size, limit = list[tuple[float, float]](), 0.0, FIRST_BUCKET
+    for each, ready in gradients:
+        size += each
+        if size >= limit:
+            found.append((size, ready))
+            size, limit = 0.0, BUCKET
+    return (*found, (size, 1.0)) if size else tuple(found)
 
 
 def slowest(ranks: int, spread: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segtrain.machines import Machine, gpus, machines
+from segtrain.machines import Machine, every, gpus, machines
 from segtrain.plan import model
 from segtrain.plan.terms import Terms
 
@@ -71,8 +71,8 @@ class Plan:
             for offer in self.offers
             if (not deadline_s or offer.seconds[2] <= deadline_s) and (not budget or offer.dollars[2] <= budget)
         ]
-        by = (lambda one: one.seconds[1]) if budget and not deadline_s else (lambda one: one.dollars[1])
-        return min(fits, key=by, default=None)
+        quick = budget and not deadline_s
+        return min(fits, key=lambda one: one.seconds[1:2] if quick else (one.dollars[1], one.seconds[1]), default=None)
 
     def knee(self, name: str) -> int:
         """The number of hosts of a type beyond which doubling them brings less than KNEE."""
@@ -83,21 +83,27 @@ class Plan:
         return hosts
 
 
-def plan(terms: Terms, hosts: Sequence[int] = HOSTS) -> Plan:
-    """Every type of the table that has the run's kind of device, at its batch per device."""
-    own, left_out, offers = machines()[terms.machine], dict[str, str](), list[Offer]()
-    rng = random.Random(0)
-    draws = [
-        {name: least * (most / least) ** rng.random() for name, (least, most, _) in ASSUMED.items()}
-        for _ in range(DRAWS)
-    ]
-    for machine in machines().values():
+def plan(terms: Terms, hosts: Sequence[int] = HOSTS, where: Sequence[Machine] = ()) -> Plan:
+    """Every type of ``where`` (default: SageMaker's) that has the run's kind of device, at its batch per device."""
+    own, left_out, offers = every()[terms.machine], dict[str, str](), list[Offer]()
+    draws = drawn()
+    for machine in where or machines().values():
         why = _why_not(machine, own)
         if why:
             left_out[machine.name] = why
         elif bool(machine.gpus) == bool(own.gpus):
-            offers += (_offer(terms, own, machine, count, draws) for count in hosts)
+            offers += (offer_of(terms, own, machine, count, draws) for count in hosts)
     return Plan(terms, tuple(offers), left_out)
+
+
+def drawn() -> list[dict[str, float]]:
+    """Values of what is assumed, and where in the ranges of the terms the device and the samples are, from 0 to 1."""
+    rng, more = random.Random(0), random.Random(1)
+    return [
+        {name: least * (most / least) ** rng.random() for name, (least, most, _) in ASSUMED.items()}
+        | {"device": more.random(), "samples": more.random()}
+        for _ in range(DRAWS)
+    ]
 
 
 def _why_not(machine: Machine, own: Machine) -> str:
@@ -114,16 +120,18 @@ def _why_not(machine: Machine, own: Machine) -> str:
     return ""
 
 
-def _offer(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: list[dict[str, float]]) -> Offer:
+def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: list[dict[str, float]]) -> Offer:
+    """``hosts`` machines of a type, for terms that hold for ``own``."""
     local = machine.gpus or max(1, machine.vcpus // own.vcpus)
     ranks, cores = local * hosts, machine.vcpus / local
     ratio = 1.0
     if machine.gpu != own.gpu:
         ratio = gpus()[own.gpu].speed / gpus()[machine.gpu].speed
-    samples = _samples(terms, cores)
     rates, bounds, alone = [], [], []
     for drawn in draws:
         device = terms.device * ratio * (drawn["speed"] if ratio != 1 else 1.0)
+        device *= _between(terms.device_range, drawn["device"])
+        samples = _samples(terms, cores) * _between(terms.sample_range, drawn["samples"])
         sent = _exposed(terms, machine, hosts, local, device, drawn)
         step = max(device + sent, samples) * model.slowest(ranks, drawn["spread"])
         rates.append(ranks * terms.images / step)
@@ -155,10 +163,14 @@ def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: flo
     """Seconds of a step in which the ranks wait for gradients."""
     inside = NVLINK if machine.gpu.startswith(_NVLINKED) else PCIE
     between = (drawn["network"] * machine.network_gbit * 1e9 / 8, drawn["latency"])
-    sizes = model.bucket_sizes(terms.gradients)
-    return model.exposed(
-        model.BACKWARD * device, [model.hosts_and_gpus(size, hosts, local, inside, between) for size in sizes]
-    )
+    sizes = [size for size, _ in terms.buckets] or model.bucket_sizes(terms.gradients)
+    seconds = [model.hosts_and_gpus(size, hosts, local, inside, between) for size in sizes]
+    return model.exposed(model.BACKWARD * device, seconds, [ready for _, ready in terms.buckets])
+
+
+def _between(factors: tuple[float, float], place: float) -> float:
+    """``place`` from 0 to 1: between two factors, evenly on a logarithmic scale."""
+    return factors[0] * (factors[1] / factors[0]) ** place
 
 
 def _interval(values: Sequence[float]) -> Interval:
@@ -169,7 +181,7 @@ def _interval(values: Sequence[float]) -> Interval:
 def shown(found: Plan) -> list[Offer]:
     """The offers worth a line: of each GPU (or CPU type) and number of hosts the cheapest type, up to the knee."""
     best: dict[tuple[str, int], Offer] = {}
-    for offer in sorted(found.offers, key=lambda one: one.dollars[1]):
+    for offer in sorted(found.offers, key=lambda one: (one.dollars[1], one.seconds[1])):
         if offer.hosts <= 2 * found.knee(offer.machine.name):
             best.setdefault((offer.machine.gpu or offer.machine.name, offer.hosts), offer)
     return list(best.values())

@@ -10,7 +10,7 @@ from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.remedies import receiving
 from segtrain.diagnose.stats import run_stats
 from segtrain.errors import ConfigError, closest
-from segtrain.machines import machines
+from segtrain.machines import every
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Terms:
     ``machine``: the type of its hosts. ``device``: the device's work without communication. ``wall``, ``cpu``: of one
     sample. ``computed``: CPU time of the step without its samples. ``gradients``: what the ranks exchange. ``images``:
     of a rank's step; ``total``: of the whole run, all ranks. ``receive``: CPU time of a sample that a helper makes.
+    ``device_range``, ``sample_range``: factors between which the device's time and the costs of samples lie.
+    ``buckets``: (bytes, share of the backward pass after which it is ready) of each; () if not known.
     """
 
     machine: str
@@ -31,6 +33,9 @@ class Terms:
     gradients: float
     total: float
     receive: float = 0.0
+    device_range: tuple[float, float] = (1.0, 1.0)
+    sample_range: tuple[float, float] = (1.0, 1.0)
+    buckets: tuple[tuple[float, float], ...] = ()
 
 
 def terms_of(run: Path, on: str = "") -> Terms:
@@ -46,7 +51,7 @@ def terms_of(run: Path, on: str = "") -> Terms:
         raise ConfigError(f"{run}: too short to plan from: {fix}", code="run-too-short", found=str(run))
     rank = figures.most_starved_rank
     name = on or rank.machine
-    if name not in machines():
+    if name not in every():
         raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
     if rank.samples is None:
         fix = "name a run with data.workers of at least 1 and log.spans=true"
@@ -70,6 +75,6 @@ def terms_of(run: Path, on: str = "") -> Terms:
 def _unknown(name: str, run: Path) -> str:
     if not name:
         return f"{run}: it does not say on which type of machine it ran: give it with --on, such as --on ml.g5.xlarge"
-    near = closest(name, machines(), 0.6)
-    fix = f"did you mean {near}?" if near else "segtrain/machines/sagemaker.csv lists the types"
+    near = closest(name, every(), 0.6)
+    fix = f"did you mean {near}?" if near else "sagemaker.csv and vertex.csv in segtrain/machines list the types"
     return f"--on={name}: unknown machine type: {fix}"
