@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from segtrain.infer.export import export as export
     from segtrain.infer.predictor import Predictor as Predictor
     from segtrain.infer.predictor import load as load
+    from segtrain.plan.probe import plan as plan
     from segtrain.train.score import evaluate as evaluate
 
 __version__ = "0.1.0"
 
-__all__ = ["Config", "Predictor", "Run", "data", "evaluate", "export", "load", "losses", "train"]
+__all__ = ["Config", "Predictor", "Run", "data", "evaluate", "export", "load", "losses", "plan", "train"]
 
-# Name -> the module to import it from. Names in __all__ that are missing here are modules; train and evaluate are also
-# callable (see callable_module.py).
+# Name -> the module to import it from. Names in __all__ that are missing here are modules; some of them
+# (train, evaluate, plan) are also callable: see callable_module.py.
 _HOME = {
     "Config": "config", "Predictor": "infer.predictor", "Run": "api", "export": "infer.export",
     "load": "infer.predictor",

@@ -187,15 +187,20 @@ def _analysis(subparsers: Any) -> None:
     diagnose.add_argument("--on", metavar="TYPE", default="", help=types)
     _json(diagnose)
 
-    plan = _command(subparsers, "plan", commands.plan, "predict time and cost on other machines from a past run")
-    plan.add_argument("--like", default="", metavar="RUN", help=f"{RUN}: what its steps and samples cost is known")
+    plan = _command(subparsers, "plan", commands.plan, "predict time and cost on other machines")
+    plan.add_argument("config", nargs="?", help=CONFIG)
+    plan.add_argument("--like", default="", metavar="RUN", help=f"{RUN}: take all figures from it, not from a config")
     plan.add_argument("--exam", metavar="FILE", help="predict a JSON list of described jobs, and print JSON")
     plan.add_argument("--on", metavar="TYPE", default="", help=types)
+    plan.add_argument("--probe", action="store_true", help="measure samples, and a step if there is a GPU (10 s)")
+    places = "aws, gcp, slurm:PARTITION, or types with commas (default: aws)"
+    plan.add_argument("--where", default="aws", metavar="PLACE", help=places)
     plan.add_argument("--hosts", default="1,2,4,8,16", help="numbers of machines (default: 1,2,4,8,16)")
     plan.add_argument("--deadline", default="", metavar="TIME", help="the cheapest that ends in time: 90m, 2h")
     plan.add_argument("--budget", type=float, default=0.0, metavar="USD", help="the fastest that costs at most this")
     plan.add_argument("--all", action="store_true", help="all types and numbers of machines")
     _json(plan)
+    _take_settings(plan)
 
 
 def _profile(subparsers: Any) -> None:

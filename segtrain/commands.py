@@ -200,22 +200,51 @@ def plan(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
         print(json.dumps(answers(Path(args.exam)), indent=1))
         return
-    if not args.like:
-        raise ConfigError("nothing to plan: write --like=RUN or --exam=FILE", code="plan-of-nothing")
+    if not (args.like or args.config or overrides):
+        text = "nothing to plan: name a config file, or write --like=RUN or --exam=FILE"
+        raise ConfigError(text, code="plan-of-nothing")
     from segtrain.plan import offers, words
     from segtrain.plan.limits import hosts_of, seconds_of
+    from segtrain.plan.places import machines_of
+
+    deadline_s, hosts, where = seconds_of(args.deadline), hosts_of(args.hosts), machines_of(args.where)
+    if not args.like:
+        _plan_config(args, overrides)
+        return
+    if args.config or overrides or args.probe:
+        what = args.config or " ".join(overrides) or "--probe"
+        text = f"--like={args.like} takes all of its figures from the run: remove {what}, or remove --like"
+        raise ConfigError(text, code="plan-of-two", found=what)
     from segtrain.plan.terms import terms_of
     from segtrain.runs.remote import local
 
-    deadline_s, hosts = seconds_of(args.deadline), hosts_of(args.hosts)
     run = local(args.like)
-    found = offers.plan(terms_of(run.folder, args.on), hosts)
+    found = offers.plan(terms_of(run.folder, args.on), hosts, where)
     if args.json:
         best = found.best(deadline_s, args.budget)
         known = {"offers": [offer.to_dict() for offer in found.offers], "left_out": found.left_out}
         print(json.dumps({**known, "best": best and best.to_dict(), "terms": vars(found.terms)}))
         return
     say(words.page(found, Path(run.shown or run.folder), deadline_s, args.budget, args.all))
+
+
+def _plan_config(args: Namespace, overrides: list[str]) -> None:
+    from segtrain.config import load_config
+    from segtrain.plan import config_words
+    from segtrain.plan.limits import hosts_of, seconds_of
+    from segtrain.plan.probe import plan
+
+    config = load_config(args.config, overrides)
+    found = plan(config, where=args.where, hosts=hosts_of(args.hosts), probe=args.probe, say=_note)
+    limits = seconds_of(args.deadline), args.budget
+    if args.json:
+        print(json.dumps(config_words.as_dict(found, *limits)))
+    else:
+        say(config_words.page(found, *limits, args.all))
+
+
+def _note(text: str) -> None:
+    print(f"plan: {text}", file=sys.stderr)
 
 
 def profile(args: Namespace, overrides: list[str], argv: list[str]) -> int:

@@ -10,8 +10,9 @@ import torch
 
 from segtrain.config import Config, load_config
 from segtrain.models import build_model
-from segtrain.plan.dry import DryModel, kept_bytes
+from segtrain.plan.dry import DryModel
 from segtrain.plan.memory import ALLOWED, GIB, largest, moments, need, refusal
+from segtrain.plan.trace import kept_bytes
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="needs torch 2.1"

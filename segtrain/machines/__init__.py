@@ -109,7 +109,7 @@ def machines(cloud: str = "sagemaker") -> dict[str, Machine]:
     return {row["type"]: _machine(row, named) for row in _rows(cloud)}
 
 
-def every() -> dict[str, Machine]:
+def all_types() -> dict[str, Machine]:
     """The machine types of all tables by name."""
     return {**machines("sagemaker"), **machines("vertex")}
 

@@ -1,49 +1,28 @@
-"""A pass of the network without data: FLOPs and bytes of its layers, its gradients, and the memory that it needs.
+"""A pass of the network without data: FLOPs and bytes of its operators, its gradients, and the memory that it needs.
 
-The network runs on torch's meta device, whose tensors have shapes but no content: a pass takes about a second, and no
-memory. tests/test_plan_dry.py compares the bytes with those of real passes.
+The network runs on torch's meta device, whose tensors have shapes but no content. tests/test_plan_dry.py compares the
+bytes with those of real passes.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from segtrain.config import Config
 from segtrain.errors import ConfigError
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals
 from segtrain.models import build_model
 from segtrain.models.base import SegModel
+from segtrain.plan.trace import Autocast, Layer, Tally, kept_bytes
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-# What autocast runs in half precision on CUDA, and what in float32 (torch's page "Automatic Mixed Precision").
-_HALF = frozenset(
-    "conv1d conv2d conv3d conv_transpose2d linear matmul __matmul__ bmm mm addmm baddbmm "
-    "scaled_dot_product_attention".split()
-)
-_FULL = frozenset("softmax log_softmax layer_norm group_norm norm".split())
 _SIDE = 64  # of the image on which the loss runs
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One operator of a pass. ``name``: that of torch. ``moved``: bytes that it reads and writes."""
-
-    name: str
-    flops: float
-    moved: float
-    backward: bool
-
-    def times(self, factor: float) -> Layer:
-        return Layer(self.name, factor * self.flops, factor * self.moved, self.backward)
 
 
 @dataclass(frozen=True)
@@ -93,13 +72,13 @@ class DryModel:
         self._passes: dict[int, Dry] = {}
 
     def step(self, images: int) -> Dry:
-        """A step of ``images`` images on one device, from 2, which batch norm needs, to ``most``.
+        """A step of up to ``most`` images on one device.
 
-        Between the two that are computed, the figures lie on straight lines; that of ``peak``, which is the largest of
-        many sums, is never too low.
+        Steps of 2 images, which batch norm needs, and of ``most`` are computed. Between them the figures lie on
+        straight lines; that of ``peak``, which is the largest of many sums, is never too low.
         """
         few, many = (self._pass(count) for count in (2, self.most))
-        share = (max(2, images) - 2) / (self.most - 2)
+        share = (images - 2) / (self.most - 2)
         return _blend(few, many, share)
 
     def _pass(self, images: int) -> Dry:
@@ -147,89 +126,16 @@ def _blend(few: Dry, many: Dry, share: float) -> Dry:
     )
 
 
-@dataclass
-class _Tally(TorchDispatchMode):
-    """Counts each operator's FLOPs and bytes, and the bytes of tensors that are alive."""
-
-    known: set[int] = field(default_factory=set)  # storages that exist before the pass
-    rows: list[Layer] = field(default_factory=list)
-    gradients: list[tuple[float, float]] = field(default_factory=list)
-    alive: dict[int, int] = field(default_factory=dict)
-    live: int = 0
-    peak: int = 0
-    kept: float = 0.0
-    backward: bool = False
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        from torch.utils.flop_counter import flop_registry
-
-        out = func(*args, **(kwargs or {}))
-        outputs = list(_tensors(out))
-        for tensor in outputs:
-            self._born(tensor)
-        packet = func.overloadpacket
-        count = flop_registry.get(packet)
-        flops = float(count(*args, **(kwargs or {}), out_val=out)) if count else 0.0
-        if not func.is_view and outputs:
-            moved = sum(t.numel() * t.element_size() for t in (*_tensors(args), *outputs))
-            self.rows.append(Layer(str(packet).rpartition(".")[2], flops, float(moved), self.backward))
-        return out
-
-    def _born(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self.alive or key in self.known:
-            return
-        self.alive[key] = storage.nbytes()
-        self.live += self.alive[key]
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._gone, key)
-
-    def _gone(self, key: int) -> None:
-        self.live -= self.alive.pop(key, 0)
-
-
-class _Autocast(TorchFunctionMode):
-    """torch.autocast as on CUDA, for tensors of the meta device, which it does not serve."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
-        self.weights: dict[int, Tensor] = {}  # each is cast once in a step
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in _HALF:
-            args, kwargs = self._cast(args, self.dtype), self._cast(kwargs or {}, self.dtype)
-        elif name in _FULL:
-            args, kwargs = self._cast(args, torch.float32), self._cast(kwargs or {}, torch.float32)
-        return func(*args, **(kwargs or {}))
-
-    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
-        if isinstance(value, dict):
-            return {key: self._cast(each, dtype) for key, each in value.items()}
-        if isinstance(value, (tuple, list)):
-            return type(value)(self._cast(each, dtype) for each in value)
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype == dtype:
-            return value
-        if not value.is_leaf or not value.requires_grad:
-            return value.to(dtype)
-        return self.weights.setdefault(id(value), value.to(dtype))
-
-
-def _network(config: Config, network: SegModel, images: int) -> _Tally:
+def _network(config: Config, network: SegModel, images: int) -> Tally:
     """A forward and a backward pass of the network alone."""
     for parameter in network.parameters():
         parameter.grad = None
     known = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
-    tally, dtype = _Tally(known), DTYPES[config.train.precision]
+    tally, dtype = Tally(known), DTYPES[config.train.precision]
     with ExitStack() as stack:
         stack.enter_context(_gradient_order(network, tally))
         stack.enter_context(tally)
-        with kept_bytes(known) as kept, _Autocast(dtype) if dtype else ExitStack():
+        with kept_bytes(known) as kept, Autocast(dtype) if dtype else ExitStack():
             heads: Any = network(torch.empty(images, 3, *config.data.crop, device="meta"), low=True)
             used = heads if config.loss.aux_weight else heads[:1]
             tally.kept = float(sum(kept.values()))
@@ -241,22 +147,7 @@ def _network(config: Config, network: SegModel, images: int) -> _Tally:
 
 
 @contextmanager
-def kept_bytes(known: set[int]) -> Iterator[dict[int, int]]:
-    """The bytes of each storage that autograd keeps for the backward pass, except the ``known`` ones, by its address."""
-    found: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in known:
-            found[storage._cdata] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield found
-
-
-@contextmanager
-def _gradient_order(network: SegModel, tally: _Tally) -> Iterator[None]:
+def _gradient_order(network: SegModel, tally: Tally) -> Iterator[None]:
     def noted(size: float) -> Callable[[Tensor], None]:
         def note(_: Tensor) -> None:
             tally.gradients.append((size, sum(row.flops for row in tally.rows if row.backward)))
@@ -283,7 +174,7 @@ def _loss(config: Config, classes: int) -> tuple[float, list[Layer]]:
     criterion = build_criterion(config.loss.model_copy(update={"class_weights": "none"}), classes)
     low = torch.randn(1, classes, _SIDE // 4, _SIDE // 4, requires_grad=True)
     target = torch.randint(0, classes, (1, _SIDE, _SIDE))
-    tally = _Tally({t.untyped_storage()._cdata for t in (low, target)})
+    tally = Tally({t.untyped_storage()._cdata for t in (low, target)})
 
     def upsample(logits: Tensor, size: tuple[int, int]) -> Tensor:
         return torch.nn.functional.interpolate(logits, size=size, mode="bilinear")
@@ -293,11 +184,3 @@ def _loss(config: Config, classes: int) -> tuple[float, list[Layer]]:
         low_res_loss(criterion, low, target, totals, upsample).backward()
     grown = config.data.crop[0] * config.data.crop[1] / _SIDE**2 / config.loss.stride**2
     return tally.peak * grown, [row.times(grown) for row in tally.rows]
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    for value in values if isinstance(values, (tuple, list)) else (values,):
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (tuple, list)):
-            yield from _tensors(value)

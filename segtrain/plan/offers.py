@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segtrain.machines import Machine, every, gpus, machines
+from segtrain.machines import Machine, all_types, gpus, machines
 from segtrain.plan import model
 from segtrain.plan.terms import Terms
 
@@ -85,7 +85,7 @@ class Plan:
 
 def plan(terms: Terms, hosts: Sequence[int] = HOSTS, where: Sequence[Machine] = ()) -> Plan:
     """Every type of ``where`` (default: SageMaker's) that has the run's kind of device, at its batch per device."""
-    own, left_out, offers = every()[terms.machine], dict[str, str](), list[Offer]()
+    own, left_out, offers = all_types()[terms.machine], dict[str, str](), list[Offer]()
     draws = drawn()
     for machine in where or machines().values():
         why = _why_not(machine, own)

@@ -10,7 +10,7 @@ from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.remedies import receiving
 from segtrain.diagnose.stats import run_stats
 from segtrain.errors import ConfigError, closest
-from segtrain.machines import every
+from segtrain.machines import all_types
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def terms_of(run: Path, on: str = "") -> Terms:
         raise ConfigError(f"{run}: too short to plan from: {fix}", code="run-too-short", found=str(run))
     rank = figures.most_starved_rank
     name = on or rank.machine
-    if name not in every():
+    if name not in all_types():
         raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
     if rank.samples is None:
         fix = "name a run with data.workers of at least 1 and log.spans=true"
@@ -75,6 +75,6 @@ def terms_of(run: Path, on: str = "") -> Terms:
 def _unknown(name: str, run: Path) -> str:
     if not name:
         return f"{run}: it does not say on which type of machine it ran: give it with --on, such as --on ml.g5.xlarge"
-    near = closest(name, every(), 0.6)
+    near = closest(name, all_types(), 0.6)
     fix = f"did you mean {near}?" if near else "sagemaker.csv and vertex.csv in segtrain/machines list the types"
     return f"--on={name}: unknown machine type: {fix}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from segtrain.machines import dated, machines, sources
+from segtrain.machines import all_types, dated, sources
 from segtrain.plan.offers import ASSUMED, KNEE, Offer, Plan, shown
 
 MOST = 16  # lines of the table
@@ -14,25 +14,29 @@ MOST = 16  # lines of the table
 def page(found: Plan, run: Path, deadline_s: float = 0.0, budget: float = 0.0, every: bool = False) -> str:
     """The plan of a job like ``run``. ``every``: all offers, not only the best for each GPU and number of hosts."""
     terms, best = found.terms, found.best(deadline_s, budget)
+    lines = [
+        f"{terms.total:,.0f} images, at {terms.images:g} per device and step as in {run}. "
+        "In parentheses: 80 % of the cases.",
+        "",
+        *table(found, best, every),
+        "",
+        choice(best, deadline_s, budget, found),
+        *_notes(found),
+    ]
+    return "\n".join(lines)
+
+
+def table(found: Plan, best: Offer | None, every: bool) -> list[str]:
+    """The lines of the offers. ``every``: all of them, not only the best for each GPU and number of hosts."""
     offers = list(found.offers) if every else shown(found)
-    offers.sort(key=lambda one: one.dollars[1])
+    offers.sort(key=lambda one: (one.dollars[1], one.seconds[1]))
     cut = offers if every else offers[:MOST]
     if best is not None and best not in cut:
         cut.append(best)
     head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", "bound by", "cores: needs, has", "")
     cells = [head, *(_cells(offer, found, best) for offer in cut)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
-    lines = [
-        f"{terms.total:,.0f} images, at {terms.images:g} per device and step as in {run}. "
-        "In parentheses: 80 % of the cases.",
-        "",
-        *table,
-        "",
-        _choice(best, deadline_s, budget, found),
-        *_notes(found),
-    ]
-    return "\n".join(lines)
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
 
 
 def _cells(offer: Offer, found: Plan, best: Offer | None) -> tuple[str, ...]:
@@ -56,7 +60,8 @@ def _spread(interval: tuple[float, float, float], unit: float) -> str:
     return f"{middle} ({low} to {high})"
 
 
-def _choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) -> str:
+def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) -> str:
+    """The offer to take, or why there is none. ``found`` has at least one offer."""
     limits = [f"{deadline_s / 3600:g} h"] * bool(deadline_s) + [f"${budget:g}"] * bool(budget)
     within = f" within {' and '.join(limits)} in 90 % of the cases" if limits else ""
     if best is None:
@@ -87,6 +92,6 @@ def _notes(found: Plan) -> list[str]:
     ]
     if left:
         lines.append("left out: " + "; ".join(f"{count} types: {why}" for why, count in left.most_common()))
-    if machines()[terms.machine].gpus == 0:
+    if all_types()[terms.machine].gpus == 0:
         lines.append("no GPU is offered: the run trained on CPUs, and that does not tell the time of a step on a GPU")
     return lines

@@ -1,0 +1,113 @@
+"""Text and JSON of a plan from a config: offers, strategies, sources of data, and where the figures are from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from segtrain.machines import dated, sources
+from segtrain.plan import ways
+from segtrain.plan.described import ARITHMETIC, ELSEWHERE, LAUNCH_S, MEMORY, ConfigPlan, Job
+from segtrain.plan.memory import ALLOWED, FRAGMENTS, GIB
+from segtrain.plan.offers import ASSUMED, Offer
+from segtrain.plan.words import choice, table
+
+
+def page(found: ConfigPlan, deadline_s: float = 0.0, budget: float = 0.0, every: bool = False) -> str:
+    """The plan of a config. ``every``: all offers, not only the best for each GPU and number of hosts."""
+    best, job = found.best(deadline_s, budget), found.job
+    config = job.config
+    train = config.train
+    lines = [
+        f"{job.total:,.0f} images ({train.duration} of {job.stored.images:,}), {train.batch_size} in a step over all "
+        f"GPUs, in {train.precision}, by {config.name or 'the defaults'}. In parentheses: 80 % of the cases.",
+        "",
+    ]
+    if found.offers:
+        lines += [*table(found, best, every), "", choice(best, deadline_s, budget, found)]
+    else:
+        lines.append("no type can be offered: see below why")
+    shown = best or next(iter(found.offers), None)
+    if shown is not None:
+        lines += _around(job, shown)
+    return "\n".join([*lines, *_notes(found)])
+
+
+def as_dict(found: ConfigPlan, deadline_s: float, budget: float) -> dict[str, Any]:
+    best, job = found.best(deadline_s, budget), found.job
+    shown = best or next(iter(found.offers), None)
+    return {
+        "offers": [offer.to_dict() for offer in found.offers],
+        "left_out": found.left_out,
+        "dropped": [{"machine": name, "hosts": hosts, "why": why} for (name, hosts), why in found.dropped.items()],
+        "best": best and best.to_dict(),
+        "total": job.total,
+        "sample": vars(job.sample),
+        "step": job.step and vars(job.step),
+        "stored": vars(job.stored),
+        "strategies": [vars(row) for row in ways.strategies(job, shown)] if shown else [],
+        "sources": [vars(row) for row in ways.sources(job, shown)] if shown else [],
+    }
+
+
+def _around(job: Job, offer: Offer) -> list[str]:
+    lines, named = [], f"{offer.hosts} x {offer.machine.name}"
+    sharing, places = ways.strategies(job, offer), ways.sources(job, offer)
+    if sharing:
+        lines += ["", f"strategies on {named}:", *ways.sharing_text(sharing)]
+    if places:
+        size = job.stored.total_bytes / 1e9
+        lines += ["", f"sources of the {size:,.3g} GB of data on {named}, for {offer.rate[1]:,.0f} images/s:"]
+        lines += ways.source_text(places, offer.rate[1])
+        lines += [f"  from: {'; '.join(dict.fromkeys(row.source for row in places))}"]
+    return lines
+
+
+def _notes(found: ConfigPlan) -> list[str]:
+    job = found.job
+    dry, sample = job.network.step(job.network.most), job.sample
+    images = job.network.most
+    size = sum(size for size, _ in dry.gradients)
+    low, high = (1000 * factor * sample.cpu for factor in sample.spread)
+    lines = [
+        "",
+        f"computed, by a pass without data: for an image {dry.flops / images / 1e9:,.3g} GFLOP, "
+        f"{dry.moved / images / 1e9:,.3g} GB of memory traffic, and {dry.kept / images / GIB:,.2g} GiB of activations; "
+        f"{size / 1e6:,.3g} MB of gradients",
+    ]
+    told = f"a sample costs {1000 * sample.cpu:.3g} ms of CPU ({low:.2g} to {high:.2g})"
+    if sample.measured:
+        lines.append(f"measured: {told}: {sample.says}; the interval is for other processors")
+    if job.step is not None:
+        lines.append(
+            f"measured: {1000 * job.step.seconds:.3g} ms for {job.step.images} images on {job.step.gpu}; on other "
+            f"GPUs by the ratio of their rates, operator by operator, times {ELSEWHERE[0]:g} to {ELSEWHERE[1]:g}"
+        )
+    named = sources("gpus")
+    prices = sorted({dated(one.machine.price_source) for one in found.offers} - {""})
+    lines.append(
+        "from tables: "
+        + (f"prices on demand ({', '.join(prices)}), " if prices else "")
+        + f"sizes of machines, and rates of GPUs ({named['sheet']})"
+    )
+    assumed = [] if sample.measured else [f"{told}: {sample.says}; --probe measures it"]
+    if job.step is None:
+        assumed.append(
+            f"GPUs reach {ARITHMETIC[0]:.0%} to {ARITHMETIC[2]:.0%} of their peak arithmetic or {MEMORY[0]:.0%} to "
+            f"{MEMORY[2]:.0%} of their memory bandwidth; an operator takes at least {1e6 * LAUNCH_S[0]:g} to "
+            f"{1e6 * LAUNCH_S[2]:g} us"
+        )
+    assumed += [f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items() if name != "speed"]
+    assumed += [f"{size / GIB:g} GiB for {why}" for size, why in ALLOWED.values()]
+    lines.append("assumed: " + "; ".join([*assumed, f"{FRAGMENTS - 1:.0%} of the activations is lost to fragments"]))
+    lines.append("evaluations and checkpoints are not counted; a step on CPUs is not planned: use --like RUN")
+    left = Counter(found.left_out.values())
+    some: dict[str, list[str]] = {}
+    for name, why in found.left_out.items():
+        some.setdefault(why, []).append(name)
+    if left:
+        lines.append("left out:")
+        lines += [
+            f"  {', '.join(some[why][:4])}{' ...' if count > 4 else ''}: {why}" for why, count in left.most_common()
+        ]
+    return lines

@@ -1,0 +1,130 @@
+"""What happens in a pass: FLOPs and bytes of its operators, live and kept bytes, and autocast for the meta device."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# What autocast runs in half precision on CUDA, and what in float32 (torch's page "Automatic Mixed Precision").
+_HALF = {
+    "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul", "__matmul__", "bmm", "mm", "addmm", "baddbmm",
+    "scaled_dot_product_attention",
+}  # fmt: skip
+_FULL = {"softmax", "log_softmax", "layer_norm", "group_norm", "norm"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operator of a pass. ``name``: that of torch. ``moved``: bytes that it reads and writes."""
+
+    name: str
+    flops: float
+    moved: float
+    backward: bool
+
+    def times(self, factor: float) -> Layer:
+        return Layer(self.name, factor * self.flops, factor * self.moved, self.backward)
+
+
+@dataclass
+class Tally(TorchDispatchMode):
+    """Counts each operator's FLOPs and bytes, and the bytes of tensors that are alive."""
+
+    known: set[int] = field(default_factory=set)  # storages that exist before the pass
+    rows: list[Layer] = field(default_factory=list)
+    gradients: list[tuple[float, float]] = field(default_factory=list)
+    alive: dict[int, int] = field(default_factory=dict)
+    live: int = 0
+    peak: int = 0
+    kept: float = 0.0
+    backward: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        from torch.utils.flop_counter import flop_registry
+
+        out = func(*args, **(kwargs or {}))
+        outputs = list(_tensors(out))
+        for tensor in outputs:
+            self._born(tensor)
+        packet = func.overloadpacket
+        count = flop_registry.get(packet)
+        flops = float(count(*args, **(kwargs or {}), out_val=out)) if count else 0.0
+        if not func.is_view and outputs:
+            moved = sum(t.numel() * t.element_size() for t in (*_tensors(args), *outputs))
+            self.rows.append(Layer(str(packet).rpartition(".")[2], flops, float(moved), self.backward))
+        return out
+
+    def _born(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.alive or key in self.known:
+            return
+        self.alive[key] = storage.nbytes()
+        self.live += self.alive[key]
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._gone, key)
+
+    def _gone(self, key: int) -> None:
+        self.live -= self.alive.pop(key, 0)
+
+
+class Autocast(TorchFunctionMode):
+    """torch.autocast as on CUDA, for tensors of the meta device, which it does not serve."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.weights: dict[int, Tensor] = {}  # each is cast once in a step
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in _HALF:
+            args, kwargs = self._cast(args, self.dtype), self._cast(kwargs or {}, self.dtype)
+        elif name in _FULL:
+            args, kwargs = self._cast(args, torch.float32), self._cast(kwargs or {}, torch.float32)
+        return func(*args, **(kwargs or {}))
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        if isinstance(value, dict):
+            return {key: self._cast(each, dtype) for key, each in value.items()}
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._cast(each, dtype) for each in value)
+        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype == dtype:
+            return value
+        if not value.is_leaf or not value.requires_grad:
+            return value.to(dtype)
+        return self.weights.setdefault(id(value), value.to(dtype))
+
+
+@contextmanager
+def kept_bytes(known: set[int]) -> Iterator[dict[int, int]]:
+    """Address -> bytes of each storage that autograd keeps for the backward pass, except the ``known`` ones."""
+    found: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in known:
+            found[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield found
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values if isinstance(values, (tuple, list)) else (values,):
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            yield from _tensors(value)

@@ -1,0 +1,215 @@
+"""The plan of a config: rooflines and reasons by hand, places to run, strategies, sources of data, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import refused
+
+import segtrain
+from launch.gcp import machines as google
+from segtrain.cli import main
+from segtrain.config import load_config
+from segtrain.machines import gpus, machines
+from segtrain.plan import model, ways
+from segtrain.plan.described import ELSEWHERE, Job, Sample, Step, Stored, plan_config, roofline
+from segtrain.plan.dry import Dry, DryModel
+from segtrain.plan.places import gpu_named, machines_of, nodes
+from segtrain.plan.probe import job_of, measured_sample
+from segtrain.plan.trace import Layer
+
+needs_torch = pytest.mark.skipif(
+    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="needs torch 2.1"
+)
+CHEAP = Sample(1e-6, 1e-6, (1.0, 1.0), "made up", measured=False)
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    config = load_config(None, ["train.batch_size=32", "train.duration=100st", "train.precision=fp16"])
+    return Job(config, Stored(1000, 1e6, 2), DryModel(config, 5, 32), CHEAP)
+
+
+def of_layers(*layers: Layer) -> Dry:
+    return Dry(2, layers, (0, 0), 0.0, (), 0.0, 0.0, 0.0)
+
+
+def test_each_operator_takes_the_longer_of_its_arithmetic_and_its_bytes() -> None:
+    a100 = gpus()["A100-80GB"]
+    work = of_layers(Layer("convolution", 1e12, 1e6, False), Layer("relu", 0.0, 1e9, False))
+    by_hand = 1e12 / (0.5 * 312e12) + 1e9 / (0.8 * 1e9 * a100.memory_gbs) + 2 * 5e-6
+    assert roofline(work, a100, "bf16", 0.5, 0.8, 5e-6) == pytest.approx(by_hand)
+    fp32 = roofline(of_layers(Layer("convolution", 1e12, 1e6, False)), a100, "fp32", 0.5, 0.8, 5e-6)
+    assert fp32 == pytest.approx(1e12 / (0.5 * 156e12) + 5e-6)  # TF32
+    v100 = roofline(of_layers(Layer("convolution", 1e12, 1e6, False)), gpus()["V100"], "bf16", 0.5, 0.8, 5e-6)
+    assert v100 > 5 * fp32  # no unit for bf16
+
+
+def test_buckets_are_filled_in_the_order_of_the_backward_pass() -> None:
+    sizes = [(5e5, 0.1), (6e5, 0.2), (20e6, 0.5), (7e6, 0.6), (1e6, 0.9)]
+    assert model.buckets_of(sizes) == ((1.1e6, 0.2), (27e6, 0.6), (1e6, 1.0))
+    early = model.exposed(1.0, [0.3, 0.1], [0.2, 1.0])
+    assert early == pytest.approx(0.1)
+    assert model.exposed(1.0, [0.3, 0.1], [0.9, 1.0]) == pytest.approx(0.3)
+
+
+@needs_torch
+def test_a_measured_step_decides_and_other_gpus_follow_it(job: Job) -> None:
+    known = replace(job, step=Step("H100", 32, 0.5))
+    least, usual, most = known.device(gpus()["H100"], 32)
+    assert least == usual == most == pytest.approx(0.5)
+    least, usual, most = known.device(gpus()["T4"], 32)
+    assert usual > 1.0
+    assert (least / usual, most / usual) == pytest.approx(ELSEWHERE)
+    assert known.device(gpus()["H100"], 16)[1] < 0.5
+    assert job.device(gpus()["H100"], 32)[2] > 1.3 * job.device(gpus()["H100"], 32)[0]
+
+
+@needs_torch
+def test_the_global_batch_is_that_of_the_config(job: Job) -> None:
+    types = [machines()["ml.g5.xlarge"], machines()["ml.g5.48xlarge"], machines()["ml.p3.16xlarge"]]
+    slow = replace(job, step=Step("A10G", 32, 2.0))
+    found = plan_config(slow, types, (1, 2, 8))
+    by = {(one.machine.name, one.hosts): one for one in found.offers}
+    assert job.total == 3200
+    assert job.micro(1) == 32
+    assert job.micro(5) == 7
+    assert set(by) == {("ml.g5.xlarge", 1), ("ml.g5.xlarge", 2), ("ml.g5.xlarge", 8), ("ml.g5.48xlarge", 1), ("ml.g5.48xlarge", 2)}  # fmt: skip
+    assert "64 GPUs" in found.dropped["ml.g5.48xlarge", 8]
+    assert found.left_out == {"ml.p3.16xlarge": "retired"}
+    assert by["ml.g5.xlarge", 2].seconds[1] < by["ml.g5.xlarge", 1].seconds[1]
+    assert found.best() in found.offers
+
+
+@needs_torch
+def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(job: Job) -> None:
+    usual = machines()["ml.g5.xlarge"]
+    tiny, strange = replace(usual, name="tiny", gpu_memory_gb=0), replace(usual, name="strange", gpu="GPU9000")
+    free = replace(usual, name="free", price=None)
+    left = plan_config(job, [tiny, strange, free], (1,)).left_out
+    assert "needs" in left["tiny"]
+    assert "has 0" in left["tiny"]
+    assert "GPU9000" in left["strange"]
+    assert left["free"] == "no price is known"
+
+
+@needs_torch
+def test_strategies_and_sources_of_an_offer(job: Job) -> None:
+    found = plan_config(job, [machines()["ml.p4d.24xlarge"]], (1, 2))
+    two = next(one for one in found.offers if one.hosts == 2)
+    ddp, fsdp, smddp = ways.strategies(job, two)
+    assert (ddp.name, fsdp.name, smddp.name) == ("ddp", "fsdp", "smddp")
+    weights = sum(size for size, _ in job.network.step(2).gradients)
+    assert ddp.sent == pytest.approx(2 * 15 / 16 * weights)
+    assert fsdp.sent == pytest.approx(1.5 * ddp.sent)
+    assert fsdp.memory < ddp.memory
+    assert fsdp.rate[1] <= ddp.rate[1]
+
+    rows = {row.name.split(",")[0].split(" (")[0]: row for row in ways.sources(job, two)}
+    copied = rows["copied first"]
+    assert copied.start == pytest.approx((1e9 / ways.COPY[1], 1e9 / ways.COPY[0]))
+    assert copied.limit == pytest.approx((2 * 1e9 / 1e6, 2 * 3e9 / 1e6))  # two NVMe disks, a megabyte an image
+    single, shards = ways.sources(job, two)[-2:]
+    assert shards.limit[0] == pytest.approx(2 * single.limit[0])
+    assert rows["FSx for Lustre"].limit == pytest.approx((150, 1200))
+    assert not ways.sources(replace(job, stored=Stored(10, 0.0, 0)), two)
+
+
+def test_places() -> None:
+    assert machines_of("aws") == list(machines().values())
+    assert {one.gpu for one in machines_of("gcp")} >= {"L4", "T4", "V100", "A100-40GB", "H100"}
+    assert [one.name for one in machines_of("ml.g5.xlarge, g2-standard-8")] == ["ml.g5.xlarge", "g2-standard-8"]
+    with refused("unknown-machine-type", found="ml.g5.xlarg"):
+        machines_of("ml.g5.xlarg")
+
+
+def test_googles_table_agrees_with_the_launchers() -> None:
+    for name, one in machines("vertex").items():
+        plain, _, attached = name.partition("+")
+        there = google.MACHINES[plain]
+        assert there.vcpus == one.vcpus
+        if there.accelerator is not None:
+            assert there.accelerator.count == one.gpus
+            assert google.GPUS[there.accelerator.type].memory_gb == one.gpu_memory_gb
+        else:
+            kind = f"NVIDIA_TESLA_{attached.partition('x')[2]}"
+            assert one.gpus in google.counts(there, kind)
+        assert not one.retired
+
+
+SINFO = """n1|48|190000|gpu:a100:4(S:0-1)
+n2|48|180000+|gpu:a100:4(S:0-1)
+n3|96|2000000|gpu:nvidia_h100_80gb_hbm3:8
+n4|64|250000|(null)
+n5|32|120000|gpu:odd9:2
+"""
+
+
+def test_nodes_of_a_partition() -> None:
+    found = {one.name: one for one in nodes(SINFO)}
+    assert list(found) == ["n1 (4 x A100-40GB)", "n3 (8 x H100)", "n4", "n5 (2 x odd9)"]
+    first = found["n1 (4 x A100-40GB)"]
+    assert (first.vcpus, first.gpus, first.gpu_memory_gb) == (48, 4, 40)
+    assert first.memory_gb == pytest.approx(180000 / 1024, abs=0.1)
+    assert found["n4"].gpus == 0
+    assert gpu_named("nvidia_a100-sxm4-80gb") == "A100-80GB"
+    assert gpu_named("tesla_v100s") == ""
+
+
+def test_a_partition_is_asked_of_sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "sinfo"
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *night*) ;; *broken*) echo no controller >&2; exit 1;; *) cat <<X\n{SINFO}X\nesac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert len(machines_of("slurm:gpu")) == 4
+    with refused("no-such-partition", found="night"):
+        machines_of("slurm:night")
+    with refused("sinfo-failed", found="broken"):
+        machines_of("slurm:broken")
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with refused("no-sinfo", found="gpu"):
+        machines_of("slurm:gpu")
+
+
+@needs_torch
+def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["train.batch_size=64", "data.scenes=40", "train.duration=10ep"]
+    assert main(["plan", *settings, "--where", "ml.g5.xlarge,ml.g4dn.xlarge", "--hosts", "1,2", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert {offer["machine"] for offer in said["offers"]} == {"ml.g5.xlarge", "ml.g4dn.xlarge"}
+    assert said["total"] == 448  # 10 epochs of 40 images, rounded up to whole steps
+    assert main(["plan", *settings, "--where", "gcp", "--hosts", "1"]) == 0
+    text = capsys.readouterr().out
+    for kind in ("computed", "from tables", "assumed", "left out"):
+        assert f"\n{kind}" in text
+    found = segtrain.plan(load_config(None, settings), where="ml.g5.xlarge", hosts=(1,))
+    assert found.offers[0].rate == pytest.approx(said["offers"][0]["rate"])
+    with refused("plan-of-two"):
+        main_of = ["plan", "--like", "runs/x", "train.batch_size=8"]
+        assert main(main_of) == 2
+        segtrain.commands.plan(*_parsed(main_of))
+
+
+def _parsed(words: list[str]) -> tuple[object, list[str], list[str]]:
+    from segtrain.arguments import build_parser
+
+    args, overrides = build_parser().parse_known_args(words)
+    return args, overrides, words
+
+
+@needs_torch
+def test_a_probe_measures_samples() -> None:
+    config = load_config(None, ["data.scenes=20"])
+    job = job_of(config, probe=False)
+    assert not job.sample.measured
+    from segtrain.data.datasets import open_dataset
+
+    found = measured_sample(config, open_dataset(config.data, "train"))
+    assert found.measured
+    assert 0 < found.cpu < 10
