@@ -193,6 +193,13 @@ def test_a_run_in_any_state_has_a_page(tmp_path: Path, text: str, said: str) -> 
     assert diff(folder, folder, tmp_path / "diff.html", say=lambda _: None)
 
 
+def test_who_made_the_samples_is_on_the_page(tmp_path: Path) -> None:
+    shares = "samples: 2 local threads 31 %, 14 helper cores on 1 host 69 %"
+    end = line("run_end", BEGIN + 3, status="done", step=40, samples={"local": 31, "text": shares})
+    path = page.report(make(tmp_path / "run", start() + end), say=lambda _: None)
+    assert f"done; {shares}" in path.read_text(encoding="utf-8")
+
+
 def test_a_folder_with_a_torn_config_and_a_broken_picture(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
     (folder / "config.yaml").write_text("data: [")

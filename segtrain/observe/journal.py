@@ -41,7 +41,8 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
 ``run_end``     ``status`` (``done``; ``stopped`` by a signal or a limit, resumable; ``failed``, with ``error``),
                 ``step``, ``seconds`` (wall), ``cpu_s``, ``workers`` of rank 0 at the end; with helpers, ``samples`` of
                 rank 0 in this process: ``local``, ``helpers`` {host: count}, ``again`` (ordered from a helper, but not
-                received), ``make_ms`` and ``receive_ms`` (mean CPU time of this rank for a sample)
+                received), ``make_ms`` and ``receive_ms`` (mean CPU time of this rank for a sample),
+                ``text`` as on the console
 
 ``seconds`` and ``cpu_s`` (process time of all ranks with their workers) of ``run_end`` leave out evaluation and cover
 the whole run, resumed processes included. An event may have more fields. A number that is not finite is written as

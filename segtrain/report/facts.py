@@ -107,7 +107,9 @@ def _said(event: Mapping[str, Any]) -> str:
     if kind == "limit":
         return str(event.get("text", ""))
     if kind == "run_end":
-        return f"{event.get('status')}" + (f": {event['error']}" if event.get("error") else "")
+        shares = str(mapping(event.get("samples")).get("text", ""))
+        error = f": {event['error']}" if event.get("error") else ""
+        return f"{event.get('status')}{error}" + (f"; {shares}" if shares else "")
     return ""
 
 

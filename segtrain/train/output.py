@@ -232,9 +232,11 @@ def finish(session: Session) -> int:
 def write_end(session: Session, status: str) -> None:
     """Write the event ``run_end``, and close the trackers."""
     state, made = session.state, made_by(session.pool)
-    helped = {"samples": made.to_dict()} if made is not None else {}
+    helped: dict[str, Any] = {}
     if made is not None:
-        session.output.screen.say(made.line("samples" if session.strategy.world_size == 1 else "samples of rank 0"))
+        text = made.line("samples" if session.strategy.world_size == 1 else "samples of rank 0")
+        session.output.screen.say(text)
+        helped["samples"] = {**made.to_dict(), "text": text}
     scored = {"miou": state.best_miou} if status == "done" else {}
     session.output.journal.write(
         "run_end", status=status, step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s,
