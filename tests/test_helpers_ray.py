@@ -192,6 +192,30 @@ def test_a_run_is_the_same_with_helpers_that_are_lost_ten_times_and_when_it_resu
     assert _helped(tmp_path / "helped") > 0
 
 
+@pytest.mark.ray
+def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(nodes: Nodes, tmp_path: Path) -> None:
+    def train(out: str, *more: str) -> subprocess.CompletedProcess[str]:
+        torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2", "-m", "segtrain", "train"]
+        settings = [one for one in TRAIN if "transforms" not in one]
+        return subprocess.run(
+            [*torchrun, *settings, *more, f"out={tmp_path / out}"], cwd=tmp_path, text=True, capture_output=True,
+            env={**nodes.environment, "SEGTRAIN_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}, timeout=300,
+        )  # fmt: skip
+
+    def samples(out: str) -> int:
+        """The sum of the checksums of all samples: each step has that of its own."""
+        return sum(one["digest"] for one in read_journal(tmp_path / out) if one["event"] == "step")
+
+    for out, more in (("alone", ()), ("ray", ("data.helpers=ray-data",))):
+        done = train(out, "train.duration=1ep", *more)
+        assert done.returncode == 0, done.stderr
+    assert "this run cannot resume" in done.stdout + done.stderr
+    assert samples("ray") == samples("alone")
+    again = train("ray", "train.duration=1ep")
+    assert again.returncode == 2
+    assert "data.helpers" in again.stderr
+
+
 def _helped(run: Path) -> int:
     """Samples that helpers have made for all ranks, by the spans."""
     lines = [line for file in run.glob("spans/*.jsonl") for line in file.read_text().splitlines()]

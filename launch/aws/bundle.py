@@ -16,7 +16,7 @@ from launch.aws.job import SageMakerJob
 from launch.job import Job
 
 PROGRAM = "docker/sagemaker/train.py"
-RAY = "ray==2.60.0"  # what helping hosts need; the extra `ray` in pyproject.toml has the same version
+RAY, RAY_DATA = "ray==2.60.0", "ray[data]==2.60.0"  # for helping hosts; as the extra `ray` in pyproject.toml
 KEY = "helpers.key"  # file at the top of the bundle, by which the hosts of a job trust each other
 
 
@@ -38,8 +38,10 @@ def packages(root: Path, job: Job) -> list[str]:
     """The packages that only SageMaker needs: the MLflow plugin for a job that logs to a SageMaker MLflow server, and
     Ray for a job with helping hosts.
     """
-    tracker = str(bundle.all_settings(job, root).get("log.mlflow"))
-    return [*(["sagemaker-mlflow"] if tracker.startswith("arn:") else []), *([RAY] if _helped(job) else [])]
+    settings = bundle.all_settings(job, root)
+    ray = RAY_DATA if settings.get("data.helpers") == "ray-data" else RAY
+    tracker = ["sagemaker-mlflow"] if str(settings.get("log.mlflow")).startswith("arn:") else []
+    return [*tracker, *([ray] if _helped(job) else [])]
 
 
 def _helped(job: Job) -> bool:

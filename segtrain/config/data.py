@@ -120,9 +120,10 @@ class Data(Section):
     worker_kind: Literal["auto", "thread", "process"] = Field(
         "auto", description="auto: threads, because decoding releases the GIL; processes if data.transforms is set"
     )
-    helpers: Literal["none", "ray"] = Field(
+    helpers: Literal["none", "ray", "ray-data"] = Field(
         "none",
-        description="'ray': hosts without GPUs make samples too, in the Ray cluster at RAY_ADDRESS; see helpers.md",
+        description="'ray': hosts without GPUs make samples too, in the Ray cluster at RAY_ADDRESS. 'ray-data': Ray "
+        "Data makes all samples there, in an order of its own, and the run cannot resume; see helpers.md",
     )
     helper_cores: Union[Annotated[int, Field(ge=1, le=65536)], Auto] = Field(
         "auto", description="cores of helping hosts that the ranks use together. auto: all of them"
@@ -214,7 +215,11 @@ class Data(Section):
             return self
         if self.workers == 0:
             raise SettingError(
-                "data.workers=0: data.helpers=ray needs a local worker for what helpers do not make: use 1"
+                f"data.workers=0: data.helpers={self.helpers} needs a local worker, for what helpers do not make: use 1"
+            )
+        if self.helpers == "ray-data" and self.worker_kind == "process":
+            raise SettingError(
+                "data.worker_kind=process: data.helpers=ray-data needs threads, which copy: set it to auto"
             )
         if self.cache == "ram":
             raise SettingError("data.cache=ram keeps images in this host's memory, where no helper is: set it to off")

@@ -120,6 +120,11 @@ class Config(Section):
             raise SettingError("parallel.strategy=smddp needs GPUs: use ddp on a CPU")
         if train.device == "cpu" and parallel.backend == "nccl":
             raise SettingError("parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto")
+        if self.data.helpers == "ray-data":
+            if train.deterministic:
+                raise SettingError("train.deterministic=true: data.helpers=ray-data has no fixed order: use ray")
+            if train.progressive:
+                raise SettingError("train.progressive: data.helpers=ray-data makes crops of one size: use ray")
         if self.optim.name == "muon" and parallel.strategy == "fsdp":
             raise SettingError("optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or adamw")
         if train.channels_last is True and parallel.strategy == "fsdp":
@@ -152,11 +157,15 @@ class Config(Section):
         So the hash of a run stays the same in a release that adds a setting whose default keeps the behavior.
         """
         settings = with_old_names(_changed(self, NOT_HASHED))
+        if self.data.helpers == "ray-data":  # the only kind of helpers that changes the batches
+            settings.setdefault("data", {})["helpers"] = self.data.helpers
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
     def trained_settings(self) -> dict[str, Any]:
         """The settings that change the result of training. The others may change when a run resumes."""
-        return self.model_dump(mode="json", exclude=NOT_HASHED)
+        settings = self.model_dump(mode="json", exclude=NOT_HASHED)
+        settings["data"]["helpers"] = self.data.helpers if self.data.helpers == "ray-data" else "none or ray"
+        return settings
 
     @property
     def run_dir(self) -> Path:

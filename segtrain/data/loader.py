@@ -61,7 +61,10 @@ def worker_kind(data: Data) -> str:
         fix = "set data.cache=off, or data.worker_kind=thread"
         raise ConfigError(f"{reason}: {fix}", code="cache-with-processes", key="data.worker_kind")
     if kind == "auto":
-        kind = "process" if data.transforms and data.cache != "ram" and hasattr(socket, "send_fds") else "thread"
+        local = data.helpers != "ray-data"  # samples are made here
+        kind = (
+            "process" if local and data.transforms and data.cache != "ram" and hasattr(socket, "send_fds") else "thread"
+        )
     return kind
 
 

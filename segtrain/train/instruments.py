@@ -55,7 +55,8 @@ def first_batch(session: Session, loader: TrainLoader) -> None:
         settle_buckets(session.learner, strategy, images, plan.crop_and_scale(step)[0], used_heads)
     loader.first()
     workers = plan.worker_count
-    session.output.screen.say(f"  {session.pool.describe(workers.least, workers.most)}")
+    if config.data.helpers != "ray-data":  # whose workers only copy
+        session.output.screen.say(f"  {session.pool.describe(workers.least, workers.most)}")
 
 
 @contextlib.contextmanager

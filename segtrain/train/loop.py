@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -17,7 +19,7 @@ from segtrain.train.instruments import clock_of, first_batch, instruments
 from segtrain.train.output import finish, stop
 from segtrain.train.sentinel import Sentinel
 from segtrain.train.session import Session
-from segtrain.train.state import not_finite
+from segtrain.train.state import not_finite, on_rank_0
 from segtrain.train.step import Micro, Votes, gradients
 
 
@@ -105,7 +107,13 @@ def _score_and_save(session: Session, clock: Clock, last: bool) -> None:
 def _train_loader(session: Session) -> TrainLoader:
     """This rank's batches from the session's step on."""
     config, plan, strategy, workers = session.config, session.plan, session.strategy, session.plan.worker_count
-    return TrainLoader(
+    kind: Callable[..., TrainLoader] = TrainLoader
+    if config.data.helpers == "ray-data":
+        from segtrain.data.helpers.raydata import START, RayDataLoader
+
+        session.output.screen.say(START)
+        kind = partial(RayDataLoader, share=partial(on_rank_0, strategy))
+    return kind(
         session.dataset,
         config.data,
         seed=config.train.seed,

@@ -1,6 +1,6 @@
 """Ray as the engine of helpers: it finds hosts that help, and places a helper on each of their cores.
 
-The only file that imports ray, inside its functions. The trainer joins a cluster that others have started.
+It imports ray inside its functions, like raydata.py. The trainer joins a cluster that others have started.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class RayEngine:
         self._stopping = threading.Event()
         self._joined = not ray.is_initialized()
         if self._joined:
-            _join(os.environ.get("RAY_ADDRESS", ""))
+            _join(os.environ.get("RAY_ADDRESS", ""), data.helpers)
         self.address = ray.util.get_node_ip_address()
 
     def seats(self) -> list[Seat]:
@@ -197,7 +197,7 @@ def seats_of(nodes: list[Mapping[str, Any]], most: Any, rank: int, world: int) -
 
 
 def engine_of(data: Data, rank: int, world: int) -> RayEngine | None:
-    """The engine that ``data.helpers`` asks for; None for no helpers.
+    """The engine that ``data.helpers`` asks for; None for no helpers, and for Ray Data, which gets only the connection.
 
     Raises MissingExtra without ray, ConfigError if no cluster answers.
     """
@@ -205,18 +205,28 @@ def engine_of(data: Data, rank: int, world: int) -> RayEngine | None:
         return None
     # Before ray is imported: it would end this process 60 seconds after the head of the cluster is gone.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(FOREVER_S))
-    _require_ray()
+    _require_ray(data.helpers)
+    if data.helpers == "ray-data":
+        import ray
+
+        if not ray.is_initialized():
+            _join(os.environ.get("RAY_ADDRESS", ""), data.helpers)
+        return None
     return RayEngine(data, rank, world)
 
 
-def _require_ray() -> None:
+def _require_ray(helpers: str) -> None:
     """Raises MissingExtra without ray, ConfigError without the address of a cluster."""
     try:
         import ray
-    except ImportError:
-        raise MissingExtra("ray", "ray", "data.helpers=ray") from None
+
+        if helpers == "ray-data":
+            import ray.data
+    except ImportError as missing:
+        raise MissingExtra(missing.name or "ray", "ray", f"data.helpers={helpers}") from None
     if not ray.is_initialized() and not os.environ.get("RAY_ADDRESS"):
-        says = "data.helpers=ray: RAY_ADDRESS is not set: set it to HOST:PORT of the cluster's head (ray start --head)"
+        fix = "set it to HOST:PORT of the cluster's head (ray start --head)"
+        says = f"data.helpers={helpers}: RAY_ADDRESS is not set: {fix}"
         raise ConfigError(says, code="ray-address-missing", key="data.helpers", variable="RAY_ADDRESS")
 
 
@@ -232,7 +242,7 @@ def _own_signals() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def _join(address: str) -> None:
+def _join(address: str, helpers: str) -> None:
     import ray
 
     host, _, port = address.rpartition(":")
@@ -245,5 +255,5 @@ def _join(address: str) -> None:
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         fix = "start the cluster first, and give the trainer the same RAY_AUTH_TOKEN"
-        says = f"data.helpers=ray: no Ray cluster answers at RAY_ADDRESS={address} ({reason}): {fix}"
+        says = f"data.helpers={helpers}: no Ray cluster answers at RAY_ADDRESS={address} ({reason}): {fix}"
         raise ConfigError(says, code="ray-not-reached", key="data.helpers", address=address) from None
