@@ -276,7 +276,8 @@ def test_checkpoints_go_up_and_come_back_to_every_host(store: S3Server, tmp_path
     assert len(store.keys("s3://ckpt/run-1")) == 3
 
 
-# What follows starts AWS's toolkit. The program in the place of the training is a few lines, so that it takes seconds.
+# What follows starts AWS's toolkit. The program in the place of the training is a few lines, so that it takes seconds. At
+# the step HELD it waits for the planted end, however late that comes.
 PROGRAM = """
 import json, os, pathlib, signal, socket, sys, time
 base = pathlib.Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"))
@@ -285,14 +286,20 @@ ranks = pathlib.Path(os.environ["SEGTRAIN_RANKS"])
 (ranks / f"{os.getpid()}.pid").write_text(f"{os.getpid()}\\n")
 told = []
 signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+def minds():
+    return MINDS and (told or (ranks / "stop").exists())  # the flag: it was told before this program began
 state = base / "checkpoints/state.json"
 steps = json.loads(state.read_text()) if state.is_file() else []
-while len(steps) < 6 and not (told and MINDS):
+began = len(steps)
+while len(steps) < 6 and not (len(steps) >= HELD and minds()):
     steps.append([len(steps) + 1, config["current_host"], os.getpid()])
     print(f"epoch 1.00/6  step {len(steps)}/6  loss {1 / len(steps):.4f}")
-    time.sleep(0.3)
-    if FULL:
-        (base / "checkpoints/large").write_bytes(bytes(1 << 16))
+    while FULL:
+        steps.append([])
+        (base / f"checkpoints/{len(steps)}").write_bytes(bytes(1 << 16))
+        time.sleep(0.01)
+    while began < HELD == len(steps) and not minds():
+        time.sleep(0.05)
 if config["current_host"] == config["instance_groups"][0]["hosts"][0]:
     state.write_text(json.dumps(steps))
     data = sorted(path.name for path in (base / "input/data/train").rglob("*") if path.is_file())
@@ -303,7 +310,9 @@ sys.exit(CODE)
 
 
 def bundle(folder: Path, **values: Any) -> Path:
-    text = "".join(f"{key} = {value!r}\n" for key, value in {"MINDS": True, "CODE": 0, "FULL": False, **values}.items())
+    text = "".join(
+        f"{key} = {value!r}\n" for key, value in {"MINDS": True, "CODE": 0, "FULL": False, "HELD": 0, **values}.items()
+    )
     path = folder / "bundle.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         body = (text + PROGRAM).encode()
@@ -314,7 +323,7 @@ def bundle(folder: Path, **values: Any) -> Path:
 
 
 def play(
-    tmp_path: Path, *, plant: str = "", namespaces: bool = True, hosts: int = 2, grace_s: float = 60, **program: Any
+    tmp_path: Path, *, plant: str = "", namespaces: bool = True, hosts: int = 2, grace_s: float = 300, **program: Any
 ) -> Report:
     needs_the_extra()
     (tmp_path / "light").mkdir(exist_ok=True)
@@ -343,7 +352,7 @@ def about(report: Report) -> dict[str, Any]:
 
 
 def test_a_spot_interruption_goes_on_from_what_s3_has(tmp_path: Path) -> None:
-    report = play(tmp_path, plant="spot:2")
+    report = play(tmp_path, plant="spot:2", HELD=2)
     begun = ["Starting", "Downloading", "Training"]
     assert statuses(report) == [*begun, "Interrupted", *begun, "Uploading", "Completed"]
     assert report.exit_code == 0
@@ -375,7 +384,7 @@ def test_without_namespaces_a_failed_host_fails_the_job(tmp_path: Path) -> None:
 
 
 def test_who_does_not_mind_a_stop_is_killed(tmp_path: Path) -> None:
-    report = play(tmp_path, plant="stop:1", hosts=1, grace_s=0.1, MINDS=False)
+    report = play(tmp_path, plant="stop:1", hosts=1, grace_s=0.1, MINDS=False, HELD=1)
     assert statuses(report)[-2:] == ["Stopping", "Stopped"]
     assert [host.code for host in report.hosts] == [137]
     assert report.exit_code == 0

@@ -218,7 +218,8 @@ def test_no_path_leads_out_of_the_folder_of_the_storage(tmp_path: Path) -> None:
     assert (tmp_path / "gcs/data/secret").read_text() == "theirs"
 
 
-# In the place of the training, a program of a few lines: its state is in the bucket.
+# In the place of the training, a program of a few lines: its state is in the bucket. The containers of HELD wait for the
+# planted end at the step where it is due, however late it comes, if they have not been started again.
 PROGRAM = """
 import json, os, signal, sys, time, urllib.request
 spec = json.loads(os.environ["CLUSTER_SPEC"])
@@ -233,6 +234,7 @@ def ask(name, *content):
     except urllib.error.HTTPError:
         return b""
 
+first = not ask("up-" + pool)
 ask("up-" + pool, b"1")
 while not all(ask("up-" + other) for other in spec["cluster"]) and not told:
     time.sleep(0.05)
@@ -241,20 +243,27 @@ while done < 8 and not told:
     done += 1
     print(f"step {done}/8", flush=True)
     ask("state-" + pool, str(done).encode())
-    time.sleep(0.1)
+    while first and pool in HELD and done == STEP and not told:
+        time.sleep(0.05)
+while not all(int(ask("state-" + other) or 0) == 8 for other in spec["cluster"]) and not told:
+    time.sleep(0.05)  # the job ends with its first container
 sys.exit(75 if told else 3 if pool == FAILS else 0)
 """
 
 
-def play(tmp_path: Path, plant: str = "", fails: str = "", namespaces: bool = True, **keys: Any) -> Report:
+def play(
+    tmp_path: Path, plant: str = "", fails: str = "", held: str = "", namespaces: bool = True, **keys: Any
+) -> Report:
     pytest.importorskip("obstore", reason="the extra 'buckets' is not installed")
     job = job_of(**keys)
     request = request_of(job)
     for pool in request["jobSpec"]["workerPoolSpecs"]:
-        pool["containerSpec"]["command"] = ["python3", "-c", f"FAILS = {fails!r}{PROGRAM}"]
+        step = int(plant.partition(":")[2] or 0)
+        values = f"FAILS, HELD, STEP = {fails!r}, {held.split()!r}, {step}"
+        pool["containerSpec"]["command"] = ["python3", "-c", values + PROGRAM]
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "bundle").write_bytes(b"")
-    more: dict[str, Any] = {"folder": tmp_path / "stage", "namespaces": namespaces, "grace_s": 20, "plant": plant}
+    more: dict[str, Any] = {"folder": tmp_path / "stage", "namespaces": namespaces, "grace_s": 300, "plant": plant}
     return rehearse(job, request, tmp_path / "bundle", say=print, **more)
 
 
@@ -266,7 +275,7 @@ def states(report: Report) -> list[str]:
 def test_a_worker_that_dies_is_started_again_under_its_name(namespaces: bool, tmp_path: Path) -> None:
     if namespaces and not NAMESPACES:
         pytest.skip("the kernel gives no network namespaces")
-    report = play(tmp_path, plant="kill:3", namespaces=namespaces)
+    report = play(tmp_path, plant="kill:3", held="workerpool1", namespaces=namespaces)
     assert (report.state, report.exit_code) == ("JOB_STATE_SUCCEEDED", 0)
     assert states(report)[:4] == ["JOB_STATE_PENDING", "JOB_STATE_RUNNING", "KILLED", "RESTART"]
     primary, worker = report.hosts
@@ -278,7 +287,7 @@ def test_a_worker_that_dies_is_started_again_under_its_name(namespaces: bool, tm
 
 
 def test_all_workers_start_again_where_the_job_says_so(tmp_path: Path) -> None:
-    report = play(tmp_path, plant="kill:3", restart_all=True)
+    report = play(tmp_path, plant="kill:3", held="workerpool0 workerpool1", restart_all=True)
     assert [host.codes[0] for host in report.hosts] == [137, 137]
     assert report.state == "JOB_STATE_SUCCEEDED"
 
@@ -308,10 +317,11 @@ def test_a_second_rehearsal_in_a_folder_starts_from_the_beginning(tmp_path: Path
 
 
 def test_a_job_is_cancelled_and_one_whose_machines_go_is_started_again(tmp_path: Path) -> None:
-    report = play(tmp_path / "stop", plant="stop:2")
+    both = "workerpool0 workerpool1"
+    report = play(tmp_path / "stop", plant="stop:2", held=both)
     assert report.state == "JOB_STATE_CANCELLED"
     assert {host.codes for host in report.hosts} == {(75,)}
-    report = play(tmp_path / "spot", plant="spot:2", scheduling="spot")
+    report = play(tmp_path / "spot", plant="spot:2", held=both, scheduling="spot")
     assert states(report).count("JOB_STATE_RUNNING") == 2
     assert report.state == "JOB_STATE_SUCCEEDED"
     assert report.hosts[0].codes == (75, 0)
