@@ -22,8 +22,10 @@ from pathlib import Path
 
 from node_networks import NodeNetworks
 
+from segtrain.parallel.cluster import free_port
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
-UP_S = 30.0
+UP_S = 120.0
 CONF = """\
 ClusterName=seg
 SlurmctldHost={host}({address})
@@ -85,11 +87,11 @@ def _program(name: str) -> str | None:
 
 
 def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+    """Ports that the kernel gives to nobody until the daemons bind them."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return sorted(found)
 
 
 @dataclass
@@ -111,7 +113,7 @@ class Cluster:
                 env=self.environment, start_new_session=True,
             )  # fmt: skip
 
-    def run(self, *command: str, check: bool = True, timeout: float = 60.0, **environment: str) -> str:
+    def run(self, *command: str, check: bool = True, timeout: float = 600.0, **environment: str) -> str:
         """The output of a client's command. Raises AssertionError where it fails."""
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout, env={**self.environment, **environment},

@@ -13,7 +13,7 @@ from slurm_jobs import private_slurm
 from launch.hpc import follow as following
 from launch.hpc.tools import fields
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_stopping_an_array_lets_its_running_task_save_and_takes_the_others_out(c
 
 
 def test_stopping_one_task_of_an_array_leaves_the_others_in_the_queue(cluster: Cluster) -> None:
-    number = array(cluster, "sleep 60")
+    number = array(cluster, "sleep 600")
     until(lambda: cluster.job(f"{number}_0").get("JobState") == "RUNNING")
     try:
         assert following.stop(f"{number}_2", lambda text: None, poll_s=0.1) == 0

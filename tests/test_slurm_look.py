@@ -30,7 +30,7 @@ from launch.hpc.tools import ask, jobs
 from launch.job import load_job
 from launch.slurm import main
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 BIG = "CPUs=16 CoresPerSocket=16 RealMemory=64000 Gres=gpu:h100:4 Feature=h100"
 HARDWARE = {
     "n1": f"{BIG},nvme",
@@ -223,7 +223,7 @@ def test_a_job_with_a_mistake_is_not_submitted(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_second_job_in_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--partition", "cpu", "--exclude", "n4", "--cpus", "1", "--memory", "4G", "--no-follow", "--no-probe"]
-    words += ["--output", str(tmp_path), "--name", "one", "--setup", "sleep 60", "train.batch_size=2"]
+    words += ["--output", str(tmp_path), "--name", "one", "--setup", "sleep 600", "train.batch_size=2"]
     assert main(words) == 0
     number = next(word for word in capsys.readouterr().out.split() if word.isdigit())
     try:
