@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from segtrain.errors import SegtrainError
+
+if TYPE_CHECKING:
+    from cloud.bucket import BucketServer
 
 # Ranks and xdist workers share the cores: more threads only wait for each other. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -39,6 +42,19 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "segtrain-cache"))
     for name in LAUNCHER_VARIABLES:  # a rendezvous of one test must not reach the next
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
+    """A server with the empty bucket ``bkt``, which gets all requests."""
+    from cloud.bucket import BucketServer
+
+    (tmp_path / "store/bkt").mkdir(parents=True)
+    started = BucketServer(tmp_path / "store")
+    for key, value in started.environment().items():
+        monkeypatch.setenv(key, value)
+    yield started
+    started.close()
 
 
 @pytest.fixture

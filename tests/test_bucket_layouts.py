@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,6 @@ from segtrain.data.labels.classes import label_space
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 
 CLASSES = ["data.classes=[a, b, c]"]
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
-    (tmp_path / "served/bkt").mkdir(parents=True)
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
-    started = BucketServer(tmp_path / "served")
-    for key, value in started.environment().items():
-        monkeypatch.setenv(key, value)
-    yield started
-    started.close()
 
 
 def write(root: Path, images: str, masks: str, splits: tuple[str, ...] = ("train", "val"), count: int = 3) -> None:

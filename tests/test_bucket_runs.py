@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,6 @@ pytest.importorskip("obstore", reason="obstore is not installed: pip install 'se
 
 SETTINGS = [item for item in SCENES if not item.startswith(("out=", "train.duration", "eval.every", "checkpoint"))]
 SETTINGS += ["eval.every=4st", "checkpoint.every=2st", "log.profile_ms=0", "data.outage_s=60"]
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
-    (tmp_path / "store/bkt").mkdir(parents=True)
-    started = BucketServer(tmp_path / "store")
-    for key, value in started.environment().items():
-        monkeypatch.setenv(key, value)
-    yield started
-    started.close()
 
 
 def start(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +31,6 @@ from segtrain.errors import EXIT_RESUMABLE
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 
 CAMVID = ["data.layout=camvid", "data.outage_s=0.5"]
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
-    (tmp_path / "served/bkt").mkdir(parents=True)
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
-    started = BucketServer(tmp_path / "served")
-    for key, value in started.environment().items():
-        monkeypatch.setenv(key, value)
-    yield started
-    started.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +26,6 @@ from segtrain.data.shards.pack_sample import Packing
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 
 URL = "s3://bkt/a/shards"
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
-    (tmp_path / "served/bkt").mkdir(parents=True)
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
-    started = BucketServer(tmp_path / "served")
-    for key, value in started.environment().items():
-        monkeypatch.setenv(key, value)
-    yield started
-    started.close()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from conftest import refused
+from test_vertex_preflight import ACCOUNT, PLAIN
 
 from launch import vertex
 from launch.findings import Finding
@@ -27,20 +28,9 @@ from segtrain.errors import EXIT_RESUMABLE
 
 pytest.importorskip("google.auth", reason="the extra 'vertex' is not installed")
 pytest.importorskip("yaml")
-ACCOUNT = "trainer@street-scenes.iam.gserviceaccount.com"
 PARENT = "projects/street-scenes/locations/us-central1"
 OWN = "us-central1-docker.pkg.dev/street-scenes/images/segtrain:1"
-FLAGS: dict[str, Any] = {
-    "config": "configs/camvid_cpu.yaml",
-    "project": "street-scenes",
-    "region": "us-central1",
-    "machine": "n1-standard-32",
-    "accelerator": "NVIDIA_TESLA_T4:4",
-    "hosts": 2,
-    "data": "gs://street-data/camvid",
-    "output": "gs://street-results/jobs",
-    "service_account": ACCOUNT,
-}
+FLAGS: dict[str, Any] = {**PLAIN, "service_account": ACCOUNT}
 
 
 class Google:
