@@ -55,7 +55,7 @@ class Node:
             "ARCHIVE": str(self.root / "segtrain.tar.gz"), "CRON_D": str(self.cron), **env,
         }  # fmt: skip
         return subprocess.run(
-            ["bash", SCRIPTS / script, *arguments], env=environment, capture_output=True, text=True, timeout=60
+            ["bash", SCRIPTS / script, *arguments], env=environment, capture_output=True, text=True, timeout=600
         )
 
     def head(self, **env: str) -> subprocess.CompletedProcess[str]:

@@ -29,7 +29,7 @@ def command(
     environment |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull}
     return subprocess.run(
         [sys.executable, *options, str(script), *map(str, arguments)],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL,
+        cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 

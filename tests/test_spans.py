@@ -373,7 +373,16 @@ def test_what_comes_after_the_last_gradient_of_ones_own_is_gradient_sync(tmp_pat
 
     def slow_sum(_, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, as objects
         summed: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        threading.Timer(0.3, lambda: summed.set_result(bucket.buffer())).start()
+
+        def end() -> None:
+            """0.3 s after the phase has begun, however late that is on a busy machine."""
+            limit = time.monotonic() + 120
+            while clock.pending[0] != "gradient_sync" and time.monotonic() < limit:
+                time.sleep(0.001)
+            time.sleep(0.3)
+            summed.set_result(bucket.buffer())
+
+        threading.Thread(target=end).start()
         return summed
 
     class Slow(torch.autograd.Function):
@@ -398,8 +407,7 @@ def test_what_comes_after_the_last_gradient_of_ones_own_is_gradient_sync(tmp_pat
                 loss.backward()
             spent = clock.take()
             assert spent["backward"] >= 0.1
-            assert spent["gradient_sync"] >= 0.25
-            assert spent["gradient_sync"] + spent["backward"] > 0.39
+            assert spent["gradient_sync"] >= 0.29
             assert clock.pending[0] == "other"
     finally:
         dist.destroy_process_group()

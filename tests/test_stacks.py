@@ -164,7 +164,9 @@ def test_every_rank_and_worker_process_answers_and_the_report_shows_the_hot_func
     ):
         time.sleep(0.1)
         files = list(run.glob("spans/*.jsonl"))
-    asked = zygote.start("profile", "stacks", run, "--seconds", "1")
+    words = ["profile", "stacks", str(run), "--seconds", "1"]
+    patient = "from segtrain.cli import main\nfrom segtrain.observe import trace\ntrace.LATE_S = 300.0\n"
+    asked = zygote.start(code=f"{patient}raise SystemExit(main({words!r}))")
     assert asked.wait() == 0, asked.output
     ranks[0].signal(15)
     assert [rank.wait() for rank in ranks] == [75, 75], ranks[0].output

@@ -123,7 +123,7 @@ def test_a_bundle_whose_download_is_cut_is_fetched_again(tmp_path: Path) -> None
             "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{server.server_port}", "NO_PROXY": "127.0.0.1",
         }  # fmt: skip
         start = [sys.executable, str(ROOT / "docker/vertex/start.py"), "a=1"]
-        ended = subprocess.run(start, env=environ, capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(start, env=environ, capture_output=True, text=True, timeout=600)
         server.shutdown()
     assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["trains a=1"]), ended.stderr
     assert paths == ["/bucket/job/bundle.tar.gz"] * 2

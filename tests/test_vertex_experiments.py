@@ -346,10 +346,10 @@ def test_the_training_never_waits_and_goes_on_without_a_tracker_that_fails(
     monkeypatch.setattr(vertex, "_OUTAGE_S", 0.05)
     earlier = threading.enumerate()  # a thread of another test may still wait for its network
     trackers = opened(written(tmp_path / "a", "street"), say=said.append)
-    cloud.down = True
-    trackers.scalars({"train/loss": 1.0}, 1)
     threads = [thread for thread in threading.enumerate() if thread not in earlier]
     (thread,) = (thread for thread in threads if thread.name == "vertex-experiments")
+    cloud.down = True
+    trackers.scalars({"train/loss": 1.0}, 1)
     thread.join()
     trackers.scalars({"train/loss": 1.0}, 2)
     trackers.scalars({"train/loss": 1.0}, 3)

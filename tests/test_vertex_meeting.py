@@ -48,7 +48,7 @@ class Hosts:
 
     def all_meet(self) -> list[Round]:
         for thread in self.meet(*range(len(self.members))):
-            thread.join(60)
+            thread.join(600)
         return [self.rounds[k] for k in range(len(self.members))]
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ def test_hosts_begin_together_and_a_late_one_is_named(meeting: Any) -> None:
         time.sleep(0.01)
     assert not hosts.rounds
     for thread in [*early, *hosts.meet(1)]:
-        thread.join(60)
+        thread.join(600)
     assert len(set(hosts.rounds.values())) == 1
     assert (hosts.rounds[0].number, hosts.rounds[0].counts) == (1, (1, 2, 3))
 
@@ -81,17 +81,17 @@ def test_a_host_that_starts_again_makes_all_meet_again(meeting: Any) -> None:
     hosts, _ = meeting
     before = hosts.all_meet()[0]
     hosts.members[1].close()
-    assert hosts.members[0].heard(60) == hosts.members[2].heard(60) == News("b is gone")
+    assert hosts.members[0].heard(600) == hosts.members[2].heard(600) == News("b is gone")
     after = hosts.all_meet()
     assert {found.number for found in after} == {2}
     assert after[0].counts == before.counts
     lost = News("c has lost another host")
     assert hosts.members[2].again("has lost another host") == lost
-    assert [member.heard(60) for member in hosts.members[:2]] == [lost] * 2
+    assert [member.heard(600) for member in hosts.members[:2]] == [lost] * 2
     assert {found.number for found in hosts.all_meet()} == {3}
     for member in hosts.members:
         member.done()
-    assert [member.heard(60) for member in hosts.members] == [News(over=True)] * 3
+    assert [member.heard(600) for member in hosts.members] == [News(over=True)] * 3
 
 
 def test_hosts_that_are_stopped_do_not_count_as_lost(meeting: Any) -> None:
@@ -103,7 +103,7 @@ def test_hosts_that_are_stopped_do_not_count_as_lost(meeting: Any) -> None:
     hosts.members[1].close()
     hosts.members[2].again("was stopped", saving=True)
     hosts.members[2].close()
-    assert hosts.members[0].heard(60) == stopped
+    assert hosts.members[0].heard(600) == stopped
     assert hosts.members[0].heard(0.3) is None
     assert {found.number for found in hosts.all_meet()} == {2}
 
@@ -183,10 +183,15 @@ def test_a_rank_that_uploads_the_end_of_the_run_may_finish(tmp_path: Path, monke
 
 def test_the_error_names_whom_it_waited_for(meeting: Any) -> None:
     hosts, said = meeting
-    for thread in hosts.meet(0, 1, patience_s=1.5):
-        thread.join(60)
-    for error in hosts.rounds.values():
-        assert (error.code, error.values["missing"]) == ("hosts-not-met", ["c"])
+    missing = list[list[str]]()
+    for patience_s in (1.5, 10.0, 60.0):  # on a busy machine, it takes some time until they know of each other
+        for thread in hosts.meet(0, 1, patience_s=patience_s):
+            thread.join(600)
+        assert {error.code for error in hosts.rounds.values()} == {"hosts-not-met"}
+        missing = [error.values["missing"] for error in hosts.rounds.values()]
+        if missing == [["c"]] * 2:
+            break
+    assert missing == [["c"]] * 2
     alone = Member(("127.0.0.1", free_port()), 1, 2, 1, said.append)
     with refused("hosts-not-met"):
         alone.meet(lambda: False, patience_s=0.1, say_s=0.0)
@@ -196,7 +201,7 @@ def test_hosts_that_disagree_are_refused(meeting: Any) -> None:
     hosts, said = meeting
     port = hosts.members[0]._address[1]
     with refused("hosts-differ", found=2):
-        Member(("127.0.0.1", port), 1, 2, 1, said.append).meet(lambda: False, patience_s=60)
+        Member(("127.0.0.1", port), 1, 2, 1, said.append).meet(lambda: False, patience_s=600)
     with socket.create_connection(("127.0.0.1", port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert stranger.recv(1) == b""
@@ -207,7 +212,7 @@ def test_what_a_stranger_says_of_a_host_does_not_count(meeting: Any) -> None:
     hosts, _ = meeting
     hosts.all_meet()
     with socket.create_connection(("127.0.0.1", hosts.members[0]._address[1])) as stranger:
-        stranger.settimeout(20)
+        stranger.settimeout(600)
         for host in (1, 99):
             stranger.sendall(f'{{"host": {host}, "done": true}}\n{{"host": {host}, "again": "x"}}\n'.encode())
         stranger.sendall(b'{"host": 2, "here": 1, "hosts": 1}\n')
@@ -216,7 +221,7 @@ def test_what_a_stranger_says_of_a_host_does_not_count(meeting: Any) -> None:
         hosts.members[host].done()
     assert hosts.members[0].heard(0.3) is None
     hosts.members[1].done()
-    assert [member.heard(60) for member in hosts.members] == [News(over=True)] * 3
+    assert [member.heard(600) for member in hosts.members] == [News(over=True)] * 3
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")

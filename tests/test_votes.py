@@ -55,7 +55,7 @@ def test_numbers_arrive_as_they_were() -> None:
 
 @pytest.mark.parametrize("failing", [[], [1], [1, 2]])
 def test_an_error_of_one_rank_is_raised_by_all(failing: list[int]) -> None:
-    world, rows, barrier = 3, dict[int, torch.Tensor](), threading.Barrier(3, timeout=10)
+    world, rows, barrier = 3, dict[int, torch.Tensor](), threading.Barrier(3, timeout=600)
 
     def run(rank: int) -> tuple[str, int, str] | None:
         def reduce(value: torch.Tensor) -> torch.Tensor:
