@@ -123,7 +123,13 @@ def main() -> None:
     print(f"\nfitted on all: {fitted(training(entries))}\nin device.py:  {FITTED}")
 
 
-KINDS = {"a": "one GPU from specifications", "b": "scaling", "x": "another GPU", "d": "minutes and hours"}
+KINDS = {
+    "a": "one GPU from specifications",
+    "b": "scaling",
+    "x": "another GPU",
+    "d": "minutes and hours",
+    "i": "samples by cores",
+}
 
 if __name__ == "__main__":
     main()

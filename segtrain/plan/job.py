@@ -9,7 +9,7 @@ from math import exp, isfinite, log
 
 from segtrain.machines import Gpu
 from segtrain.plan import model
-from segtrain.plan.device import FITTED, Fit, Work, software_factor, step
+from segtrain.plan.device import FITTED, Fit, Work, early, software_factor, step
 
 # Standard deviation of a rank's step as a share of it. With it, 8 GPUs reach 97 % of 8 times one: NVIDIA's page of
 # ResNet-50 v1.5 says 96.5 to 98.9 % for seven of its ten rows, where samples do not limit.
@@ -24,9 +24,10 @@ BESIDE = 0.15
 SUPPLY = {"old": 9400.0, "ampere": 18200.0, "new": 30000.0}
 # Sharpness of the minimum of the device's and the samples' rate.
 SHARP = 6
-# Seconds of a core to decode and augment a photo: of the JPEG, and of an image of 224 x 224. Assumed: Pillow, and
-# photos of ImageNet's size.
-DECODE, AUGMENT = 4e-3, 3.5e-3
+# Seconds of a worker for a photo: to decode a JPEG of 500 x 375, and to augment to 224 x 224. Both together are twice
+# the 3.3 ms that torch's DataLoader takes of a whole core (bench/results/2026-11-23-accounts-vertex.md), because a vCPU
+# is half a core.
+DECODE, AUGMENT = 3.5e-3, 3.1e-3
 LARGE_GRADIENTS = 5e9
 
 
@@ -76,6 +77,7 @@ def rate(job: Job, by: Correction = Correction(), fit: Fit = FITTED) -> float:
         return supply
     name = job.precision[0]
     factor, _ = software_factor(job.work.kind, job.framework, job.year, name, fit)
+    factor *= early(job.work.kind, job.gpu, job.year)
     device = step(job.work, job.batch, job.gpu, job.precision, factor, fit) * by.device
     spread = UNEVEN if job.work.kind in ("dense", "volume") else SPREAD
     all_ranks = (device + exposed(job, device)) * model.slowest(job.ranks, spread)
