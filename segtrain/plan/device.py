@@ -30,9 +30,9 @@ OPTIMIZER = 24.0
 DENSE = 1.35
 
 
-# Year of an architecture's first GPUs, and the factor of time of convolutions until the end of that year, while libraries
-# are not yet tuned. The page's A100 with the container of June 2020 is 1.2 to 1.3 times slower than the rest of the page
-# says; because it is one case, half of that is taken.
+# Year of an architecture's first GPUs, and the factor of time of convolutions until the end of that year, while
+# libraries are not yet tuned. The page's A100 with the container of June 2020 is 1.2 to 1.3 times slower than the rest
+# of the page says; because it is one case, half of that is taken.
 FIRST = {"sm_60": 2016, "sm_70": 2017, "sm_75": 2018, "sm_80": 2020, "sm_86": 2020, "sm_89": 2022, "sm_90": 2022}
 EARLY = 1.13
 
