@@ -198,6 +198,10 @@ def _analysis(subparsers: Any) -> None:
     plan.add_argument("--hosts", default="1,2,4,8,16", help="numbers of machines (default: 1,2,4,8,16)")
     plan.add_argument("--deadline", default="", metavar="TIME", help="the cheapest that ends in time: 90m, 2h")
     plan.add_argument("--budget", type=float, default=0.0, metavar="USD", help="the fastest that costs at most this")
+    spot = "price of spot machines as a share of that on demand, such as 0.35"
+    plan.add_argument("--spot", type=float, default=0.0, metavar="SHARE", help=spot)
+    often = "with --spot: how often a host is taken away, such as 0.05/h"
+    plan.add_argument("--preemptions", default="", metavar="RATE", help=often)
     plan.add_argument("--all", action="store_true", help="all types and numbers of machines")
     _json(plan)
     _take_settings(plan)

@@ -205,10 +205,14 @@ def plan(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         raise ConfigError(text, code="plan-of-nothing")
     from segtrain.plan import offers, words
     from segtrain.plan.limits import hosts_of, seconds_of
+    from segtrain.plan.market import market_of
     from segtrain.plan.places import machines_of
 
     deadline_s, hosts, where = seconds_of(args.deadline), hosts_of(args.hosts), machines_of(args.where)
     if not args.like:
+        if args.spot or args.preemptions:
+            text = "--spot and --preemptions need a run, which knows the time of its checkpoints: add --like=RUN"
+            raise ConfigError(text, code="spot-without-run")
         _plan_config(args, overrides)
         return
     if args.config or overrides or args.probe:
@@ -220,12 +224,18 @@ def plan(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
     run = local(args.like)
     found = offers.plan(terms_of(run.folder, args.on), hosts, where)
+    market = market_of(args.spot, args.preemptions, run.folder)
     if args.json:
         best = found.best(deadline_s, args.budget)
         known = {"offers": [offer.to_dict() for offer in found.offers], "left_out": found.left_out}
+        if market:
+            known["spot"] = [
+                {"dollars": market.dollars(one), "seconds": market.seconds(one), "checkpoint_s": market.interval(one)}
+                for one in found.offers
+            ]
         print(json.dumps({**known, "best": best and best.to_dict(), "terms": vars(found.terms)}))
         return
-    say(words.page(found, Path(run.shown or run.folder), deadline_s, args.budget, args.all))
+    say(words.page(found, Path(run.shown or run.folder), deadline_s, args.budget, args.all, market))
 
 
 def _plan_config(args: Namespace, overrides: list[str]) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
+from segtrain.config import limits
 from segtrain.errors import ConfigError
-
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(m|h|d)")
-_SECONDS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds_of(text: str) -> float:
     """Seconds of a time such as "90m", "2h", or "1d"; 0 for "". Raises ConfigError for anything else."""
-    found = _TIME.fullmatch(text)
-    if text and not found:
+    found = limits.seconds_of(text)
+    if text and found is None:
         raise ConfigError(f"--deadline={text}: not a time: write 90m, 2h, or 1d", code="bad-time", found=text)
-    return float(found[1]) * _SECONDS[found[2]] if found else 0.0
+    return found or 0.0
 
 
 def hosts_of(text: str) -> tuple[int, ...]:

@@ -6,40 +6,52 @@ from collections import Counter
 from pathlib import Path
 
 from segtrain.machines import all_types, dated, sources
+from segtrain.plan.market import Market
 from segtrain.plan.offers import ASSUMED, KNEE, Offer, Plan, shown
 
 MOST = 16  # lines of the table
 
 
-def page(found: Plan, run: Path, deadline_s: float = 0.0, budget: float = 0.0, every: bool = False) -> str:
-    """The plan of a job like ``run``. ``every``: all offers, not only the best for each GPU and number of hosts."""
+def page(
+    found: Plan,
+    run: Path,
+    deadline_s: float = 0.0,
+    budget: float = 0.0,
+    every: bool = False,
+    market: Market | None = None,
+) -> str:
+    """The plan of a job like ``run``. ``every``: all offers, not only the best for each GPU and number of hosts.
+
+    ``market``: of spot machines, for a column of their dollars.
+    """
     terms, best = found.terms, found.best(deadline_s, budget)
     lines = [
         f"{terms.total:,.0f} images, at {terms.images:g} per device and step as in {run}. "
         "In parentheses: 80 % of the cases.",
         "",
-        *table(found, best, every),
+        *table(found, best, every, market),
         "",
         choice(best, deadline_s, budget, found),
-        *_notes(found),
+        *_notes(found, market, best),
     ]
     return "\n".join(lines)
 
 
-def table(found: Plan, best: Offer | None, every: bool) -> list[str]:
+def table(found: Plan, best: Offer | None, every: bool, market: Market | None = None) -> list[str]:
     """The lines of the offers. ``every``: all of them, not only the best for each GPU and number of hosts."""
     offers = list(found.offers) if every else shown(found)
     offers.sort(key=lambda one: (one.dollars[1], one.seconds[1]))
     cut = offers if every else offers[:MOST]
     if best is not None and best not in cut:
         cut.append(best)
-    head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", "bound by", "cores: needs, has", "")
-    cells = [head, *(_cells(offer, found, best) for offer in cut)]
+    on_spot = ["dollars on spot"] if market else []
+    head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", *on_spot, "bound by", "cores: needs, has", "")
+    cells = [head, *(_cells(offer, found, best, market) for offer in cut)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
 
 
-def _cells(offer: Offer, found: Plan, best: Offer | None) -> tuple[str, ...]:
+def _cells(offer: Offer, found: Plan, best: Offer | None, market: Market | None) -> tuple[str, ...]:
     marks = ["<- best"] * (offer is best) + ["knee"] * (offer.hosts == found.knee(offer.machine.name))
     low, middle, high = offer.rate
     return (
@@ -49,6 +61,7 @@ def _cells(offer: Offer, found: Plan, best: Offer | None) -> tuple[str, ...]:
         f"{offer.efficiency:.0%}",
         _spread(offer.seconds, 3600),
         _spread(offer.dollars, 1),
+        *([_spread(market.dollars(offer), 1)] if market else []),
         offer.bound,
         f"{offer.needs:.1f}, {offer.has:.1f}",
         ", ".join(marks),
@@ -78,7 +91,7 @@ def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) ->
     )
 
 
-def _notes(found: Plan) -> list[str]:
+def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
     terms, left = found.terms, Counter(found.left_out.values())
     lines = [
         "",
@@ -87,7 +100,8 @@ def _notes(found: Plan) -> list[str]:
         f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and rates of GPUs "
         f"({sources('gpus')['sheet']})",
         "assumed: " + "; ".join(f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items()),
-        f"knee: twice as many hosts bring less than {KNEE:g}x the speed. No spot prices: they change by the hour",
+        f"knee: twice as many hosts bring less than {KNEE:g}x the speed",
+        market.note(best) if market else "no spot prices, which change by the hour: give them with --spot",
         "the global batch grows with the number of devices: choose lr and schedule for it",
     ]
     if left:

@@ -1,0 +1,82 @@
+"""What an offer would take and cost on spot machines, at a price and a rate of preemptions that the user gives."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from segtrain.diagnose.evidence import gather
+from segtrain.errors import ConfigError
+from segtrain.plan import spot
+from segtrain.plan.offers import ASSUMED, Interval, Offer
+
+# Seconds of a checkpoint if the run has written none.
+CHECKPOINT_S = 10.0
+_RATE = re.compile(r"(\d+(?:\.\d+)?)/(h|d)")
+_HOURS = {"h": 1.0, "d": 24.0}
+
+
+@dataclass(frozen=True)
+class Market:
+    """``share``: spot price as a share of that on demand. ``preemptions``: of one host, per second.
+
+    ``checkpoint``: seconds that one takes, and whether the run has ``measured`` it.
+    """
+
+    share: float
+    preemptions: float
+    checkpoint: float
+    measured: bool
+
+    @property
+    def resume(self) -> float:
+        """Seconds from a preemption to the next step: as long as a start."""
+        least, most, _ = ASSUMED["start"]
+        return (least * most) ** 0.5
+
+    def interval(self, offer: Offer) -> float:
+        """Seconds between two checkpoints."""
+        return spot.interval(self.checkpoint, self.preemptions * offer.hosts)
+
+    def seconds(self, offer: Offer) -> Interval:
+        every, rate = self.interval(offer), self.preemptions * offer.hosts
+        low, middle, high = (
+            spot.expected(seconds, every, self.checkpoint, self.resume, rate) for seconds in offer.seconds
+        )
+        return low, middle, high
+
+    def dollars(self, offer: Offer) -> Interval:
+        price = self.share * offer.hosts * float(offer.machine.price or 0.0) / 3600
+        low, middle, high = (price * seconds for seconds in self.seconds(offer))
+        return low, middle, high
+
+    def note(self, best: Offer | None) -> str:
+        """What the spot column assumes, and the checkpoints that the best offer should write."""
+        text = (
+            f"spot: {self.share:.0%} of the price on demand and {3600 * self.preemptions:g} preemptions per hour and "
+            f"host, as given; a checkpoint of {self.checkpoint:.3g} s "
+            f"({'measured' if self.measured else 'assumed'}), and {self.resume:.0f} s until a lost run goes on"
+        )
+        if best is not None:
+            hours = self.seconds(best)[1] / 3600
+            minutes = self.interval(best) / 60
+            text += f"; the best offer then takes {hours:.2f} h with a checkpoint every {minutes:.0f} minutes"
+        return text
+
+
+def market_of(share: float, preemptions: str, run: Path) -> Market | None:
+    """The market of ``--spot`` and ``--preemptions``; None without both. Raises ConfigError."""
+    if not share and not preemptions:
+        return None
+    found = _RATE.fullmatch(preemptions)
+    if not (0 < share <= 1 and found and float(found[1])):
+        raise ConfigError(
+            f"--spot={share:g} --preemptions={preemptions}: write a share of the price on demand and how often a host "
+            "is taken away, as in --spot=0.35 --preemptions=0.05/h",
+            code="bad-spot", found=[share, preemptions],
+        )  # fmt: skip
+    took = [float(event["seconds"]) for event in gather(run).of("checkpoint") if event.get("seconds")]
+    rate = float(found[1]) / _HOURS[found[2]] / 3600
+    return Market(share, rate, mean(took) if took else CHECKPOINT_S, bool(took))
