@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import refused
+from ray_hosts import TRANSFORM
 
 from launch.aws.bundle import build
 from launch.aws.job import load_job
@@ -34,117 +34,144 @@ NAME = "segtrain-2026-11-21-03-56-05-089"
 SETTINGS = [
     "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=4", "train.progressive=[]",
     "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "log.every=1", "optim.name=sgd",
+    "data.helpers=ray", "data.cache=off", "data.transforms=mine.py:slow", "data.workers=1", "data.worker_kind=thread",
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where the job finds mine.py
+
+
 class Played:
-    """A rehearsal in ``folder``; ``at``: called with each line of output."""
+    """A rehearsal in ``folder``, the working folder. ``then``: called once, at the first line of the training host that
+    contains ``at``. Until that line, samples take a second.
+    """
 
     def __init__(
         self,
         folder: Path,
         plant: str = "",
-        steps: int = 60,
-        settings: Sequence[str] = (),
-        at: Callable[[str], None] = lambda _: None,
+        at: str = "help now",
+        then: Callable[[], None] = lambda: None,
+        helping: int = 1,
         **flags: Any,
     ) -> None:
-        groups = ["gpu=ml.g5.xlarge*1:train", "cpu=ml.c5.4xlarge*1:help"]
-        flags = {"group": groups, "output": "s3://out", "helpers_join": "60s", **flags}
-        job = load_job(None, flags, [*SETTINGS, f"train.duration={steps}st", f"eval.every={steps}st", *settings])
+        (folder / "mine.py").write_text(TRANSFORM.format(quick=str(folder / "quick"), least=0.05))
+        groups = ["gpu=ml.g5.xlarge*1:train", f"cpu=ml.c5.4xlarge*{helping}:help"]
+        flags = {"group": groups, "output": "s3://out", "helpers_join": "120s", **flags}
+        job = load_job(None, flags, [*SETTINGS, "train.duration=60st", "eval.every=60st"])
         build(ROOT, job, folder / "code.tar.gz")
         request = create_training_job(job, image="image", name=NAME, code=f"s3://out/{NAME}/source/sourcedir.tar.gz")
+
+        def say(line: str) -> None:
+            if at in line and not (folder / "quick").exists():
+                then()
+                (folder / "quick").touch()
+
         self.report: Report = rehearse(
-            job, request, folder / "code.tar.gz", folder=folder / "stage", say=at, plant=plant, grace_s=30
+            job, request, folder / "code.tar.gz", folder=folder / "stage", say=say, plant=plant, grace_s=30
         )
-        self.helper, self.head = (
-            (folder / f"stage/logs/{name}.log").read_text(errors="replace") for name in ("algo-1", "algo-2")
+        self._stage, self._trains = folder / "stage", f"algo-{helping + 1}"
+        self.head = self.log(self._trains)
+        self.codes = {host.name: host.code for host in self.report.hosts}
+
+    def log(self, host: str) -> str:
+        return (self._stage / f"logs/{host}.log").read_text(errors="replace")
+
+    def succeeded(self) -> bool:
+        return self.report.status == "Completed" and not any(self.codes.values())
+
+    def helped(self) -> dict[str, int]:
+        """Samples that helpers have made, by host."""
+        (end,) = (
+            event
+            for event in read_journal(self._stage / f"hosts/{self._trains}/output/data/run")
+            if event["event"] == "run_end"
         )
-
-    @property
-    def codes(self) -> dict[str, int]:
-        return {host.group: host.code for host in self.report.hosts}
-
-
-SLOW = """
-import time
-def slow(image, mask, rng):
-    time.sleep(0.05)
-    return image, mask
-"""
+        assert end["step"] == 60
+        return dict(end["samples"]["helpers"])
 
 
 @pytest.mark.slow
-def test_both_groups_end_with_success_and_the_helping_one_has_made_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(SLOW)
-    helped = [
-        "data.helpers=ray",
-        "data.cache=off",
-        "data.transforms=mine.py:slow",
-        "data.workers=1",
-        "data.worker_kind=thread",
-    ]
-    played = Played(tmp_path, settings=helped, steps=100, helpers_required=True)
-    assert (played.report.status, played.codes) == ("Completed", {"cpu": 0, "gpu": 0})
+def test_both_groups_end_with_success_and_the_helping_one_has_made_samples(tmp_path: Path) -> None:
+    played = Played(tmp_path, helpers_required=True)
+    assert played.succeeded()
     assert "algo-1 has joined" in played.head
-    assert "the training is over" in played.helper
+    assert "the training is over" in played.log("algo-1")
     assert "weights.safetensors" in played.report.model
-    (end,) = (
-        event for event in read_journal(tmp_path / "stage/hosts/algo-2/output/data/run") if event["event"] == "run_end"
-    )
-    assert end["samples"]["helpers"]["algo-1"] > 0
+    assert played.helped()["algo-1"] > 0
+
+
+@pytest.mark.ray
+def test_the_samples_of_two_helping_hosts_are_counted(tmp_path: Path) -> None:
+    played = Played(tmp_path, helping=2, at="on 2 hosts help now", helpers_required=True)
+    assert played.succeeded()
+    assert sorted(played.codes) == ["algo-1", "algo-2", "algo-3"]
+    assert played.helped().keys() == {"algo-1", "algo-2"}
+    assert min(played.helped().values()) > 0
 
 
 @pytest.mark.ray
 def test_a_helping_host_that_is_stopped_costs_speed_alone(tmp_path: Path) -> None:
-    played = Played(tmp_path, plant="helper:2", helpers_required=True)
-    assert (played.report.status, played.codes) == ("Completed", {"cpu": 0, "gpu": 0})
-    assert "stopped by a signal" in played.helper
+    played = Played(tmp_path, plant="helper:20", at="algo-1 is gone", helpers_required=True)
+    assert played.succeeded()
+    assert "stopped by a signal" in played.log("algo-1")
     assert "algo-1 is gone" in played.head
+    assert played.helped()["algo-1"] > 0
     assert played.report.metrics["train:loss"][0] == 60
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("required", [False, True])
 def test_a_group_that_never_joins_is_missed_or_fails_the_job_as_set(tmp_path: Path, required: bool) -> None:
-    played = Played(tmp_path, plant="absent", helpers_join="5s", helpers_required=required)
+    played = Played(tmp_path, plant="absent", at="algo-1 did not join", helpers_join="5s", helpers_required=required)
     if required:
         assert played.report.status == "Failed"
-        assert "algo-1 did not join within 5 s" in played.report.failure_reason + played.head
+        assert "within 5 s" in played.report.failure_reason  # of the host that fails first
     else:
-        assert (played.report.status, played.codes) == ("Completed", {"cpu": 0, "gpu": 0})
+        assert played.succeeded()
         assert "algo-1 did not join within 5 s" in played.head
+        assert not played.helped()
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("which", ["gcs_server", "train.py"])
-def test_a_head_that_dies_ends_the_help_or_is_named(tmp_path: Path, which: str) -> None:
-    def at(line: str) -> None:
-        if re.search(r"step +2/200", line):
-            kill(which, str(tmp_path))
-
-    played = Played(tmp_path, steps=200, at=at, helpers_required=True)
-    if which == "gcs_server":  # Ray alone: the training goes on
-        assert (played.report.status, played.codes) == ("Completed", {"cpu": 0, "gpu": 0})
-        assert "goes on without helpers" in played.head
-    else:
-        assert played.report.status == "Failed"
-        assert played.codes["cpu"] != 0
-        assert "algo-2, is gone" in played.helper
+def test_ray_that_ends_on_the_training_host_ends_the_help_alone(tmp_path: Path) -> None:
+    played = Played(tmp_path, then=lambda: kill("gcs_server", tmp_path))
+    assert played.succeeded()
+    assert "goes on without helpers" in played.head
+    assert played.helped()["algo-1"] > 0
 
 
-def kill(program: str, mark: str) -> None:
-    """Kill the process of this program on the training host of the rehearsal in the folder ``mark``."""
-    for folder in Path("/proc").glob("[0-9]*"):
+@pytest.mark.ray
+def test_rank_0_that_is_killed_is_named_by_the_helping_host(tmp_path: Path) -> None:
+    played = Played(tmp_path, then=lambda: kill("train.py", tmp_path))
+    assert played.report.status == "Failed"
+    assert played.codes["algo-1"] != 0
+    assert "algo-2, is gone" in played.log("algo-1")
+
+
+def kill(program: str, folder: Path) -> None:
+    """Kill the process of this program on the training host of the rehearsal in this folder."""
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            environment, command = ((folder / name).read_bytes() for name in ("environ", "cmdline"))
-            mine = f"{mark}/stage/hosts/algo-2.cache".encode() in environment
+            environment, command = ((process / name).read_bytes() for name in ("environ", "cmdline"))
+            mine = f"{folder}/stage/hosts/algo-2.cache".encode() in environment
             words = command.split(b"\0")
             if mine and any(Path(word.decode(errors="replace")).name == program for word in words[:4]):
-                os.kill(int(folder.name), signal.SIGKILL)
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+@pytest.mark.ray
+def test_a_helping_host_with_another_key_is_refused(tmp_path: Path) -> None:
+    """The token of a host is made of the key in its code bundle and the name of the job."""
+    (tmp_path / "site").mkdir()
+    other = "import os, socket\nif socket.gethostname() == 'algo-1':\n    os.environ['TRAINING_JOB_NAME'] = 'another'\n"
+    (tmp_path / "site/sitecustomize.py").write_text(other)
+    played = Played(tmp_path, environment=[f"PYTHONPATH={tmp_path / 'site'}"])
+    assert played.report.status == "Failed"
+    assert "algo-2 refuses this host" in played.report.failure_reason
+    assert "algo-1 has joined" not in played.head
 
 
 @pytest.mark.ray

@@ -85,6 +85,12 @@ def test_of_groups_one_trains_and_its_hosts_are_not_the_first() -> None:
     assert files["resourceconfig.json"]["current_instance_type"] == "ml.c5.4xlarge"
 
 
+def test_a_group_that_helps_has_several_hosts() -> None:
+    for mark, count in ((":help", 3), ("", 1)):
+        stage = stage_of(load_job(None, {"group": ["gpu=ml.g5.xlarge*1:train", f"cpu=ml.c5.4xlarge*5{mark}"]}))
+        assert [host.group for host in stage.hosts] == [*["cpu"] * count, "gpu"]
+
+
 def test_hyperparameters_stay_but_for_what_cannot_be_here() -> None:
     assert dict(stage_of(SageMakerJob()).hyperparameters) == request_of(SageMakerJob())["HyperParameters"]
     stage = stage_of(SageMakerJob(strategy="smddp"), procs=2, **{"train.duration": "3st"})

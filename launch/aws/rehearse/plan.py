@@ -9,6 +9,7 @@ from typing import Any
 from launch.aws.progress import machines
 from launch.rehearse.cluster import MOST_HOSTS, RehearsalCluster, RehearsalHost
 from segtrain.errors import ConfigError
+from segtrain.parallel.sagemaker_hosts import GROUPS_KEY, HELPERS_KEY
 
 ONE_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job without groups
 
@@ -22,8 +23,8 @@ def set_stage(
     settings: Mapping[str, Any],
 ) -> RehearsalCluster:
     """The hosts and hyperparameters of a rehearsal. ``hosts``: number of hosts in each group that trains (None: as in
-    the request, at most 3); a group that does not train has one host. ``settings``: changed settings of segtrain, for
-    this rehearsal only. Raises ConfigError.
+    the request, at most 3). A group that helps has at most 3 hosts, and a group without work has one. ``settings``:
+    changed settings of segtrain, for this rehearsal only. Raises ConfigError.
     """
     given: Mapping[str, str] = request.get("HyperParameters", {})
     said: list[str] = []
@@ -53,10 +54,11 @@ def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> 
     asked = [(g["InstanceGroupName"], g["InstanceType"], int(g["InstanceCount"])) for g in groups or []]
     if not asked:
         asked = [(ONE_GROUP, *machines(resources)[0])]
-    trains = _training_groups(request.get("HyperParameters", {}), [name for name, _, _ in asked])
+    given, names = request.get("HyperParameters", {}), [name for name, _, _ in asked]
+    trains, helps = _training_groups(given, names), json.loads(given.get(HELPERS_KEY, "[]"))
     counted = []
     for name, kind, count in asked:
-        here = (hosts or min(count, 3)) if name in trains else min(count, 1)
+        here = (hosts or min(count, 3)) if name in trains else min(count, 3 if name in helps else 1)
         if here != count:
             said.append(f"{here} host{'s' * (here > 1)} of group {name} instead of {count}")
         counted.append((name, kind, here))
@@ -65,7 +67,7 @@ def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> 
 
 def _training_groups(given: Mapping[str, str], names: list[str]) -> list[str]:
     """The groups in which AWS's toolkit starts its launcher."""
-    text = given.get("sagemaker_distribution_instance_groups")
+    text = given.get(GROUPS_KEY)
     return [name for name in json.loads(text) if name in names] if text else names
 
 
