@@ -8,6 +8,7 @@ import statistics
 from math import log
 
 import pytest
+import torch
 
 from segtrain.plan import model
 
@@ -18,6 +19,55 @@ def test_a_ring_sends_what_its_algorithm_sends() -> None:
         rounds = sum(0.001 + (1e8 / ranks) / 5e9 for _ in range(2 * (ranks - 1)))
         assert model.ring(1e8, ranks, 5e9, 0.001) == pytest.approx(rounds)
     assert model.ring(1e8, 1, 5e9, 0.001) == 0
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", [4e3, 5e6, 25e6, 3.1e7])
+@pytest.mark.parametrize("latency", [0.0, 1e-4, 1e-2])
+def test_gloos_ring_is_that_of_its_events(ranks: int, size: float, latency: float) -> None:
+    """A segment is sent when the next but one before it has arrived, its receiver has said that it is ready, and the link
+    has sent the one before it.
+    """
+    each = max(2, -(-size // (ranks << 20)))
+    seconds = min(size / (2 * ranks), 1 << 20) / 1e8
+    end = 0.0
+    for _ in range(2):
+        sent, arrived = [end], [end, end]
+        for place in range(int((ranks - 1) * each)):
+            sent.append(max(arrived[place], sent[place]) + seconds)
+            arrived.append(sent[-1] + 2 * latency)
+        end = arrived[-1]
+    assert model.gloo_ring(size, ranks, 1e8, latency) == pytest.approx(end)
+    assert model.gloo_ring(size, 1, 1e8, latency) == 0
+
+
+@pytest.mark.parametrize("cap_mb", [1, 5, 25])
+def test_buckets_are_those_of_torch(cap_mb: int) -> None:
+    rng = random.Random(cap_mb)
+    shapes = [rng.choice((64, 4096, 30_000, 600_000, 2_400_000)) for _ in range(80)]
+    with torch.device("meta"):
+        tensors = [torch.empty(size) for size in reversed(shapes)]
+    limits = [1 << 20, 25 << 20] if cap_mb == 25 else [cap_mb << 20]
+    theirs, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, limits)
+    assert model.buckets_of([4.0 * size for size in shapes], cap_mb << 20) == [
+        [len(shapes) - 1 - place for place in bucket] for bucket in theirs
+    ]
+
+
+def test_gloo_sends_two_buckets_at_a_time() -> None:
+    """Where the latency is long, two buckets take as long as one; where the bandwidth is low, twice as long."""
+    for latency, factor in ((1.0, 1), (0.0, 2)):
+        alone = model.gloo_ring(1e6, 2, 1e8, latency)
+        assert model.exposed_gloo(0, [1e6] * 2, [0.0] * 2, 2, 1e8, latency) == pytest.approx(factor * alone)
+        assert model.exposed_gloo(0, [1e6] * 4, [0.0] * 4, 2, 1e8, latency) == pytest.approx(2 * factor * alone)
+    # The second bucket is ready when the first has been sent, and the backward pass hides the first.
+    assert model.exposed_gloo(1.0, [1e6, 1e6], [0.5, 1.0], 2, 1e8, 0.0) == pytest.approx(0.01)
+    assert model.exposed_gloo(1.0, [1e6], [1.0], 1, 1e8, 0.0) == 0
+
+
+def test_a_bucket_that_is_ready_late_waits() -> None:
+    assert model.exposed(1.0, [0.1, 0.1], [0.2, 1.0]) == pytest.approx(0.1)
+    assert model.exposed(1.0, [0.1, 0.1], [0.95, 1.0]) == pytest.approx(0.15)
 
 
 def test_a_tree_wins_for_small_messages_on_many_ranks() -> None:

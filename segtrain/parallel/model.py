@@ -33,13 +33,21 @@ def wrap(model: nn.Module, name: str, settings: Parallel, device: torch.device, 
     wrapped = nn.parallel.DistributedDataParallel(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
-        bucket_cap_mb=settings.bucket_mb,  # type: ignore[arg-type]
+        bucket_cap_mb=_bucket_cap(settings.bucket_mb),  # type: ignore[arg-type]
         gradient_as_bucket_view=settings.bucket_view,
         static_graph=settings.static_graph,
         **{_BUFFERS: settings.broadcast_buffers},  # type: ignore[arg-type]
     )
     _compress(wrapped, settings.compress)
     return wrapped
+
+
+def _bucket_cap(bucket_mb: float) -> float | None:
+    """torch's own limit where it is the same: only with that one, newer torch makes the first bucket small, so that
+    the first gradients are sent early.
+    """
+    default = _KNOWN["bucket_cap_mb"].default
+    return default if bucket_mb == 25 else bucket_mb
 
 
 def _refuse_subclasses(model: nn.Module) -> None:

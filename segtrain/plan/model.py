@@ -6,7 +6,7 @@ All functions are pure. Seconds, bytes, and samples per second throughout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log
+from math import ceil, log
 from statistics import NormalDist
 
 # Share of a step that is the backward pass, which hides communication. Forward and backward pass do the same matrix
@@ -15,6 +15,7 @@ BACKWARD = 2 / 3
 # torch's DistributedDataParallel collects gradients in buckets of this size (Li et al., VLDB 2020, section 3.2.3). The
 # first one is smaller, so that the first all-reduce begins early.
 BUCKET, FIRST_BUCKET = 25 << 20, 1 << 20
+GLOO_SEGMENT = 1 << 20  # gloo/allreduce.h, kMaxSegmentSize
 
 
 def ring(size: float, ranks: int, bandwidth: float, latency: float) -> float:
@@ -45,6 +46,22 @@ def hosts_and_gpus(
     return max(ring(size, gpus, *inside), min(ring(size, hosts, *between), tree(size, hosts, *between)))
 
 
+def gloo_ring(size: float, ranks: int, bandwidth: float, latency: float) -> float:
+    """Seconds of an all-reduce in gloo's ring (gloo/allreduce.cc): arguments as of ``ring``.
+
+    Each rank's part is sent in at least two segments of at most 1 MiB. Two are on their way at a time: the next but one
+    is sent when a segment has arrived, and when a message has come that its receiver is ready for it. With a long
+    latency, this is slower than the bandwidth.
+    """
+    if ranks == 1:
+        return 0.0
+    segment = min(size / (2 * ranks), GLOO_SEGMENT)
+    sent, latency = segment / bandwidth, 2 * latency
+    pairs, rest = divmod((ranks - 1) * ceil(size / segment / ranks), 2)
+    # The reduce-scatter, and then the all-gather.
+    return 2 * (pairs * max(2 * sent, sent + latency) + (sent + latency if rest else min(sent, latency)))
+
+
 def exposed(backward: float, buckets: list[float], ready: Sequence[float] = ()) -> float:
     """Seconds of communication that the backward pass does not hide.
 
@@ -55,6 +72,50 @@ def exposed(backward: float, buckets: list[float], ready: Sequence[float] = ()) 
     for k, seconds in enumerate(buckets):
         end = max(end, backward * (ready[k] if ready else (k + 1) / len(buckets))) + seconds
     return max(0.0, end - backward)
+
+
+def exposed_gloo(
+    backward: float, sizes: list[float], ready: Sequence[float], ranks: int, bandwidth: float, latency: float
+) -> float:
+    """As ``exposed``, for buckets of ``sizes`` bytes that gloo's ring sends, two at a time.
+
+    Torch runs gloo with two threads (ProcessGroupGloo.cpp). Each of two all-reduces at a time takes as long as alone,
+    unless both together need more than the bandwidth: then each is slower by that factor.
+    """
+    left = [gloo_ring(size, ranks, bandwidth, latency) for size in sizes]
+    wire = [ring(size, ranks, bandwidth, 0.0) / seconds if seconds else 0.0 for size, seconds in zip(sizes, left)]
+    begins = [backward * (ready[k] if ready else (k + 1) / len(sizes)) for k in range(len(sizes))]
+    now, started, active = 0.0, 0, list[int]()
+    while started < len(sizes) or active:
+        if started < len(sizes) and len(active) < 2 and begins[started] <= now:
+            active.append(started)
+            started += 1
+            continue
+        slower = max(1.0, sum(wire[k] for k in active))
+        events = [slower * left[k] for k in active]
+        if started < len(sizes) and len(active) < 2:
+            events.append(begins[started] - now)
+        passed = min(events)
+        now += passed
+        left = [seconds - passed / slower if k in active else seconds for k, seconds in enumerate(left)]
+        active = [k for k in active if left[k] > 1e-12]
+    return max(0.0, now - backward)
+
+
+def buckets_of(sizes: list[float], most: float = BUCKET) -> list[list[int]]:
+    """DistributedDataParallel's buckets: the parameters of each, by their places in ``sizes``, the first one first.
+
+    ``sizes``: bytes of the parameters, in forward order. A bucket takes parameters from the last to the first, and ends
+    with the one that fills it (torch, reducer.cpp, compute_bucket_assignment_by_size). Only with torch's own limit, the
+    first one is smaller.
+    """
+    found: list[list[int]] = [[]]
+    for place in reversed(range(len(sizes))):
+        limit = FIRST_BUCKET if len(found) == 1 and most == BUCKET else most
+        if found[-1] and sum(sizes[one] for one in found[-1]) >= limit:
+            found.append([])
+        found[-1].append(place)
+    return found
 
 
 def bucket_sizes(gradients: float) -> list[float]:

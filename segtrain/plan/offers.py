@@ -164,8 +164,11 @@ def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: flo
     inside = NVLINK if machine.gpu.startswith(_NVLINKED) else PCIE
     between = (drawn["network"] * machine.network_gbit * 1e9 / 8, drawn["latency"])
     sizes = [size for size, _ in terms.buckets] or model.bucket_sizes(terms.gradients)
+    backward, ready = model.BACKWARD * device, [ready for _, ready in terms.buckets]
+    if not machine.gpus and hosts > 1:
+        return model.exposed_gloo(backward, sizes, ready, hosts * local, *between)
     seconds = [model.hosts_and_gpus(size, hosts, local, inside, between) for size in sizes]
-    return model.exposed(model.BACKWARD * device, seconds, [ready for _, ready in terms.buckets])
+    return model.exposed(backward, seconds, ready)
 
 
 def _between(factors: tuple[float, float], place: float) -> float:
