@@ -63,15 +63,14 @@ def drawn(count: int, seed: int) -> list[dict[str, Any]]:
 
 def predicted(run: dict[str, Any]) -> float:
     """Seconds of a step. ``run``: a setting, and what its ranks measured without the network."""
-    parameters = shapes(run["network"])
-    sizes = [4.0 * shape.numel() for shape in parameters]
-    layers = [len(shape) > 1 for shape in parameters]
-    backward = BACKWARD * run["device"]
-    buckets = buckets_of(sizes, run["bucket_mb"] * 2**20)
+    made, layers, gradients = 0, sum(len(shape) > 1 for shape in shapes(run["network"])), []
+    for shape in reversed(shapes(run["network"])):
+        made += len(shape) > 1
+        gradients.append((4.0 * shape.numel(), made / layers))
+    sizes, ready = zip(*buckets_of(gradients, run["bucket_mb"] * 2**20))
     rate, latency = run["gbit"] * 1e9 / 8, run["latency_ms"] / 1e3 + run["message"]
-    ready = [sum(layers[min(bucket) :]) / sum(layers) for bucket in buckets]
-    full = [sum(sizes[one] for one in bucket) for bucket in buckets]
-    return run["device"] + exposed_gloo(backward, full, ready, run["hosts"], rate, latency)
+    backward = BACKWARD * run["device"]
+    return run["device"] + exposed_gloo(backward, sizes, ready, run["hosts"], rate, latency)
 
 
 @contextlib.contextmanager

@@ -49,9 +49,11 @@ def test_buckets_are_those_of_torch(cap_mb: int) -> None:
         tensors = [torch.empty(size) for size in reversed(shapes)]
     limits = [1 << 20, 25 << 20] if cap_mb == 25 else [cap_mb << 20]
     theirs, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, limits)
-    assert model.buckets_of([4.0 * size for size in shapes], cap_mb << 20) == [
-        [len(shapes) - 1 - place for place in bucket] for bucket in theirs
-    ]
+    gradients = [(4.0 * size, place / len(shapes)) for place, size in enumerate(reversed(shapes))]
+    assert model.buckets_of(gradients, cap_mb << 20) == tuple(
+        (sum(gradients[place][0] for place in bucket), pytest.approx(gradients[bucket[-1]][1], abs=1 / len(shapes)))
+        for bucket in theirs
+    )
 
 
 def test_gloo_sends_two_buckets_at_a_time() -> None:

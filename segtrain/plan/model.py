@@ -75,7 +75,7 @@ def exposed(backward: float, buckets: list[float], ready: Sequence[float] = ()) 
 
 
 def exposed_gloo(
-    backward: float, sizes: list[float], ready: Sequence[float], ranks: int, bandwidth: float, latency: float
+    backward: float, sizes: Sequence[float], ready: Sequence[float], ranks: int, bandwidth: float, latency: float
 ) -> float:
     """As ``exposed``, for buckets of ``sizes`` bytes that gloo's ring sends, two at a time.
 
@@ -102,22 +102,6 @@ def exposed_gloo(
     return max(0.0, now - backward)
 
 
-def buckets_of(sizes: list[float], most: float = BUCKET) -> list[list[int]]:
-    """DistributedDataParallel's buckets: the parameters of each, by their places in ``sizes``, the first one first.
-
-    ``sizes``: bytes of the parameters, in forward order. A bucket takes parameters from the last to the first, and ends
-    with the one that fills it (torch, reducer.cpp, compute_bucket_assignment_by_size). Only with torch's own limit, the
-    first one is smaller.
-    """
-    found: list[list[int]] = [[]]
-    for place in reversed(range(len(sizes))):
-        limit = FIRST_BUCKET if len(found) == 1 and most == BUCKET else most
-        if found[-1] and sum(sizes[one] for one in found[-1]) >= limit:
-            found.append([])
-        found[-1].append(place)
-    return found
-
-
 def bucket_sizes(gradients: float) -> list[float]:
     """Bytes of each bucket, the first one first."""
     sizes = [min(gradients, FIRST_BUCKET)]
@@ -126,17 +110,18 @@ def bucket_sizes(gradients: float) -> list[float]:
     return sizes
 
 
-def buckets_of(gradients: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+def buckets_of(gradients: Sequence[tuple[float, float]], most: float = BUCKET) -> tuple[tuple[float, float], ...]:
     """(bytes, share of the backward pass after which it is ready) of each bucket, from the same of each gradient.
 
-    A bucket takes gradients in the order in which the backward pass makes them, until its size is reached.
+    A bucket takes gradients in the order in which the backward pass makes them, until its size is reached (torch,
+    reducer.cpp, compute_bucket_assignment_by_size). Only with torch's own limit, the first one is smaller.
     """
-    found, size, limit = list[tuple[float, float]](), 0.0, FIRST_BUCKET
+    found, size, limit = list[tuple[float, float]](), 0.0, FIRST_BUCKET if most == BUCKET else most
     for each, ready in gradients:
         size += each
         if size >= limit:
             found.append((size, ready))
-            size, limit = 0.0, BUCKET
+            size, limit = 0.0, most
     return (*found, (size, 1.0)) if size else tuple(found)
 
 
