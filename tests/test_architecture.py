@@ -187,7 +187,7 @@ def test_functions_and_classes_named_on_the_page_are_where_it_says() -> None:
 def test_the_light_rooms_import_no_torch() -> None:
     code = (
         "import sys\n"
-        "import segtrain.cli, segtrain.arguments, segtrain.commands, segtrain.config, segtrain.bench.data, segtrain.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster, segtrain.report.page, segtrain.report.diff, segtrain.diagnose.words\n"
+        "import segtrain.cli, segtrain.arguments, segtrain.commands, segtrain.config, segtrain.bench.data, segtrain.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster, segtrain.report.page, segtrain.report.diff, segtrain.diagnose.words, segtrain.plan.command, segtrain.plan.words, segtrain.plan.terms\n"
         "from segtrain.observe import journal\nfrom segtrain.runs import remote, table\n"
         "assert 'torch' not in sys.modules"
     )

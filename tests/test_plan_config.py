@@ -12,10 +12,11 @@ from conftest import refused
 
 import segtrain
 from launch.gcp import machines as google
+from segtrain.arguments import build_parser
 from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.machines import gpus, machines
-from segtrain.plan import model, ways
+from segtrain.plan import command, model, ways
 from segtrain.plan.described import ELSEWHERE, Job, Sample, Step, Stored, plan_config, roofline
 from segtrain.plan.dry import Dry, DryModel
 from segtrain.plan.places import gpu_named, machines_of, nodes
@@ -190,17 +191,14 @@ def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> Non
         assert f"\n{kind}" in text
     found = segtrain.plan(load_config(None, settings), where="ml.g5.xlarge", hosts=(1,))
     assert found.offers[0].rate == pytest.approx(said["offers"][0]["rate"])
-    with refused("plan-of-two"):
-        main_of = ["plan", "--like", "runs/x", "train.batch_size=8"]
-        assert main(main_of) == 2
-        segtrain.commands.plan(*_parsed(main_of))
 
 
-def _parsed(words: list[str]) -> tuple[object, list[str], list[str]]:
-    from segtrain.arguments import build_parser
-
-    args, overrides = build_parser().parse_known_args(words)
-    return args, overrides, words
+def test_a_plan_is_of_one_thing() -> None:
+    parse = build_parser().parse_known_args
+    with refused("plan-of-two", found="train.batch_size=8"):
+        command.plan(*parse(["plan", "--like", "runs/x", "train.batch_size=8"]))
+    with refused("plan-of-nothing"):
+        command.plan(*parse(["plan"]))
 
 
 @needs_torch

@@ -1,0 +1,76 @@
+"""The command `segtrain plan`: a plan of a config, of a past run, or of described jobs, as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from segtrain.errors import ConfigError
+from segtrain.plan.limits import hosts_of, seconds_of
+from segtrain.plan.places import machines_of
+from segtrain.terminal import say
+
+
+def plan(args: Namespace, overrides: list[str]) -> None:
+    """Print the plan that the arguments ask for. Raises SegtrainError."""
+    if args.exam:
+        from segtrain.plan.exam import answers
+
+        print(json.dumps(answers(Path(args.exam)), indent=1))
+    elif args.like:
+        _like(args, overrides)
+    elif args.config or overrides:
+        _config(args, overrides)
+    else:
+        text = "nothing to plan: name a config file, or write --like=RUN or --exam=FILE"
+        raise ConfigError(text, code="plan-of-nothing")
+
+
+def _like(args: Namespace, overrides: list[str]) -> None:
+    if args.config or overrides or args.probe:
+        what = args.config or " ".join(overrides) or "--probe"
+        text = f"--like={args.like} takes all of its figures from the run: remove {what}, or remove --like"
+        raise ConfigError(text, code="plan-of-two", found=what)
+    from segtrain.plan import offers, words
+    from segtrain.plan.market import market_of
+    from segtrain.plan.terms import terms_of
+    from segtrain.runs.remote import local
+
+    deadline_s, hosts, where = seconds_of(args.deadline), hosts_of(args.hosts), machines_of(args.where)
+    run = local(args.like)
+    found = offers.plan(terms_of(run.folder, args.on), hosts, where)
+    market = market_of(args.spot, args.preemptions, run.folder)
+    if args.json:
+        best = found.best(deadline_s, args.budget)
+        known = {"offers": [offer.to_dict() for offer in found.offers], "left_out": found.left_out}
+        if market:
+            known["spot"] = [
+                {"dollars": market.dollars(one), "seconds": market.seconds(one), "checkpoint_s": market.interval(one)}
+                for one in found.offers
+            ]
+        print(json.dumps({**known, "best": best and best.to_dict(), "terms": vars(found.terms)}))
+        return
+    say(words.page(found, Path(run.shown or run.folder), deadline_s, args.budget, args.all, market))
+
+
+def _config(args: Namespace, overrides: list[str]) -> None:
+    if args.spot or args.preemptions:
+        text = "--spot and --preemptions need a run, which knows the time of its checkpoints: add --like=RUN"
+        raise ConfigError(text, code="spot-without-run")
+    from segtrain.config import load_config
+    from segtrain.plan import config_words
+    from segtrain.plan.probe import plan as plan_of
+
+    limits, hosts = (seconds_of(args.deadline), args.budget), hosts_of(args.hosts)
+    config = load_config(args.config, overrides)
+    found = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, say=_note)
+    if args.json:
+        print(json.dumps(config_words.as_dict(found, *limits)))
+    else:
+        say(config_words.page(found, *limits, args.all))
+
+
+def _note(text: str) -> None:
+    print(f"plan: {text}", file=sys.stderr)
