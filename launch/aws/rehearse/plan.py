@@ -9,7 +9,6 @@ from typing import Any
 from launch.aws.progress import machines
 from launch.rehearse.cluster import MOST_HOSTS, RehearsalCluster, RehearsalHost
 from segtrain.errors import ConfigError
-from segtrain.parallel.sagemaker_hosts import GROUPS_KEY, HELPERS_KEY
 
 ONE_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job without groups
 
@@ -55,7 +54,7 @@ def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> 
     if not asked:
         asked = [(ONE_GROUP, *machines(resources)[0])]
     given, names = request.get("HyperParameters", {}), [name for name, _, _ in asked]
-    trains, helps = _training_groups(given, names), json.loads(given.get(HELPERS_KEY, "[]"))
+    trains, helps = _training_groups(given, names), json.loads(given.get("helpers.groups", "[]"))
     counted = []
     for name, kind, count in asked:
         here = (hosts or min(count, 3)) if name in trains else min(count, 3 if name in helps else 1)
@@ -67,7 +66,7 @@ def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> 
 
 def _training_groups(given: Mapping[str, str], names: list[str]) -> list[str]:
     """The groups in which AWS's toolkit starts its launcher."""
-    text = given.get(GROUPS_KEY)
+    text = given.get("sagemaker_distribution_instance_groups")
     return [name for name in json.loads(text) if name in names] if text else names
 
 
