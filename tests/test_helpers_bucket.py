@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,8 +144,19 @@ def test_the_bytes_of_an_order_are_fetched_side_by_side(server: BucketServer) ->
     name, content = wire.packed(SampleMaker(source, data_of("x", "folders"), 3))
     helper = Helper()
     helper.meet(name, content, os.getcwd(), [])
-    server.delay, server.most_in_flight = 0.2, 0
+    store = helper._makers[name].source.store
+    fetch, waiting, several = store.fetch, list[Range](), threading.Event()
+
+    def together(wanted: Range, stop: Any) -> Any:
+        """Goes on when four threads are here."""
+        waiting.append(wanted)
+        if len(waiting) >= 4:
+            several.set()
+        assert several.wait(60)
+        return fetch(wanted, stop)
+
+    store.fetch = together
     order = helper.begin(wire.order(name, [Task(index, 0, (24, 32), (1.0, 1.0)) for index in range(11)], False))
     assert sum(1 for buffers in helper.answers(order) if len(buffers) == 3) == 11
-    assert server.most_in_flight > 3
+    assert len(waiting) == 22
     helper.close()
