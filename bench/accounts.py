@@ -144,7 +144,7 @@ def scaling(step: float, gradients: float, used: float, spread: float) -> float:
 
 def helped(cost: float, device: float) -> float:
     now = Stages(device, 0.0, 64, cost, cost, 4, 0.0, 4)
-    return now.step / with_helpers(now, 16, receive_seconds((224, 224)))
+    return now.step / with_helpers(now, 16, receive_seconds(224, 224))
 
 
 def rows() -> list[Row]:

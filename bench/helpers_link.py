@@ -164,7 +164,7 @@ def measure(hosts: TwoHosts, case: Case, data: Path, args: argparse.Namespace, l
     hosts.start_ray()
     loop = Loop(hosts, TRAINS, case, data, helpers=True)
     found = {"case": case.said, "here": here, "there": there, **speed(hosts, loop, args.seconds)}
-    receive = receive_seconds(case.crop)
+    receive = receive_seconds(*case.crop)
     found["can"] = there + here * (1 - there * receive)
     found["shortfall"] = 1 - found["rate"] / found["can"]
     print(json.dumps(found), flush=True)

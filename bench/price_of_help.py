@@ -60,7 +60,7 @@ def ways(device_s: float, cpu_s: dict[str, float]) -> Iterator[tuple[str, float,
     now = stages(device_s, cpu_s["alone"], types[GPU].vcpus)
     both = types[GPU].vcpus + types[CPU].vcpus
     found = [
-        (f"helpers on {CPU}", with_helpers(now, types[CPU].vcpus, receive_seconds(CROP)), price(GPU) + price(CPU)),
+        (f"helpers on {CPU}", with_helpers(now, types[CPU].vcpus, receive_seconds(*CROP)), price(GPU) + price(CPU)),
         (f"Ray Data, with {CPU}", stages(device_s, cpu_s["ray data"], both).step, price(GPU) + price(CPU)),
         (f"{LARGER}", stages(device_s, cpu_s["alone"], types[LARGER].vcpus).step, price(LARGER)),
         ("blurs of OpenCV", stages(device_s, cpu_s["opencv"], types[GPU].vcpus).step, price(GPU)),
@@ -133,7 +133,7 @@ def model_here(device_s: float, batch: int, results: Results) -> list[str]:
     """The model's speeds of a core with a helper, and of two cores, beside those measured."""
     cpu_s = median(of(results, "alone", "cpu_ms")) / 1000
     now = stages(device_s, cpu_s, 1, batch)
-    steps = {"helpers": with_helpers(now, 1, receive_seconds(CROP)), "larger": stages(device_s, cpu_s, 2, batch).step}
+    steps = {"helpers": with_helpers(now, 1, receive_seconds(*CROP)), "larger": stages(device_s, cpu_s, 2, batch).step}
     told = []
     for side, step in steps.items():
         if rates := of(results, side, "rate"):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from segtrain.config import Config
 from segtrain.errors import ConfigError, DataError, MissingExtra
 from segtrain.evaluate.named_scores import NamedScores
-from segtrain.observe.journal import FILE, curve, finished, read_journal
+from segtrain.observe.journal import FILE, curve, finished, last_status, read_journal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -106,9 +106,9 @@ def train(
     early.refuse(config, cluster, ranks, parts.names())
     with _kept(), _other_ranks(config, ranks) if alone and ranks > 1 else nullcontext(cluster) as member:
         code = train_rank(config, member, parts=parts)
-    # A limit (train.deadline) ends a run with 0. Only the host of rank 0 has a journal.
-    done = code == 0 and (not (config.run_dir / FILE).is_file() or finished(config.run_dir))
-    return Run(config.run_dir, done=done)
+    # A limit (train.deadline) ends a run with 0. Only the host of rank 0 has a journal; its last event may still come.
+    at_limit = code == 0 and (config.run_dir / FILE).is_file() and last_status(config.run_dir) == "stopped"
+    return Run(config.run_dir, done=code == 0 and not at_limit)
 
 
 @contextmanager

@@ -182,8 +182,13 @@ def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -
 
 def finished(path: str | Path) -> bool:
     """Whether the last process of a run trained to the end. Raises DataError if the journal cannot be read."""
+    return last_status(path) == "done"
+
+
+def last_status(path: str | Path) -> str:
+    """How the last process of a run ended: "done", "stopped", "failed"; "" while it runs, or if it was killed."""
     ends = [event for event in read_journal(path) if event["event"] in ("run_start", "run_end")]
-    return bool(ends) and ends[-1].get("status") == "done"
+    return str(ends[-1].get("status", "")) if ends else ""
 
 
 def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict[str, Any]]:

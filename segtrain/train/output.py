@@ -198,6 +198,7 @@ def _stop_at_limit(session: Session) -> int:
     if session.writer:
         session.writer.wait()
     write_end(session, "stopped")
+    session.strategy.broadcast_object(None)  # the other ranks go on when that is written: segtrain.train reads it
     if guard:
         seconds, dollars = guard.took()
         name, took = guard.limit.name, console.duration(seconds) + ("" if dollars is None else f" and ${dollars:,.2f}")
