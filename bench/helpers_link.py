@@ -85,6 +85,12 @@ class Loop:
         text = self._log.read_text(errors="replace")
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line.startswith("{")]
 
+    def said(self) -> str:
+        """What the pool has said about helpers."""
+        return "".join(
+            line for line in self._log.read_text(errors="replace").splitlines(True) if not line.startswith("{")
+        )
+
     def helped(self) -> int:
         steps = self.steps()
         return int(steps[-1]["helped"]) if steps else 0
@@ -125,7 +131,11 @@ def rates(hosts: TwoHosts, case: Case, data: Path, seconds: float) -> tuple[floa
 def helped_by(loop: Loop) -> None:
     """Wait until helpers have made more samples, for some batches."""
     before = loop.helped()
-    soon(lambda: loop.helped() > before + 16, BACK_S, "help")
+    try:
+        soon(lambda: loop.helped() > before + 16, BACK_S, "help")
+    except TimeoutError:
+        print(loop.said(), flush=True)
+        raise
 
 
 def speed(hosts: TwoHosts, loop: Loop, seconds: float) -> dict[str, float]:
