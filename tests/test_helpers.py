@@ -24,6 +24,7 @@ from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
 from segtrain.data.helpers import balance, manager, seat, wire
 from segtrain.data.helpers.balance import Balance
+from segtrain.data.helpers.engine import Seat
 from segtrain.data.helpers.helper import Helper, serve
 from segtrain.data.helpers.pool import HelpedPool
 from segtrain.data.helpers.share import Made, Need
@@ -160,6 +161,23 @@ def test_a_helper_that_hangs_is_given_up(data: Data, slow: Sleepy) -> None:  # n
     with pool_of(Hosts({"a": 1}, lambda: InThread(_hang)), notes=notes, limit_s=0.3) as pool:
         assert soon(lambda: load(data, slow, pool) == plain and pool.again > 0)
     assert any(one["what"] == "lost" and one["samples"] > 0 for one in notes)
+
+
+def test_what_a_silent_helper_has_is_made_here_too_before_it_is_given_up() -> None:
+    pool, of = pool_of(Hosts({}), limit_s=2.0), seat.Helping(Seat("node", "a", 0))
+    of.turns.extend([60.0] * 15)  # it is slow, so its samples are not late by their age
+    of.link = Heard(100.0)
+    sample: Any = object()
+    of.flight.append(seat.Ordered(sample, since=99.0))
+    pool._out.add(sample)
+    for now, queued in ((100.9, 0), (101.1, 1), (101.2, 1)):
+        pool.make_late_ones_here(now, [of])
+        assert len(pool._queue) == queued, now
+
+
+class Heard(wire.SocketLink):
+    def __init__(self, heard: float) -> None:
+        self.heard = heard
 
 
 class _Late:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -108,6 +109,7 @@ class StoreLink:
 
     def __init__(self, actor: Any, limit_s: float) -> None:
         self._actor, self._limit_s = actor, limit_s
+        self.heard = math.inf  # Ray says whether the actor is alive
         self._coming: deque[Any] = deque()
         self._view = memoryview(b"")
 

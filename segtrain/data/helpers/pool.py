@@ -265,13 +265,21 @@ class HelpedPool(WorkerPool):
         return self.count * tally.samples / tally.cost.seconds if tally.cost.seconds else 0.0
 
     def make_late_ones_here(self, now: float, helping: Sequence[Helping]) -> None:
-        """Put samples that helpers are late with into the queue of the local workers as well."""
+        """Put samples that helpers are late with into the queue of the local workers as well.
+
+        Those of a helper without a sign of life are late after half the time after which it is given up: making them
+        takes time too.
+        """
         with self._lock:
             late = [
                 ordered
                 for of in helping
                 for ordered in of.flight
-                if now - ordered.since > max(TWICE_S, TWICE * of.turnaround) and not ordered.twice
+                if not ordered.twice
+                and (
+                    now - ordered.since > max(TWICE_S, TWICE * of.turnaround)
+                    or of.silent_s(ordered, now) > self.limit_s / 2
+                )
             ]
             for ordered in late:
                 ordered.twice = True

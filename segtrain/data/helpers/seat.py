@@ -54,6 +54,11 @@ class Helping:
         if link is not None:
             link.close()
 
+    def silent_s(self, ordered: Ordered, now: float) -> float:
+        """Seconds since its last sign of life; the time before ``ordered`` does not count."""
+        link = self.link
+        return now - max(ordered.since, link.heard) if link is not None else 0.0
+
     @property
     def turnaround(self) -> float:
         return statistics.median(self.turns)
@@ -91,9 +96,9 @@ class Serving:
                 reason = _reason(error, pool.limit_s)
             of.working = False
             of.hang_up()  # before its samples are given to others: nothing writes into them any more
+            samples = pool.give_back(of)
             if hired is not None:
                 hired.close()
-            samples = pool.give_back(of)
             if not manager.wants(of):
                 return
             manager.lost(of, reason, samples)

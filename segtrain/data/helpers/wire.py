@@ -96,7 +96,9 @@ def greet(connection: socket.socket, key: bytes, role: bytes, other: bytes, limi
 
 
 class Link(Protocol):
-    """A rank's connection to a helper."""
+    """A rank's connection to a helper. ``heard``: when something last came, by the monotonic clock."""
+
+    heard: float
 
     def order(self, content: bytes) -> None: ...
     def message(self) -> bytes: ...
@@ -105,10 +107,14 @@ class Link(Protocol):
 
 
 class SocketLink:
-    """Raises OSError, EOFError, or WireError, also if ``limit_s`` seconds pass without a sign of life."""
+    """Raises OSError, EOFError, or WireError, also if ``limit_s`` seconds pass without a sign of life.
+
+    Within a message, half of that is the limit: its bytes come without a pause.
+    """
 
     def __init__(self, connection: socket.socket, limit_s: float) -> None:
         self._connection, self._limit_s = connection, limit_s
+        self.heard = time.monotonic()
 
     def order(self, content: bytes) -> None:
         self._connection.settimeout(self._limit_s)
@@ -118,13 +124,22 @@ class SocketLink:
         """The next message that is more than a sign of life."""
         while True:
             head = bytearray(_LENGTH.size)
-            self.read_into(memoryview(head))
+            self._read(memoryview(head), self._limit_s)
             content = _content(head, _LONGEST, self.read_into)
             if content:
                 return content
 
     def read_into(self, view: memoryview) -> None:
-        read_exactly(self._connection, view, self._limit_s)
+        self._read(view, self._limit_s / 2)
+
+    def _read(self, view: memoryview, silent_s: float) -> None:
+        """Fill ``view``. Raises TimeoutError if nothing comes for ``silent_s`` seconds."""
+        while view:
+            self._connection.settimeout(silent_s)
+            count = self._connection.recv_into(view)
+            if not count:
+                raise EOFError
+            self.heard, view = time.monotonic(), view[count:]
 
     def close(self) -> None:
         # A thread that waits for the connection wakes up.
