@@ -190,7 +190,7 @@ def test_a_retired_type_is_kept_and_the_nearest_living_ones_are_named() -> None:
     assert warning.level == "warning"
     assert "2026-07-13" in warning.source
     assert "ml.p4d.24xlarge (8 x A100 40 GB, $25.25/h, about 1.8 x the speed)" in warning.cure
-    assert "ml.g5.48xlarge (8 x A10G 24 GB, $20.36/h, about 0.6 x the speed)" in warning.cure
+    assert "ml.g5.48xlarge (8 x A10G 24 GB, $20.36/h, about 0.7 x the speed)" in warning.cure
 
 
 @pytest.mark.parametrize("name", INSTANCES)

@@ -38,7 +38,7 @@ def test_gloos_ring_is_that_of_its_events(ranks: int, size: float, latency: floa
             arrived.append(sent[-1] + 2 * latency)
         end = arrived[-1]
     assert model.gloo_ring(size, ranks, 1e8, latency) == pytest.approx(end)
-    assert model.gloo_ring(size, 1, 1e8, latency) == 0
+    assert model.gloo_ring(size, 1, 1e8, latency) == model.gloo_ring(0, ranks, 1e8, latency) == 0
 
 
 @pytest.mark.parametrize("cap_mb", [1, 5, 25])

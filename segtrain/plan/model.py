@@ -53,7 +53,7 @@ def gloo_ring(size: float, ranks: int, bandwidth: float, latency: float) -> floa
     is sent when a segment has arrived, and when a message has come that its receiver is ready for it. With a long
     latency, this is slower than the bandwidth.
     """
-    if ranks == 1:
+    if ranks == 1 or not size:  # a run on one rank has nothing to send
         return 0.0
     segment = min(size / (2 * ranks), GLOO_SEGMENT)
     sent, latency = segment / bandwidth, 2 * latency
