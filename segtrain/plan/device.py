@@ -26,10 +26,6 @@ LAYER = 2e-4
 LAUNCH = 5e-4
 # Bytes that the optimizer reads and writes for each parameter: weight, gradient, and one or two moments in fp32.
 OPTIMIZER = 24.0
-# Segmentation and detection: more than one head, large maps, losses at full size, and dilated convolutions.
-DENSE = 1.35
-
-
 # Year of an architecture's first GPUs, and the factor of time of convolutions until the end of that year, while
 # libraries are not yet tuned. The page's A100 with the container of June 2020 is 1.2 to 1.3 times slower than the rest
 # of the page says; because it is one case, half of that is taken.
@@ -42,13 +38,17 @@ class Fit:
     """Shares of peak rates and the software's factor, fitted on published figures.
 
     ``tensor``, ``plain``: share of the peak rate of tensor cores and plain cores. ``passes``: over all activations.
-    ``planar``: factor of time of convolutions on tensor cores where activations are not channels-last.
+    ``planar``: factor of time of convolutions on tensor cores where activations are not channels-last. ``dense``: that
+    of segmentation and detection: more than one head, large maps, losses at full size, dilated convolutions.
+    ``seen``: families of networks and architectures of GPUs with at least three of the figures.
     """
 
     tensor: float = 0.631
     plain: float = 0.894
     passes: float = 17.9
     planar: float = 1.43
+    dense: float = 1.57
+    seen: tuple[str, ...] = ("resnet", "segmentation", "sm_70", "sm_80")
 
 
 FITTED = Fit()
@@ -56,13 +56,14 @@ FITTED = Fit()
 
 @dataclass(frozen=True)
 class Work:
-    """Training costs of one sample. ``layers``: of the network. ``kind``: see names.Network."""
+    """Training costs of one sample. ``layers``: of the network. ``kind``, ``family``: see names.py."""
 
     kind: str
     params: float
     flops: float
     activations: float
     layers: int
+    family: str = ""
 
 
 def step(
@@ -78,7 +79,7 @@ def step(
     rate = MEMORY * gpu.memory_gbs * 1e9
     image = 3 * work.flops / (share * peak) + fit.passes * width * work.activations / rate
     if work.kind == "dense":
-        image *= DENSE
+        image *= fit.dense
     device = batch * image * software + LAYER * work.layers + OPTIMIZER * work.params / rate
     return float((device**4 + (LAUNCH * work.layers) ** 4) ** 0.25)
 

@@ -20,12 +20,16 @@ from segtrain.plan.given import Neighbor, neighbors_of
 from segtrain.plan.inputs import Unusable, job_of, number, schedule_of
 from segtrain.plan.job import Correction, Job, rate, solve
 
-# Standard deviations of the logarithm of (published / predicted). They are about the residuals of bench/plan_exam.py,
-# held out, and larger where few figures are known.
+# Standard deviations of the logarithm of (published / predicted). The first four are parts of the deviations that
+# bench/plan_exam.py finds on figures whose family of networks (0.32), generation of GPUs (0.28), or software (0.21) the
+# fit has not seen, and on figures of which it has seen all three (0.13). The others are about the deviations of the
+# figures with neighbors, and larger where few are known.
 SD = {
-    "specs": 0.35,  # no neighbor
-    "software": 0.2,  # more, where the text does not settle the software
-    "kind": 0.25,  # more, for networks other than the convolutional ones that the fit has seen
+    "specs": 0.13,  # no neighbor
+    "family": 0.29,  # more, for networks of another family than the fit has seen
+    "generation": 0.25,  # more, for GPUs of another generation
+    "software": 0.16,  # more, where the text does not settle the software
+    "kind": 0.25,  # more, for networks other than convolutional ones: no figure is known, assumed
     "gpu": 0.17,  # a neighbor on another GPU
     "scaling": 0.05,  # a neighbor with fewer GPUs
     "hosts": 0.08,  # more, where it has fewer hosts
@@ -33,11 +37,14 @@ SD = {
     "samples": 0.4,  # cores limit, and nobody measured a sample
     "fed": 0.1,  # cores limit, as measured
     "size": 0.15,  # another image size
+    "again": 0.03,  # the same job
     "time": 0.1,  # validation, start, and saving
 }
 Z80 = 1.2816
-# Time of a run beyond its training steps: the hours on NVIDIA's page of ResNet-50 v1.5 beside its images/s.
-BEYOND = 1.06
+# Time of a run beyond its training steps: the hours on NVIDIA's page of ResNet-50 v1.5 beside its images/s. And seconds
+# from its start to its first step, whatever the number of GPUs: 4 to 11 for six trainers
+# (bench/results/2026-11-21-rivals-train.md).
+BEYOND, START = 1.06, 10.0
 _TIMES = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "min": 60.0, "hours": 3600.0, "h": 3600.0}
 _RATES = {"img/s", "images/s", "samples/s", "volumes/s", "sequences/s", "seq/s", "sentences/s", "items/s"}
 _MONEY = {"usd", "dollars", "$"}
@@ -133,7 +140,7 @@ def corrected(job: Job, found: list[Neighbor], fit: Fit) -> tuple[Correction, fl
         terms = [SD["gpu"]] if best.job.gpu != job.gpu else []
         terms += [SD["size"]] if best.job.size != job.size else []
         terms += [_scaling_sd(job, by, fit)] if best.job.ranks != job.ranks else []
-        sd = sqrt(sum(term**2 for term in terms or [0.03]))
+        sd = sqrt(sum(term**2 for term in terms or [SD["again"]]))
     if fed:
         best = max(fed, key=lambda one: one.job.hosts * (one.job.workers or 0))
         by = replace(by, fed=True)
@@ -146,10 +153,14 @@ def corrected(job: Job, found: list[Neighbor], fit: Fit) -> tuple[Correction, fl
 
 def _specs_sd(job: Job, fit: Fit) -> float:
     _, settled = software_factor(job.work.kind, job.framework, job.year, job.precision[0], fit)
-    other = job.work.kind != "conv"
+    more = {
+        "family": job.work.family not in fit.seen,
+        "generation": bool(job.gpu) and job.gpu.arch not in fit.seen,
+        "software": not settled,
+        "kind": job.work.kind not in ("conv", "dense"),
+    }
     scaling = 0.1 if job.ranks > 1 else 0.0
-    terms = (SD["specs"], 0.0 if settled else SD["software"], SD["kind"] * other, scaling)
-    return sqrt(sum(term**2 for term in terms))
+    return sqrt(SD["specs"] ** 2 + sum(SD[name] ** 2 for name, applies in more.items() if applies) + scaling**2)
 
 
 def _scaling_sd(job: Job, by: Correction, fit: Fit) -> float:
@@ -166,9 +177,12 @@ def _seconds(
     plan = schedule_of(inputs, job.size)
     if timed and (not any(one.rate for one in found) or not plan):
         one = max(timed, key=lambda one: one.job.ranks)
-        ratio = rate(one.job, by, fit) / rate(job, by, fit)
-        sd = SD["scaling"] + SD["loss"] * abs(1 - ratio * job.hosts / one.job.hosts)
-        return float(one.seconds or 0) * ratio, sqrt(sd**2 + (SD["gpu"] if one.job.gpu != job.gpu else 0) ** 2)
+        known = float(one.seconds or 0)
+        start = min(START, known / 2)
+        terms = [SD["again"], _scaling_sd(job, by, fit) if one.job.ranks != job.ranks else 0.0]
+        terms.append(SD["gpu"] if one.job.gpu != job.gpu else 0.0)
+        seconds = start + (known - start) * rate(one.job, by, fit) / rate(job, by, fit)
+        return seconds, sqrt(sum(term**2 for term in terms))
     images = number(inputs, "images")
     if images is None:
         raise Unusable("images: missing: write the number of images of an epoch")
@@ -181,4 +195,4 @@ def _seconds(
         batch = max(1.0, job.batch / scale)  # as much of the memory
         total += epochs * images / rate(replace(job, work=work, size=size, batch=batch), by, fit)
     other = any(size != job.size for _, size in plan)
-    return BEYOND * total, sqrt(sd**2 + SD["time"] ** 2 + (SD["size"] ** 2 if other else 0.0))
+    return START + BEYOND * total, sqrt(sd**2 + SD["time"] ** 2 + (SD["size"] ** 2 if other else 0.0))
