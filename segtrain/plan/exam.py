@@ -155,7 +155,7 @@ def _specs_sd(job: Job, fit: Fit) -> float:
     _, settled = software_factor(job.work.kind, job.framework, job.year, job.precision[0], fit)
     more = {
         "family": job.work.family not in fit.seen,
-        "generation": bool(job.gpu) and job.gpu.arch not in fit.seen,
+        "generation": job.gpu is not None and job.gpu.arch not in fit.seen,
         "software": not settled,
         "kind": job.work.kind not in ("conv", "dense"),
     }
