@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from conftest import refused
 from test_train import assert_same_weights, command, digests, final, until
 
 from segtrain import checkpoint
+from segtrain.config import Parallel
 from segtrain.errors import EXIT_RESUMABLE
+from segtrain.train.learner import restore_learner
 
 ROOT = Path(__file__).parents[1]
 RANKS = 3  # of two, a sum knows no order
@@ -19,10 +23,12 @@ RANKS = 3  # of two, a sum knows no order
 NET = ["train.batch_size=6", "parallel.bucket_mb=1", "model.options={stem: 8, widths: [8, 16, 32, 64], decoder: 16}"]
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "smddp"])
-def test_stopped_and_gone_on_with_is_equal_to_the_bit(zygote: Any, tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize(("strategy", "compress"), [("ddp", "none"), ("ddp", "fp16"), ("smddp", "none")])
+def test_stopped_and_gone_on_with_is_equal_to_the_bit(
+    zygote: Any, tmp_path: Path, strategy: str, compress: str
+) -> None:
     standin = {"PYTHONPATH": str(ROOT / "launch/rehearse/standin")} if strategy == "smddp" else {}
-    settings = [*NET, f"parallel.strategy={strategy}"]
+    settings = [*NET, f"parallel.strategy={strategy}", f"parallel.compress={compress}"]
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert [rank.wait() for rank in zygote.start_ranks(RANKS, *command(whole, *settings), **standin)] == [0] * RANKS
 
@@ -51,3 +57,10 @@ def test_a_checkpoint_holds_the_statistics_of_each_rank(zygote: Any, tmp_path: P
     names = [name for name in state["model"] if name.endswith(("running_mean", "running_var"))]
     means = torch.cat([state["model"][name].reshape(-1).double() for name in names])
     torch.testing.assert_close(rows.mean(0)[: len(means)], means, rtol=1e-6, atol=1e-7)
+
+
+def test_what_powersgd_has_not_sent_is_in_no_checkpoint() -> None:
+    """Gloo lacks PowerSGD, so the strategy here is only its settings."""
+    strategy: Any = SimpleNamespace(settings=Parallel(compress="powersgd"))
+    with refused("compression-cannot-resume", run="runs/a"):
+        restore_learner(None, {}, strategy, "runs/a")  # type: ignore[arg-type]

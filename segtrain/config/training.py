@@ -91,7 +91,9 @@ class Parallel(Section):
     bucket_view: bool = Field(True, description="ddp: gradients are views into the buckets (gradient_as_bucket_view)")
     static_graph: bool = Field(False, description="ddp: assume that every step uses the same layers (static_graph)")
     compress: Literal["none", "fp16", "bf16", "powersgd"] = Field(
-        "none", description="compression of gradients on their way between ranks (ddp and smddp)"
+        "none",
+        description="compression of gradients on their way between ranks (ddp and smddp). fp16 and bf16 send half the "
+        "bytes; powersgd sends much less, changes the result, and cannot resume",
     )
     broadcast_buffers: bool = Field(False, description="ddp: copy rank 0's batch norm statistics before each forward")
     timeout_s: float = Field(600.0, gt=0, le=2_592_000, description="seconds that a collective waits for other ranks")

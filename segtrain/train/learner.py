@@ -133,8 +133,16 @@ def build_learner(
 def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strategy, source: str) -> None:
     """Load weights, optimizer state, and moving averages from a checkpoint of the run folder ``source``.
 
-    Raises CheckpointError.
+    Raises CheckpointError, or ConfigError with PowerSGD, whose state is not saved: on each rank, it is as large as the
+    gradients.
     """
+    if strategy.settings.compress == "powersgd":
+        raise ConfigError(
+            f"{source}: parallel.compress=powersgd keeps unsent gradients in the memory of each rank, and no "
+            "checkpoint has them, so this run cannot go on as it would have: set parallel.compress to none, fp16, "
+            "or bf16, or begin again with another out=FOLDER",
+            code="compression-cannot-resume", run=source, found="powersgd",
+        )  # fmt: skip
     ema = learner.ema
     checkpoint.refuse_foreign(saved, learner.plain.state_dict(), source, ema.shadow if ema else None)
     load_full_state(learner.model, learner.optimizer, saved["model"], saved["optimizer"])
