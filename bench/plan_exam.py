@@ -25,11 +25,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from segtrain.machines.gpu_names import gpu_named  # noqa: E402
 from segtrain.plan.device import FITTED, Fit  # noqa: E402
 from segtrain.plan.exam import answer  # noqa: E402
 from segtrain.plan.inputs import job_of  # noqa: E402
 from segtrain.plan.job import rate  # noqa: E402
-from segtrain.plan.names import family_named, gpu_named, kind_named  # noqa: E402
+from segtrain.plan.names import family_named, kind_named  # noqa: E402
 
 
 @dataclass(frozen=True)

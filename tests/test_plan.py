@@ -8,24 +8,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import refused
 from test_diagnose import write_run
 from test_remedies import heavy
 
 from segtrain.cli import main
+from segtrain.config import load_config
 from segtrain.machines import machines
+from segtrain.models import build_model
 from segtrain.plan import model
 from segtrain.plan.limits import hosts_of, seconds_of
 from segtrain.plan.offers import Plan, plan, shown
 from segtrain.plan.terms import Terms, terms_of
 from segtrain.plan.words import page
 
+needs_torch = pytest.mark.skipif(
+    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="needs torch 2.1"
+)
 TERMS = Terms("ml.p3.16xlarge", 16, 0.25, 0.01, 0.01, 0.02, 107e6, 10_000_000)
 
 
-def a_run(folder: Path, machine: str = "ml.p3.16xlarge", steps: int = 5000, **more: Any) -> Path:
+def a_run(folder: Path, machine: str = "ml.p3.16xlarge", steps: int = 5000, ranks: int = 8, **more: Any) -> Path:
+    """A run on ``ranks``, with the records of the first of them."""
     records = heavy(machine=machine, **more)
-    begin = {**records.begins[0], "bytes_gradient": 107_000_000}
+    begin = {**records.begins[0], "world_size": ranks, "bytes_gradient": 107_000_000 if ranks > 1 else 0}
     write_run(folder, replace(records, begins=(begin,)))
     start = {"event": "run_start", "ts": 1.0, "total_steps": steps}
     (folder / "journal.jsonl").write_text(json.dumps(start) + "\n", encoding="utf-8")
@@ -40,6 +47,47 @@ def test_terms_are_those_of_the_run(tmp_path: Path) -> None:
     assert found.cpu == pytest.approx(0.006)
     assert found.gradients == 107e6
     assert found.total == 5000 * 64
+
+
+def of_one_rank(folder: Path) -> Path:
+    """A run on one rank, with the config of a small network and 7 classes."""
+    a_run(folder, "ml.g5.xlarge", ranks=1, augment=0.001, wait=0.1)
+    config = load_config(None, ["model.arch=pico", "data.crop=[64,96]"])
+    (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    (folder / "labels.json").write_text(json.dumps({"names": list("abcdefg")}), encoding="utf-8")
+    return folder
+
+
+@needs_torch
+def test_gradients_of_a_run_on_one_rank_are_those_of_its_network(tmp_path: Path) -> None:
+    """Weights of four bytes each, all of them ready at the end of the backward pass and not before its begin."""
+    run = of_one_rank(tmp_path)
+    found = terms_of(run)
+    network = build_model(load_config(run / "config.yaml").model, 7)
+    assert found.gradients == 4 * sum(p.numel() for p in network.parameters())
+    assert sum(size for size, _ in found.buckets) == found.gradients
+    ready = [share for _, share in found.buckets]
+    assert ready == sorted(ready)
+    assert ready[0] > 0
+    assert ready[-1] == pytest.approx(1, abs=0.01)
+    free = replace(found, gradients=0.0, buckets=())
+    offers, without = (
+        {one.hosts: one.rate for one in plan(terms, (1, 16)).offers if one.machine.name == "ml.g5.xlarge"}
+        for terms in (found, free)
+    )
+    assert offers[1] == without[1]
+    assert offers[16][1] < without[16][1]
+
+
+@pytest.mark.parametrize("missing", ["config.yaml", "labels.json"])
+def test_a_network_that_is_not_known_is_planned_on_one_rank_only(tmp_path: Path, missing: str) -> None:
+    run = of_one_rank(tmp_path)
+    (run / missing).unlink()
+    terms = terms_of(run)
+    assert "config.yaml" in terms.unsent
+    found = plan(terms, (1, 2))
+    assert {(one.hosts, one.machine.gpus) for one in found.offers} == {(1, 1)}
+    assert "gradients" in found.left_out["ml.g5.12xlarge"]
 
 
 def test_one_host_is_bound_by_its_device() -> None:

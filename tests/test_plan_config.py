@@ -16,10 +16,10 @@ from segtrain.arguments import build_parser
 from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.machines import gpus, machines
-from segtrain.plan import command, model, ways
-from segtrain.plan.described import ELSEWHERE, Job, Sample, Step, Stored, plan_config, roofline
+from segtrain.plan import command, device, model, ways
+from segtrain.plan.described import Job, Sample, Step, Stored, plan_config
 from segtrain.plan.dry import Dry, DryModel
-from segtrain.plan.places import gpu_named, machines_of, nodes
+from segtrain.plan.places import machines_of, nodes
 from segtrain.plan.probe import job_of, measured_sample
 from segtrain.plan.trace import Layer
 
@@ -31,23 +31,43 @@ CHEAP = Sample(1e-6, 1e-6, (1.0, 1.0), "made up", measured=False)
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    config = load_config(None, ["train.batch_size=32", "train.duration=100st", "train.precision=fp16"])
+    config = load_config(
+        None, ["train.batch_size=32", "train.duration=100st", "train.precision=fp16", "data.crop=[512,512]"]
+    )
     return Job(config, Stored(1000, 1e6, 2), DryModel(config, 5, 32), CHEAP)
 
 
-def of_layers(*layers: Layer) -> Dry:
-    return Dry(2, layers, (0, 0), 0.0, (), 0.0, 0.0, 0.0)
+def test_the_costs_of_an_image_are_those_of_its_operators() -> None:
+    """Two convolutions of an image pair, with their backward passes, and an addition."""
+    layers = (
+        Layer("convolution", 4e9, 1e6, 2e6, False), Layer("add", 0.0, 9e6, 5e6, False),
+        Layer("convolution", 2e9, 1e6, 1e6, False), Layer("convolution_backward", 12e9, 1e6, 1e6, True),
+    )  # fmt: skip
+    found = Dry(2, layers, (1000, 1000), 0.0, (), 0.0, 0.0, 0.0).work
+    assert (found.params, found.layers) == (1000, 2)
+    assert found.flops == pytest.approx((4e9 + 2e9 + 12e9) / 3 / 2)
+    assert found.activations == pytest.approx((2e6 + 1e6) / 2)
 
 
-def test_each_operator_takes_the_longer_of_its_arithmetic_and_its_bytes() -> None:
-    a100 = gpus()["A100-80GB"]
-    work = of_layers(Layer("convolution", 1e12, 1e6, False), Layer("relu", 0.0, 1e9, False))
-    by_hand = 1e12 / (0.5 * 312e12) + 1e9 / (0.8 * 1e9 * a100.memory_gbs) + 2 * 5e-6
-    assert roofline(work, a100, "bf16", 0.5, 0.8, 5e-6) == pytest.approx(by_hand)
-    fp32 = roofline(of_layers(Layer("convolution", 1e12, 1e6, False)), a100, "fp32", 0.5, 0.8, 5e-6)
-    assert fp32 == pytest.approx(1e12 / (0.5 * 156e12) + 5e-6)  # TF32
-    v100 = roofline(of_layers(Layer("convolution", 1e12, 1e6, False)), gpus()["V100"], "bf16", 0.5, 0.8, 5e-6)
-    assert v100 > 5 * fp32  # no unit for bf16
+@needs_torch
+def test_a_step_is_that_of_the_one_roofline(job: Job) -> None:
+    """fp16 on an A100 80 GB, by hand: arithmetic and memory traffic one after the other, and the layers."""
+    a100, work = gpus()["A100-80GB"], job.work
+    rate = device.MEMORY * a100.memory_gbs * 1e9
+    image = 3 * work.flops / (device.FITTED.tensor * 312e12) + device.FITTED.passes * 2 * work.activations / rate
+    alone = 32 * device.FITTED.dense * image + device.LAYER * work.layers + device.OPTIMIZER * work.params / rate
+    launched = device.LAUNCH * work.layers
+    least, usual, most = job.device(a100, 32)
+    assert usual == pytest.approx((alone**4 + launched**4) ** 0.25)
+    assert usual / least == pytest.approx(most / usual)
+    slow = replace(job, config=load_config(None, ["train.precision=fp16", "train.channels_last=false"]))
+    assert slow.device(a100, 32)[1] > usual
+    assert 3 < most / least < 4  # no figure of this software and network is known
+    b200 = job.device(gpus()["B200"], 32)
+    assert b200[2] / b200[0] > most / least  # the fit has not seen this generation
+    fp32, bf16 = (replace(job, config=load_config(None, [f"train.precision={name}"])) for name in ("fp32", "bf16"))
+    assert fp32.device(gpus()["V100"], 32)[1] > 1.5 * job.device(gpus()["V100"], 32)[1]
+    assert bf16.device(gpus()["V100"], 32)[1] > 1.5 * bf16.device(a100, 32)[1]  # no unit for bf16
 
 
 def test_buckets_are_filled_in_the_order_of_the_backward_pass() -> None:
@@ -65,7 +85,7 @@ def test_a_measured_step_decides_and_other_gpus_follow_it(job: Job) -> None:
     assert least == usual == most == pytest.approx(0.5)
     least, usual, most = known.device(gpus()["T4"], 32)
     assert usual > 1.0
-    assert (least / usual, most / usual) == pytest.approx(ELSEWHERE)
+    assert (least / usual, most / usual) == pytest.approx((0.762, 1.313), abs=0.001)  # 17 % is a standard deviation
     assert known.device(gpus()["H100"], 16)[1] < 0.5
     assert job.device(gpus()["H100"], 32)[2] > 1.3 * job.device(gpus()["H100"], 32)[0]
 
@@ -157,8 +177,6 @@ def test_nodes_of_a_partition() -> None:
     assert (first.vcpus, first.gpus, first.gpu_memory_gb) == (48, 4, 40)
     assert first.memory_gb == pytest.approx(180000 / 1024, abs=0.1)
     assert found["n4"].gpus == 0
-    assert gpu_named("nvidia_a100-sxm4-80gb") == "A100-80GB"
-    assert gpu_named("tesla_v100s") == ""
 
 
 def test_a_partition_is_asked_of_sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

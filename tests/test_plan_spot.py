@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
-from test_plan import TERMS, a_run
+from test_plan import TERMS, a_run, needs_torch
 
 from segtrain.cli import main
 from segtrain.plan import model, simulate, spot
@@ -105,9 +105,27 @@ def test_half_a_market_is_refused(share: float, rate: str, tmp_path: Path) -> No
         market_of(share, rate, tmp_path)
 
 
-def test_spot_prices_need_a_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "configs/scenes.yaml", "--spot", "0.35", "--preemptions", "0.05/h"]) == 2
-    assert "add --like=RUN" in capsys.readouterr().err
+@needs_torch
+def test_spot_machines_of_a_config(capsys: pytest.CaptureFixture[str]) -> None:
+    """As with a run, but with an assumed time of a checkpoint."""
+    call = ["plan", "data.scenes=40", "train.duration=2000ep", "--where", "ml.g5.xlarge", "--hosts", "1,2"]
+    spot_of = ["--spot", "0.35", "--preemptions", "0.05/h"]
+    assert main([*call, *spot_of]) == 0
+    text = capsys.readouterr().out
+    assert "dollars on spot" in text
+    assert "a checkpoint of 10 s (assumed)" in text
+    assert main([*call, *spot_of, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert len(said["spot"]) == len(said["offers"]) == 2
+    market = market_of(0.35, "0.05/h")
+    assert market is not None
+    for row, offer in zip(said["spot"], said["offers"]):
+        rate = offer["hosts"] * 0.05 / HOUR
+        seconds = spot.expected(offer["seconds"][1], spot.interval(10.0, rate), 10.0, market.resume, rate)
+        assert row["seconds"][1] == pytest.approx(seconds)
+        assert row["dollars"][1] == pytest.approx(0.35 * offer["dollars"][1] * seconds / offer["seconds"][1])
+    assert main([*call, "--spot", "0.35"]) == 2
+    assert "--preemptions" in capsys.readouterr().err
 
 
 def test_without_preemptions_only_the_checkpoints_cost() -> None:

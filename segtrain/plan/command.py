@@ -46,30 +46,26 @@ def _like(args: Namespace, overrides: list[str]) -> None:
         best = found.best(deadline_s, args.budget)
         known = {"offers": [offer.to_dict() for offer in found.offers], "left_out": found.left_out}
         if market:
-            known["spot"] = [
-                {"dollars": market.dollars(one), "seconds": market.seconds(one), "checkpoint_s": market.interval(one)}
-                for one in found.offers
-            ]
+            known["spot"] = market.rows(found)
         print(json.dumps({**known, "best": best and best.to_dict(), "terms": vars(found.terms)}))
         return
     say(words.page(found, Path(run.shown or run.folder), deadline_s, args.budget, args.all, market))
 
 
 def _config(args: Namespace, overrides: list[str]) -> None:
-    if args.spot or args.preemptions:
-        text = "--spot and --preemptions need a run, which knows the time of its checkpoints: add --like=RUN"
-        raise ConfigError(text, code="spot-without-run")
     from segtrain.config import load_config
     from segtrain.plan import config_words
+    from segtrain.plan.market import market_of
     from segtrain.plan.probe import plan as plan_of
 
     limits, hosts = (seconds_of(args.deadline), args.budget), hosts_of(args.hosts)
+    market = market_of(args.spot, args.preemptions)
     config = load_config(args.config, overrides)
     found = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, say=_note)
     if args.json:
-        print(json.dumps(config_words.as_dict(found, *limits)))
+        print(json.dumps(config_words.as_dict(found, *limits, market)))
     else:
-        say(config_words.page(found, *limits, args.all))
+        say(config_words.page(found, *limits, args.all, market))
 
 
 def _note(text: str) -> None:

@@ -7,14 +7,25 @@ from typing import Any
 
 from segtrain.machines import dated, sources
 from segtrain.plan import ways
-from segtrain.plan.described import ARITHMETIC, ELSEWHERE, LAUNCH_S, MEMORY, ConfigPlan, Job
+from segtrain.plan.described import ConfigPlan, Job
+from segtrain.plan.device import FITTED, MEMORY
+from segtrain.plan.market import NO_SPOT, Market
 from segtrain.plan.memory import ALLOWED, FRAGMENTS, GIB
 from segtrain.plan.offers import ASSUMED, Offer
 from segtrain.plan.words import choice, table
 
 
-def page(found: ConfigPlan, deadline_s: float = 0.0, budget: float = 0.0, every: bool = False) -> str:
-    """The plan of a config. ``every``: all offers, not only the best for each GPU and number of hosts."""
+def page(
+    found: ConfigPlan,
+    deadline_s: float = 0.0,
+    budget: float = 0.0,
+    every: bool = False,
+    market: Market | None = None,
+) -> str:
+    """The plan of a config. ``every``: all offers, not only the best for each GPU and number of hosts.
+
+    ``market``: of spot machines, for a column of their dollars.
+    """
     best, job = found.best(deadline_s, budget), found.job
     config = job.config
     train = config.train
@@ -24,20 +35,21 @@ def page(found: ConfigPlan, deadline_s: float = 0.0, budget: float = 0.0, every:
         "",
     ]
     if found.offers:
-        lines += [*table(found, best, every), "", choice(best, deadline_s, budget, found)]
+        lines += [*table(found, best, every, market), "", choice(best, deadline_s, budget, found)]
     else:
         lines.append("no type can be offered: see below why")
     shown = best or next(iter(found.offers), None)
     if shown is not None:
         lines += _around(job, shown)
-    return "\n".join([*lines, *_notes(found)])
+    return "\n".join([*lines, *_notes(found), market.note(best) if market else NO_SPOT])
 
 
-def as_dict(found: ConfigPlan, deadline_s: float, budget: float) -> dict[str, Any]:
+def as_dict(found: ConfigPlan, deadline_s: float, budget: float, market: Market | None = None) -> dict[str, Any]:
     best, job = found.best(deadline_s, budget), found.job
     shown = best or next(iter(found.offers), None)
     return {
         "offers": [offer.to_dict() for offer in found.offers],
+        **({"spot": market.rows(found)} if market else {}),
         "left_out": found.left_out,
         "dropped": [{"machine": name, "hosts": hosts, "why": why} for (name, hosts), why in found.dropped.items()],
         "best": best and best.to_dict(),
@@ -81,7 +93,7 @@ def _notes(found: ConfigPlan) -> list[str]:
     if job.step is not None:
         lines.append(
             f"measured: {1000 * job.step.seconds:.3g} ms for {job.step.images} images on {job.step.gpu}; on other "
-            f"GPUs by the ratio of their rates, operator by operator, times {ELSEWHERE[0]:g} to {ELSEWHERE[1]:g}"
+            "GPUs by the ratio of their rooflines (segtrain/plan/device.py)"
         )
     named = sources("gpus")
     prices = sorted({dated(one.machine.price_source) for one in found.offers} - {""})
@@ -93,9 +105,8 @@ def _notes(found: ConfigPlan) -> list[str]:
     assumed = [] if sample.measured else [f"{told}: {sample.says}; --probe measures it"]
     if job.step is None:
         assumed.append(
-            f"GPUs reach {ARITHMETIC[0]:.0%} to {ARITHMETIC[2]:.0%} of their peak arithmetic or {MEMORY[0]:.0%} to "
-            f"{MEMORY[2]:.0%} of their memory bandwidth; an operator takes at least {1e6 * LAUNCH_S[0]:g} to "
-            f"{1e6 * LAUNCH_S[2]:g} us"
+            f"in {job.framework}, GPUs reach {FITTED.tensor:.0%} of the peak of their tensor cores and {MEMORY:.0%} of "
+            "their memory bandwidth (segtrain/plan/device.py, fitted on NVIDIA's page of ResNet-50 v1.5)"
         )
     assumed += [f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items() if name != "speed"]
     assumed += [f"{size / GIB:g} GiB for {why}" for size, why in ALLOWED.values()]

@@ -1,7 +1,7 @@
 """The terms of a plan from a config: what its network computes and sends, what its samples cost, and whether it fits.
 
-FLOPs, bytes, and memory are computed by a pass without data (dry.py). The time of a step on a GPU follows from them
-with the rates of data sheets, or from a measured step on a GPU of this machine.
+FLOPs, activations, and memory are computed by a pass without data (dry.py). The time of a step on a GPU follows from
+them by the roofline of device.py, or from a measured step on a GPU of this machine.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import exp
 
 from segtrain.config import Config, duration_in_steps
 from segtrain.machines import Gpu, Machine, gpus
-from segtrain.plan import model
-from segtrain.plan.dry import Dry, DryModel
+from segtrain.plan import device, model
+from segtrain.plan.device import Work
+from segtrain.plan.dry import DryModel
 from segtrain.plan.memory import refusal
-from segtrain.plan.offers import HOSTS, Offer, Plan, drawn, offer_of
+from segtrain.plan.names import precision_named
+from segtrain.plan.offers import DRAWN, HOSTS, Offer, Plan, drawn, offer_of
 from segtrain.plan.terms import Terms
 
-# Share of a data sheet's rates that a training step reaches: (least, usual, most).
-ARITHMETIC, MEMORY = (0.25, 0.4, 0.6), (0.6, 0.75, 0.9)
-# Seconds that every operator takes at least: the host launches its kernels.
-LAUNCH_S = (3e-6, 6e-6, 12e-6)
-# A step on another GPU than the measured one: factors beyond the ratio of the data sheets.
-ELSEWHERE = (0.75, 1.33)
+# Year of the software, in the words of device.software_factor.
+YEAR = 2026
 
 
 @dataclass(frozen=True)
@@ -80,24 +79,37 @@ class Job:
         images = self.config.train.batch_size // self.config.train.accumulate
         return -(-images // ranks) if images >= ranks else 0
 
+    @cached_property
+    def work(self) -> Work:
+        """The costs of an image. Of no family that the fit has seen: no figure of segtrain on a GPU is known."""
+        return self.network.step(self.network.most).work
+
+    @property
+    def framework(self) -> str:
+        """The software, in the words of device.software_factor."""
+        return "PyTorch" if self.config.train.channels_last is False else "PyTorch, channels_last"
+
+    def roofline(self, gpu: Gpu, images: int) -> tuple[float, float]:
+        """Seconds of a micro-batch of ``images`` on a GPU by its data sheet, and the deviation of their logarithm."""
+        precision = precision_named(self.config.train.precision, gpu, YEAR)
+        factor, _ = device.software_factor(self.work.kind, self.framework, YEAR, precision[0])
+        sd = device.deviation(self.work, gpu, settled=False)
+        return device.step(self.work, images, gpu, precision, factor), sd
+
     def device(self, gpu: Gpu, images: int) -> tuple[float, float, float]:
         """Least, usual, and most seconds of a micro-batch of ``images`` on a GPU."""
-        dry, precision = self.network.step(images), self.config.train.precision
-        least, usual, most = (
-            roofline(dry, gpu, precision, *shares) for shares in zip(ARITHMETIC[::-1], MEMORY[::-1], LAUNCH_S)
-        )
-        if self.step is None:
-            return least, usual, most
-        here = gpus()[self.step.gpu]
-        known = self.network.step(self.step.images)
-        found = self.step.seconds * usual / roofline(known, here, precision, ARITHMETIC[1], MEMORY[1], LAUNCH_S[1])
-        low, high = (1.0, 1.0) if gpu == here else ELSEWHERE
-        return low * found, found, high * found
+        usual, sd = self.roofline(gpu, images)
+        if self.step is not None:
+            here = gpus()[self.step.gpu]
+            usual *= self.step.seconds / self.roofline(here, self.step.images)[0]
+            sd = 0.0 if gpu == here else device.SD["gpu"]
+        factor = exp(device.Z80 * sd / DRAWN)
+        return usual / factor, usual, factor * usual
 
     def terms(self, machine: Machine, ranks: int) -> Terms:
         """The terms of a rank on a type, of a job of ``ranks``."""
         images, times = self.micro(ranks), self.config.train.accumulate
-        dry = self.network.step(images)
+        gradients = self.network.step(images).gradients
         least, usual, most = (times * seconds for seconds in self.device(gpus()[machine.gpu], images))
         return Terms(
             machine=machine.name,
@@ -105,12 +117,12 @@ class Job:
             device=usual,
             wall=self.sample.wall,
             cpu=self.sample.cpu,
-            computed=times * LAUNCH_S[1] * len(dry.layers),
-            gradients=sum(size for size, _ in dry.gradients),
+            computed=times * device.LAUNCH * self.work.layers,
+            gradients=sum(size for size, _ in gradients),
             total=self.total,
             device_range=(least / usual, most / usual),
             sample_range=self.sample.spread,
-            buckets=model.buckets_of(dry.gradients),
+            buckets=model.buckets_of(gradients),
         )
 
     def why_not(self, machine: Machine) -> str:
@@ -127,20 +139,6 @@ class Job:
         if not images:
             return f"train.batch_size={self.config.train.batch_size} is less than one image for each of {ranks} GPUs"
         return refusal(self.config, self.network, images, ranks, machine.gpu_memory_gb)
-
-
-def roofline(dry: Dry, gpu: Gpu, precision: str, arithmetic: float, memory: float, launch: float) -> float:
-    """Seconds of the operators of a pass on a GPU, one after the other.
-
-    Each takes the longer of its FLOPs and its bytes (Williams et al., 2009), at the given shares of the GPU's rates,
-    and ``launch`` seconds.
-    Convolutions in fp32 run on TF32 cores where the GPU has them, as torch does by default.
-    """
-    peak = gpu.mixed if precision != "fp32" else gpu.tf32 or gpu.fp32 or gpu.mixed
-    if precision == "bf16" and not gpu.bf16:
-        peak = gpu.fp32 or gpu.mixed
-    rate, stream = 1e12 * peak * arithmetic, 1e9 * gpu.memory_gbs * memory
-    return sum(max(row.flops / rate, row.moved / stream) + launch for row in dry.layers)
 
 
 @dataclass(frozen=True)

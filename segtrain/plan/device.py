@@ -12,6 +12,7 @@ numbers that are fitted, by bench/plan_exam.py; all others are stated here with 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 
 from segtrain.machines import Gpu
 
@@ -31,6 +32,19 @@ OPTIMIZER = 24.0
 # of the page says; because it is one case, half of that is taken.
 FIRST = {"sm_60": 2016, "sm_70": 2017, "sm_75": 2018, "sm_80": 2020, "sm_86": 2020, "sm_89": 2022, "sm_90": 2022}
 EARLY = 1.13
+Z80 = 1.2816  # standard deviations to either side that 80 % of a normal distribution lie within
+# Standard deviations of the logarithm of (measured / predicted) seconds. The first four are parts of those that
+# bench/plan_exam.py finds on figures whose family of networks (0.32), generation of GPUs (0.28), or software (0.21) the
+# fit has not seen, and on figures of which it has seen all three (0.13). The last is about that of the figures with a
+# neighbor on another GPU.
+SD = {
+    "specs": 0.13,  # from the data sheet alone
+    "family": 0.29,  # more, for networks of another family than the fit has seen
+    "generation": 0.25,  # more, for GPUs of another generation
+    "software": 0.16,  # more, where the software is not settled
+    "kind": 0.25,  # more, for networks other than convolutional ones: no figure is known, assumed
+    "gpu": 0.17,  # by a measured step on another GPU
+}
 
 
 @dataclass(frozen=True)
@@ -111,3 +125,14 @@ def software_factor(kind: str, framework: str, year: int, precision: str, fit: F
     if "torch" in low and not nvidia and year <= 2022:
         return fit.planar, "nchw" in low
     return fit.planar**0.5, False
+
+
+def deviation(work: Work, gpu: Gpu | None, settled: bool, fit: Fit = FITTED) -> float:
+    """Standard deviation of the logarithm of the seconds of ``step``. ``settled``: whether the software is."""
+    more = {
+        "family": work.family not in fit.seen,
+        "generation": gpu is not None and gpu.arch not in fit.seen,
+        "software": not settled,
+        "kind": work.kind not in ("conv", "dense"),
+    }
+    return sqrt(SD["specs"] ** 2 + sum(SD[name] ** 2 for name, applies in more.items() if applies))

@@ -19,6 +19,7 @@ from segtrain.errors import ConfigError
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals
 from segtrain.models import build_model
 from segtrain.models.base import SegModel
+from segtrain.plan.device import Work
 from segtrain.plan.trace import Autocast, Layer, Tally, kept_bytes
 
 DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -53,6 +54,18 @@ class Dry:
     def moved(self) -> float:
         return sum(layer.moved for layer in self.layers)
 
+    @property
+    def work(self) -> Work:
+        """The costs of an image. A frozen encoder has no backward pass, so the FLOPs are a third of those of a step."""
+        products = [layer for layer in self.layers if layer.flops and not layer.backward]
+        return Work(
+            kind="dense",
+            params=float(self.parameters[0]),
+            flops=self.flops / 3 / self.images,
+            activations=sum(layer.made for layer in products) / self.images,
+            layers=len(products),
+        )
+
 
 class DryModel:
     """The config's network, without content. Raises ConfigError for what torch cannot trace."""
@@ -77,7 +90,10 @@ class DryModel:
         Steps of 2 images, which batch norm needs, and of ``most`` are computed. Between them the figures lie on
         straight lines; that of ``peak``, which is the largest of many sums, is never too low.
         """
-        few, many = (self._pass(count) for count in (2, self.most))
+        few = self._pass(2)
+        if images == 2:
+            return few
+        many = self._pass(self.most)
         share = (images - 2) / (self.most - 2)
         return _blend(few, many, share)
 
@@ -114,7 +130,7 @@ def _blend(few: Dry, many: Dry, share: float) -> Dry:
     return Dry(
         images=round(between(few.images, many.images)),
         layers=tuple(
-            Layer(a.name, between(a.flops, b.flops), between(a.moved, b.moved), a.backward)
+            Layer(a.name, between(a.flops, b.flops), between(a.moved, b.moved), between(a.made, b.made), a.backward)
             for a, b in zip(few.layers, many.layers)
         ),
         parameters=few.parameters,

@@ -15,22 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.errors import ConfigError
-from segtrain.plan.device import FITTED, Fit, software_factor
+from segtrain.plan import device
+from segtrain.plan.device import FITTED, Z80, Fit, software_factor
 from segtrain.plan.given import Neighbor, neighbors_of
 from segtrain.plan.inputs import Unusable, job_of, number, schedule_of
 from segtrain.plan.job import Correction, Job, rate, solve
 
-# Standard deviations of the logarithm of (published / predicted). The first four are parts of the deviations that
-# bench/plan_exam.py finds on figures whose family of networks (0.32), generation of GPUs (0.28), or software (0.21) the
-# fit has not seen, and on figures of which it has seen all three (0.13). The others are about the deviations of the
-# figures with neighbors, and larger where few are known.
+# Standard deviations of the logarithm of (published / predicted), beside those of device.py. They are about the
+# deviations of the figures with neighbors, and larger where few are known.
 SD = {
-    "specs": 0.13,  # no neighbor
-    "family": 0.29,  # more, for networks of another family than the fit has seen
-    "generation": 0.25,  # more, for GPUs of another generation
-    "software": 0.16,  # more, where the text does not settle the software
-    "kind": 0.25,  # more, for networks other than convolutional ones: no figure is known, assumed
-    "gpu": 0.17,  # a neighbor on another GPU
     "scaling": 0.05,  # a neighbor with fewer GPUs
     "hosts": 0.08,  # more, where it has fewer hosts
     "loss": 0.45,  # of the efficiency that is lost, in addition
@@ -40,7 +33,6 @@ SD = {
     "again": 0.03,  # the same job
     "time": 0.1,  # validation, start, and saving
 }
-Z80 = 1.2816
 # Time of a run beyond its training steps: the hours on NVIDIA's page of ResNet-50 v1.5 beside its images/s. And seconds
 # from its start to its first step, whatever the number of GPUs: 4 to 11 for six trainers
 # (bench/results/2026-11-21-rivals-train.md).
@@ -137,7 +129,7 @@ def corrected(job: Job, found: list[Neighbor], fit: Fit) -> tuple[Correction, fl
         best = max(same, key=lambda one: (one.unlimited, one.job.ranks <= job.ranks, one.job.ranks))
         own = replace(best.job, workers=None, images=False) if best.unlimited else best.job
         by = replace(by, device=solve(lambda c: rate(own, replace(by, device=c), fit), float(best.rate or 0)))
-        terms = [SD["gpu"]] if best.job.gpu != job.gpu else []
+        terms = [device.SD["gpu"]] if best.job.gpu != job.gpu else []
         terms += [SD["size"]] if best.job.size != job.size else []
         terms += [_scaling_sd(job, by, fit)] if best.job.ranks != job.ranks else []
         sd = sqrt(sum(term**2 for term in terms or [SD["again"]]))
@@ -153,14 +145,8 @@ def corrected(job: Job, found: list[Neighbor], fit: Fit) -> tuple[Correction, fl
 
 def _specs_sd(job: Job, fit: Fit) -> float:
     _, settled = software_factor(job.work.kind, job.framework, job.year, job.precision[0], fit)
-    more = {
-        "family": job.work.family not in fit.seen,
-        "generation": job.gpu is not None and job.gpu.arch not in fit.seen,
-        "software": not settled,
-        "kind": job.work.kind not in ("conv", "dense"),
-    }
     scaling = 0.1 if job.ranks > 1 else 0.0
-    return sqrt(SD["specs"] ** 2 + sum(SD[name] ** 2 for name, applies in more.items() if applies) + scaling**2)
+    return sqrt(device.deviation(job.work, job.gpu, settled, fit) ** 2 + scaling**2)
 
 
 def _scaling_sd(job: Job, by: Correction, fit: Fit) -> float:
@@ -180,7 +166,7 @@ def _seconds(
         known = float(one.seconds or 0)
         start = min(START, known / 2)
         terms = [SD["again"], _scaling_sd(job, by, fit) if one.job.ranks != job.ranks else 0.0]
-        terms.append(SD["gpu"] if one.job.gpu != job.gpu else 0.0)
+        terms.append(device.SD["gpu"] if one.job.gpu != job.gpu else 0.0)
         seconds = start + (known - start) * rate(one.job, by, fit) / rate(job, by, fit)
         return seconds, sqrt(sum(term**2 for term in terms))
     images = number(inputs, "images")

@@ -9,9 +9,10 @@ from typing import Any
 
 from segtrain.errors import closest
 from segtrain.machines import Gpu, gpus
+from segtrain.machines.gpu_names import gpu_named
 from segtrain.plan.device import Work
 from segtrain.plan.job import Job
-from segtrain.plan.names import KINDS, Network, family_named, gpu_named, links_named, network_named, precision_named
+from segtrain.plan.names import KINDS, Network, family_named, links_named, network_named, precision_named
 
 # Samples of a step on one GPU where none is said; in 16 bits twice as many.
 BATCHES = {"conv": 64, "depthwise": 64, "dense": 8, "transformer": 64, "sequence": 32, "volume": 2, "table": 65536}

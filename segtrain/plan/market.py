@@ -6,14 +6,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from segtrain.diagnose.evidence import gather
 from segtrain.errors import ConfigError
 from segtrain.plan import spot
-from segtrain.plan.offers import ASSUMED, Interval, Offer
+from segtrain.plan.offers import ASSUMED, Interval, Offer, Plan
 
-# Seconds of a checkpoint if the run has written none.
+# Seconds of a checkpoint if there is no run, or if it has written none.
 CHECKPOINT_S = 10.0
+NO_SPOT = "no spot prices, which change by the hour: give them with --spot"
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(h|d)")
 _HOURS = {"h": 1.0, "d": 24.0}
 
@@ -52,6 +54,13 @@ class Market:
         low, middle, high = (price * seconds for seconds in self.seconds(offer))
         return low, middle, high
 
+    def rows(self, found: Plan) -> list[dict[str, Any]]:
+        """What each offer costs and takes, for JSON: ``dollars``, ``seconds``, ``checkpoint_s``."""
+        return [
+            {"dollars": self.dollars(one), "seconds": self.seconds(one), "checkpoint_s": self.interval(one)}
+            for one in found.offers
+        ]
+
     def note(self, best: Offer | None) -> str:
         """What the spot column assumes, and the checkpoints that the best offer should write."""
         text = (
@@ -66,8 +75,11 @@ class Market:
         return text
 
 
-def market_of(share: float, preemptions: str, run: Path) -> Market | None:
-    """The market of ``--spot`` and ``--preemptions``; None without both. Raises ConfigError."""
+def market_of(share: float, preemptions: str, run: Path | None = None) -> Market | None:
+    """The market of ``--spot`` and ``--preemptions``; None without both. Raises ConfigError.
+
+    ``run``: whose checkpoints tell how long one takes.
+    """
     if not share and not preemptions:
         return None
     found = _RATE.fullmatch(preemptions)
@@ -77,6 +89,7 @@ def market_of(share: float, preemptions: str, run: Path) -> Market | None:
             "is taken away, as in --spot=0.35 --preemptions=0.05/h",
             code="bad-spot", found=[share, preemptions],
         )  # fmt: skip
-    took = [float(event["seconds"]) for event in gather(run).of("checkpoint") if event.get("seconds")]
+    events = gather(run).of("checkpoint") if run else []
+    took = [float(event["seconds"]) for event in events if event.get("seconds")]
     rate = float(found[1]) / _HOURS[found[2]] / 3600
     return Market(share, rate, mean(took) if took else CHECKPOINT_S, bool(took))

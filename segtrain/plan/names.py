@@ -1,4 +1,4 @@
-"""What the words of a publication mean: names of GPUs, precisions, links, and networks, read generously."""
+"""What the words of a publication mean: names of precisions, links, and networks, read generously."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from segtrain.machines import Gpu, gpus
+from segtrain.machines import Gpu
 
 # Bytes/s and seconds of a message of an all-reduce over PCIe: 16 GB/s of version 3 at most, through the host's memory.
 PCIE = (8e9, 30e-6)
@@ -56,33 +56,6 @@ _WORDS = {
     "sequence": r"bert|gpt|transformer|electra|\bt5|llama|gnmt|xlnet|wav2vec",
     "depthwise": r"efficientnet|mobilenet|mnasnet|xception|shufflenet|convnext|ghostnet",
 }
-
-
-def gpu_named(text: str) -> Gpu | None:
-    """The GPU that a text such as "V100-SXM2-32GB", "Tesla T4", or "GeForce RTX 2080Ti" names."""
-    low = text.lower()
-    known = gpus()
-    if "v100" in low:
-        return known["V100-PCIe" if "pci" in low else "V100-32GB" if "32" in low else "V100"]
-    if "a100" in low:
-        return known[f"A100{'-PCIe' if 'pci' in low else ''}-{80 if '80' in low else 40}GB"]
-    if found := re.search(r"(?:gh200|h100|p100).*(pci|nvl)", low):
-        name = f"{low[found.start() : found.start() + 4].upper()}-{'PCIe' if found[1] == 'pci' else 'NVL'}"
-        if name in known:
-            return known[name]
-    for name in sorted(known, key=len, reverse=True):
-        if re.search(_pattern(name), low):
-            return known[name]
-    return None
-
-
-@lru_cache
-def _pattern(name: str) -> str:
-    """The table's name with any separators; the words before a number may be missing."""
-    parts = re.findall(r"[a-z]+\d+[a-z]*|[a-z]+|\d+[a-z]*", name.lower())
-    brand = len(parts) > 1 and parts[0] in ("rtx", "gtx", "quadro") and any(char.isdigit() for char in parts[1])
-    first = rf"(?:{parts[0]}[ _-]*)?" if brand else rf"{parts[0]}[ _-]*" if len(parts) > 1 else parts[0]
-    return r"(?<![a-z0-9])(?:rtx|gtx|tesla)?" + first + r"[ _-]*".join(parts[1:]) + r"(?![a-z0-9])"
 
 
 def precision_named(text: str, gpu: Gpu, year: int) -> tuple[str, float, int]:

@@ -20,7 +20,10 @@ ASSUMED: dict[str, tuple[float, float, str]] = {
     "start": (240.0, 720.0, "seconds from sending a job to its first step: machines, image, data index"),
 }
 DRAWS = 200
+DRAWN = 0.8  # share of the logarithmic range of what is drawn that an interval covers
 HOSTS = (1, 2, 4, 8, 16)
+# What a step is made of: the device's work, and the waits for gradients, samples, and the slowest rank.
+PARTS = ("device", "gradients", "samples", "slowest rank")
 # Doubling the hosts pays as long as it brings at least this factor of speed.
 KNEE = 1.6
 # bytes/s and latency of an all-reduce inside a host: by NVLink (V100, A100, H100 and newer), or by PCIe.
@@ -36,7 +39,9 @@ class Offer:
 
     ``rate``: images/s. ``efficiency``: of the same number of single GPUs. ``seconds``: to the end, with the start.
     ``dollars``: on demand. ``bound``: "device", "network", or "samples". ``needs``, ``has``: cores of a rank that the
-    samples would need so that the device never waits, and that there are.
+    samples would need so that the device never waits, and that there are. ``batch``: images of a step, all ranks.
+    ``trained``: seconds without the start; ``soonest``: the least of them in any draw. ``parts``: what -> seconds of a
+    step, in the draw of the usual rate; they add up to the step.
     """
 
     machine: Machine
@@ -48,6 +53,16 @@ class Offer:
     bound: str
     needs: float
     has: float
+    batch: float
+    trained: Interval
+    soonest: float
+    parts: dict[str, float]
+
+    @property
+    def step(self) -> Interval:
+        """Seconds of a step."""
+        low, middle, high = self.rate
+        return self.batch / high, self.batch / middle, self.batch / low
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "machine": self.machine.name}
@@ -88,11 +103,14 @@ def plan(terms: Terms, hosts: Sequence[int] = HOSTS, where: Sequence[Machine] = 
     own, left_out, offers = all_types()[terms.machine], dict[str, str](), list[Offer]()
     draws = drawn()
     for machine in where or machines().values():
+        if bool(machine.gpus) != bool(own.gpus):
+            continue  # another kind of machine: not worth a word
         why = _why_not(machine, own)
-        if why:
-            left_out[machine.name] = why
-        elif bool(machine.gpus) == bool(own.gpus):
-            offers += (offer_of(terms, own, machine, count, draws) for count in hosts)
+        fitting = [count for count in hosts if not terms.unsent or count * _local(machine, own) == 1]
+        if why or not fitting:
+            left_out[machine.name] = why or f"the gradients that several ranks exchange are not known: {terms.unsent}"
+        else:
+            offers += (offer_of(terms, own, machine, count, draws) for count in fitting)
     return Plan(terms, tuple(offers), left_out)
 
 
@@ -107,8 +125,6 @@ def drawn() -> list[dict[str, float]]:
 
 
 def _why_not(machine: Machine, own: Machine) -> str:
-    if bool(machine.gpus) != bool(own.gpus):
-        return ""  # another kind of machine: not worth a word
     if machine.retired:
         return "retired"
     if machine.price is None:
@@ -120,24 +136,33 @@ def _why_not(machine: Machine, own: Machine) -> str:
     return ""
 
 
+def _local(machine: Machine, own: Machine) -> int:
+    """Ranks of a host: one for each GPU, or for as many cores as the run's host has."""
+    return machine.gpus or max(1, machine.vcpus // own.vcpus)
+
+
 def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: list[dict[str, float]]) -> Offer:
     """``hosts`` machines of a type, for terms that hold for ``own``."""
-    local = machine.gpus or max(1, machine.vcpus // own.vcpus)
+    local = _local(machine, own)
     ranks, cores = local * hosts, machine.vcpus / local
     ratio = 1.0
     if machine.gpu != own.gpu:
         ratio = gpus()[own.gpu].speed / gpus()[machine.gpu].speed
-    rates, bounds, alone = [], [], []
+    rates, bounds, alone, parts = [], [], [], []
     for drawn in draws:
         device = terms.device * ratio * (drawn["speed"] if ratio != 1 else 1.0)
         device *= _between(terms.device_range, drawn["device"])
         samples = _samples(terms, cores) * _between(terms.sample_range, drawn["samples"])
         sent = _exposed(terms, machine, hosts, local, device, drawn)
-        step = max(device + sent, samples) * model.slowest(ranks, drawn["spread"])
+        longest = max(device + sent, samples)
+        step = longest * model.slowest(ranks, drawn["spread"])
+        parts.append((device, sent, longest - device - sent, step - longest))
         rates.append(ranks * terms.images / step)
         alone.append(ranks * terms.images / device / rates[-1])
         bounds.append("samples" if samples > device + sent else "network" if sent > 0.15 * device else "device")
-    times = [terms.total / rate + drawn["start"] for rate, drawn in zip(rates, draws)]
+    trained = [terms.total / rate for rate in rates]
+    times = [seconds + drawn["start"] for seconds, drawn in zip(trained, draws)]
+    usual = sorted(range(len(rates)), key=rates.__getitem__)[len(rates) // 2]
     price = hosts * float(machine.price or 0.0) / 3600
     device = terms.device * ratio
     return Offer(
@@ -150,6 +175,10 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         bound=max(set(bounds), key=bounds.count),
         needs=max(terms.images * terms.wall, terms.images * terms.cpu + terms.computed) / device,
         has=cores,
+        batch=ranks * terms.images,
+        trained=_interval(trained),
+        soonest=min(trained),
+        parts=dict(zip(PARTS, parts[usual])),
     )
 
 

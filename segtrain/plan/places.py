@@ -8,7 +8,8 @@ import subprocess
 from dataclasses import replace
 
 from segtrain.errors import ConfigError, closest
-from segtrain.machines import Machine, gpus, machines
+from segtrain.machines import Machine, machines
+from segtrain.machines.gpu_names import gpu_named
 
 CLOUDS = {"aws": "sagemaker", "gcp": "vertex"}
 NODE_GBIT = 25.0  # network of a Slurm node, which sinfo does not tell
@@ -60,30 +61,16 @@ def nodes(text: str) -> list[Machine]:
     for line in text.splitlines():
         name, cores, memory, gres = (word.strip() for word in line.split("|"))
         (kind, count) = next(iter(_GRES.findall(gres)), ("", "0"))
-        gpu = gpu_named(kind) if int(count) else ""
-        one = _node(name, int(cores), int(memory.rstrip("+")) / 1024, gpu or kind, int(count))
+        one = _node(name, int(cores), int(memory.rstrip("+")) / 1024, kind, int(count))
         before = kinds.setdefault((one.vcpus, one.gpu, one.gpus), one)
         kinds[(one.vcpus, one.gpu, one.gpus)] = replace(before, memory_gb=min(before.memory_gb, one.memory_gb))
     return list(kinds.values())
 
 
-def gpu_named(kind: str) -> str:
-    """The GPU of the table that a cluster calls ``kind``, such as a100 or nvidia_a100-sxm4-80gb; "" if it is unclear.
-
-    A name that fits several GPUs, such as a100, is that of the one with the least memory.
-    """
-    words = re.findall(r"[a-z]+\d*[a-z]*|\d+gb", kind.lower())
-    fits = [
-        (one.memory_gb, name)
-        for name, one in gpus().items()
-        if re.split(r"[- ]", name.lower())[0] in words
-        and (f"{one.memory_gb}gb" in words or not any(word.endswith("gb") for word in words))
-    ]
-    return min(fits)[1] if fits else ""
-
-
-def _node(name: str, cores: int, memory_gb: float, gpu: str, count: int) -> Machine:
-    known = gpus().get(gpu)
+def _node(name: str, cores: int, memory_gb: float, kind: str, count: int) -> Machine:
+    """A node with ``count`` GPUs that the cluster calls ``kind``."""
+    known = gpu_named(kind) if count else None
+    gpu = known.name if known else kind
     return Machine(
         name=f"{name} ({count} x {gpu})" if count else name,
         gpus=count,

@@ -11,11 +11,11 @@ from segtrain.config import Config
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.storage import Range
 from segtrain.errors import ConfigError
-from segtrain.machines import gpus
+from segtrain.machines.gpu_names import gpu_named
 from segtrain.plan.described import ConfigPlan, Job, Sample, Step, Stored, plan_config
 from segtrain.plan.dry import DTYPES, DryModel
 from segtrain.plan.offers import HOSTS
-from segtrain.plan.places import gpu_named, machines_of
+from segtrain.plan.places import machines_of
 
 SAMPLES = 12  # whose cost is measured
 SIZED = 200  # whose bytes are looked up
@@ -106,14 +106,13 @@ def measured_step(config: Config, classes: int) -> Step | None:
 
     if not torch.cuda.is_available() or config.train.device == "cpu":
         return None
-    name = torch.cuda.get_device_name(0)
-    gpu = gpu_named(name.lower())
-    if gpu not in gpus():
+    gpu = gpu_named(torch.cuda.get_device_name(0))
+    if gpu is None:
         return None
     images = config.train.batch_size // config.train.accumulate
     while images >= 2:
         try:
-            return Step(gpu, images, _step_seconds(config, classes, images))
+            return Step(gpu.name, images, _step_seconds(config, classes, images))
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
             images //= 2

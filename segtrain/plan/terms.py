@@ -11,6 +11,9 @@ from segtrain.diagnose.remedies import receiving
 from segtrain.diagnose.stats import run_stats
 from segtrain.errors import ConfigError, closest
 from segtrain.machines import all_types
+from segtrain.plan import model
+from segtrain.plan.gradients import gradients_of
+from segtrain.runs.find import run_home
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class Terms:
     sample. ``computed``: CPU time of the step without its samples. ``gradients``: what the ranks exchange. ``images``:
     of a rank's step; ``total``: of the whole run, all ranks. ``receive``: CPU time of a sample that a helper makes.
     ``device_range``, ``sample_range``: factors between which the device's time and the costs of samples lie.
-    ``buckets``: (bytes, share of the backward pass after which it is ready) of each; () if not known.
+    ``buckets``: (bytes, share of the backward pass after which it is ready) of each; () if not known. ``unsent``: why
+    ``gradients`` are not known; "" if they are.
     """
 
     machine: str
@@ -36,6 +40,7 @@ class Terms:
     device_range: tuple[float, float] = (1.0, 1.0)
     sample_range: tuple[float, float] = (1.0, 1.0)
     buckets: tuple[tuple[float, float], ...] = ()
+    unsent: str = ""
 
 
 def terms_of(run: Path, on: str = "") -> Terms:
@@ -59,6 +64,7 @@ def terms_of(run: Path, on: str = "") -> Terms:
             f"{run}: it does not say what its samples cost: {fix}", code="no-sample-costs", found=str(run)
         )
     now = stages_of(figures, rank, others=False)
+    gradients, unsent = gradients_of(run_home(run), evidence.config) if rank.world == 1 else ((), "")
     return Terms(
         machine=name,
         images=rank.images,
@@ -66,9 +72,11 @@ def terms_of(run: Path, on: str = "") -> Terms:
         wall=now.wall,
         cpu=now.cpu,
         computed=now.computed,
-        gradients=float(rank.bytes_gradient),
+        gradients=sum(size for size, _ in gradients) or float(rank.bytes_gradient),
         total=total_steps * sum(one.images for one in figures.ranks),
         receive=receiving(figures),
+        buckets=model.buckets_of(gradients),
+        unsent=unsent,
     )
 
 

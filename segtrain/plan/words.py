@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from segtrain.machines import all_types, dated, sources
-from segtrain.plan.market import Market
+from segtrain.plan.market import NO_SPOT, Market
 from segtrain.plan.offers import ASSUMED, KNEE, Offer, Plan, shown
 
 MOST = 16  # lines of the table
@@ -93,15 +93,17 @@ def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) ->
 
 def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
     terms, left = found.terms, Counter(found.left_out.values())
+    sent = f"{terms.gradients / 1e6:.3g} MB of gradients"
     lines = [
         "",
         f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
-        f"{1000 * terms.cpu:.3g} ms of CPU, {terms.gradients / 1e6:.3g} MB of gradients",
+        f"{1000 * terms.cpu:.3g} ms of CPU" + (f", {sent}" if terms.gradients and not terms.buckets else ""),
+        *([f"computed, by a pass of the run's network without data: {sent}"] if terms.buckets else []),
         f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and rates of GPUs "
         f"({sources('gpus')['sheet']})",
         "assumed: " + "; ".join(f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items()),
         f"knee: twice as many hosts bring less than {KNEE:g}x the speed",
-        market.note(best) if market else "no spot prices, which change by the hour: give them with --spot",
+        market.note(best) if market else NO_SPOT,
         "the global batch grows with the number of devices: choose lr and schedule for it",
     ]
     if left:
