@@ -148,6 +148,16 @@ def file_settings(job: Job, root: Path) -> dict[str, str]:
     return {key: settings[key] for key in FILES if isinstance(settings.get(key), str) and settings[key]}
 
 
+def settings_here(job: Job, root: Path) -> dict[str, str]:
+    """The settings in ``FILES`` whose file is below the working directory, with its absolute path."""
+    found = {}
+    for key, value in file_settings(job, root).items():
+        match = _PLACE.match(value)
+        if match and not _escapes(match[0]) and Path(match[0]).is_file():
+            found[key] = f"{Path(match[0]).absolute()}{value[match.end() :]}"
+    return found
+
+
 def all_settings(job: Job, root: Path) -> dict[str, Any]:
     """The config's settings (if PyYAML is installed), overridden by the job's own, by their dotted keys."""
     return {**_of_config(config_file(job, root)), **job.settings}

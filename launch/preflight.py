@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launch.bundle import file_settings
+from launch.bundle import file_settings, settings_here
 from launch.findings import Finding, error, note, warning
 from launch.job import Job, config_file
 from segtrain.errors import ConfigError, closest
@@ -72,7 +72,7 @@ def read_config(job: Job, root: Path, data_root: str) -> Read:
     """Read a job's config as the machines would. ``data_root``: the place of the data, if neither config nor settings
     name one.
     """
-    path = config_file(job, root)
+    path = config_file(job, root).absolute()
     if job.config and not path.is_file():
         there = [f"configs/{found.name}" for found in sorted((root / "configs").glob("*.yaml"))]
         near = closest(job.config, there)
@@ -91,15 +91,15 @@ def read_config(job: Job, root: Path, data_root: str) -> Read:
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8")) if job.config else {}
         read = Read(written=raw if isinstance(raw, dict) else {}, settings=dict(job.settings))
-        given = {**job.settings, "parallel.strategy": job.strategy}
+        given = {**job.settings, **settings_here(job, root), "parallel.strategy": job.strategy}
         if read.reads_files and not read.told("data", "root"):
             given["data.root"] = data_root
         with _inside(root):
             config = load_config(
-                path.resolve() if job.config else None, [f"{key}={json.dumps(value)}" for key, value in given.items()]
+                path if job.config else None, [f"{key}={json.dumps(value)}" for key, value in given.items()]
             )
     except (ConfigError, yaml.YAMLError, OSError, UnicodeDecodeError) as problem:
-        lines = str(problem).replace(f"{path.resolve()}", job.config).splitlines()
+        lines = str(problem).replace(f"{path}", job.config).splitlines()
         return Read(findings=[error("config", line, "fix the config, or give section.key=value") for line in lines])
     try:
         refuse_names(config.model)

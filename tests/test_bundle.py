@@ -16,6 +16,7 @@ from launch import bundle as shared
 from launch.aws import bundle
 from launch.aws.job import SageMakerJob
 from launch.job import ROOT, config_name
+from launch.preflight import read_config
 from segtrain.errors import ConfigError
 
 
@@ -157,6 +158,9 @@ def test_the_jobs_own_config_program_and_files(checkout: Path, tmp_path: Path, m
     found = dict(bundle.contents(checkout, job))
     assert found[config_name(job, checkout)] == Path("mine.yaml")
     assert {"start.py", "train.py", "names.txt", "aug/own.py", "configs/scenes.yaml"} <= set(found)
+    read = read_config(job, checkout, "")
+    assert read.config is not None
+    assert str(read.config.data.transforms).startswith(f"{work}/aug/own.py:build@")
     # The settings come over the config.
     assert "names.txt" not in dict(bundle.contents(checkout, replace(job, settings={"data.classes": ["road"]})))
 

@@ -29,6 +29,7 @@ from segtrain.data.helpers.fetching import AHEAD, Fetching
 from segtrain.data.helpers.wire import PULSE_S, Reply, flat, frame, greet, pack_mask, read_message
 from segtrain.data.pixels import native
 from segtrain.data.sample import COLOR_BYTES
+from segtrain.data.workers.memory import keep_freed_memory
 
 _PACKAGES = ("numpy", "opencv-python-headless", "opencv-python", "pillow", "simplejpeg")
 _OF_TRANSFORMS = ("albumentations", "albucore", "torch", "torchvision")
@@ -75,6 +76,7 @@ class Helper:
 
     def __init__(self) -> None:
         cv2.setNumThreads(1)
+        keep_freed_memory()
         self._makers: dict[bytes, Any] = {}
         self._threads = ThreadPoolExecutor(2 * AHEAD, "helper-fetch")
         self._pixels, self._mask, self._colors = (np.empty(0, np.uint8) for _ in range(3))

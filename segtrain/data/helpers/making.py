@@ -15,6 +15,7 @@ from segtrain.data.helpers.engine import other_than
 from segtrain.data.helpers.helper import identity
 from segtrain.data.order import samples
 from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task
+from segtrain.data.workers.memory import keep_freed_memory
 
 CHUNK = 8  # samples that a helper makes at a time
 
@@ -28,6 +29,7 @@ class Making:
 
     def __init__(self, content: bytes, ours: dict[str, str], crop: Any, scale: Any, colors: bool, place: Any) -> None:
         cv2.setNumThreads(1)
+        keep_freed_memory()
         folder, path = place
         if os.path.isdir(folder):
             os.chdir(folder)

@@ -124,8 +124,10 @@ def main() -> None:
     import cv2
 
     cv2.setNumThreads(1)
+    from segtrain.data.workers.memory import keep_freed_memory
     from segtrain.terminal import say_warnings
 
+    keep_freed_memory()
     say_warnings()
     # Import everything that a sample needs before the first one is requested.
     import segtrain.data.sample  # noqa: F401
