@@ -33,8 +33,9 @@ def cluster(job: RayJob) -> Iterator[Any]:
             target.write_bytes(source if isinstance(source, bytes) else source.read_bytes())
         try:
             ray.init(
-                address or None, runtime_env={"working_dir": folder}, include_dashboard=False, logging_level="error"
-            )
+                address or None, runtime_env={"working_dir": folder}, include_dashboard=False, logging_level="error",
+                logging_config=ray.LoggingConfig(log_level="ERROR"),
+            )  # fmt: skip
         except (ConnectionError, RuntimeError, ValueError) as problem:
             raise ConfigError(
                 f"cannot use the Ray cluster {address or 'on this machine'}: {problem}: check --address and "

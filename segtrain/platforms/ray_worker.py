@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import segtrain
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
 from segtrain.parallel import ray_hosts
@@ -42,10 +44,12 @@ def work(order: Mapping[str, Any]) -> dict[str, int]:
     rank = context.get_world_rank()
     here = (ray.util.get_node_ip_address(), free_port()) if rank == 0 else None
     address, port = broadcast_from_rank_zero(here)
-    code = str(Path(segtrain.__file__).parents[1])
+    code = _bundle()
     environment = {
+        **_interface(ray.util.get_node_ip_address()),
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, (code, os.environ.get("PYTHONPATH")))),
+        "RAY_ADDRESS": ray.get_runtime_context().gcs_address,  # for data.helpers
         **order["environment"],
         **ray_hosts.environment(context, address, port),
     }
@@ -65,6 +69,23 @@ def work(order: Mapping[str, Any]) -> dict[str, int]:
     if ended in (0, EXIT_ERROR):
         return {"code": ended}
     raise RuntimeError(f"rank {rank} ended with exit code {ended}: see its output above")
+
+
+def _interface(address: str) -> dict[str, str]:
+    """The variable that gives gloo the interface with an address; else it would look up the name of the host."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if address in (one.address for one in addresses):
+            return {"GLOO_SOCKET_IFNAME": name}
+    return {}
+
+
+def _bundle() -> str:
+    """The folder of the code that came with the command, which Ray puts first on PYTHONPATH.
+
+    Modules of this process may come from elsewhere: a node's own PYTHONPATH.
+    """
+    first = Path(os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0])
+    return str(first if (first / "segtrain").is_dir() else Path(segtrain.__file__).parents[1])
 
 
 def _preemption() -> float | None:
