@@ -96,7 +96,7 @@ def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
     lines = [
         line for line in re.findall(r'^\s*"([^"]+)"', match[1], re.MULTILINE) if _package(line) not in OF_THE_IMAGE
     ]
-    lines += [*_of_extras(text, job, root), *packages]
+    lines += dict.fromkeys([*_of_extras(text, job, root), *packages])
     if job.requirements:
         own = _there(_near(job.requirements, root), f"requirements={job.requirements}").read_text(encoding="utf-8")
         lines += [f"# {Path(job.requirements).name}", *own.splitlines()]
@@ -104,7 +104,7 @@ def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
 
 
 def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
-    """Packages that ``log.mlflow``, ``log.wandb``, and ``data.transforms`` need, if set. They are extras in
+    """Packages that ``log.mlflow``, ``log.wandb``, ``data.transforms``, and folders in buckets need, if set. They are extras in
     pyproject.toml: neither segtrain's dependencies nor the image has them.
     """
     from segtrain.observe.trackers import TRACKERS
@@ -112,6 +112,7 @@ def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
     settings = all_settings(job, root)
     used = [kind.extra for kind in TRACKERS if kind.extra and settings.get(f"log.{kind.setting}")]
     used += ["albumentations"] * _albumentations(settings.get("data.transforms"), root)
+    used += ["buckets"] * any("://" in str(settings.get(key, "")) for key in ("data.root", "out"))
     for name in used:
         extra = re.search(rf'^{name} = \["([^"]+)"\]', pyproject, re.MULTILINE)
         yield extra[1] if extra else name

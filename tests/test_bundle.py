@@ -122,6 +122,14 @@ def test_what_the_config_file_asks_for_brings_its_package_too(checkout: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("settings", "wanted"), [({"data.root": "s3://b/k"}, 1), ({"out": "s3://b/k"}, 1), ({"data.root": "data"}, 0)]
+)
+def test_folders_in_buckets_bring_their_package(checkout: Path, settings: dict[str, str], wanted: int) -> None:
+    lines = required(checkout, SageMakerJob(settings=settings))
+    assert [shared._package(line) for line in lines].count("obstore") == wanted
+
+
+@pytest.mark.parametrize(
     ("pipeline", "wanted"),
     [
         ([{"HorizontalFlip": {"p": 0.5}}], True),
