@@ -80,11 +80,15 @@ class NodeNetworks:
         space = self._space(node)
         self.nodes.remove(node)
         self.connect(node, False)
-        for pid in map(int, _ip("netns", "pids", space).split()):
+        for pid in self.pids(node):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         _ip("link", "delete", space)
         _ip("netns", "delete", space)
+
+    def pids(self, node: str) -> list[int]:
+        """The processes of a node."""
+        return [int(pid) for pid in _ip("netns", "pids", self._space(node)).split()]
 
     def _space(self, node: str) -> str:
         """The name of the namespace, and of the link's end at the bridge."""

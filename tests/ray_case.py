@@ -5,6 +5,7 @@ RAY_ADDRESS=127.0.0.1:PORT python tests/ray_case.py
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -43,7 +44,14 @@ def digest(pool: HelpedPool | None, **settings: Any) -> str:
 
 
 def helpers() -> list[psutil.Process]:
-    return [one for one in psutil.process_iter(["name"]) if (one.info["name"] or "").startswith("ray::RayHelper")]
+    """The processes of helpers in the cluster of this test: their parents were given its address."""
+    found = []
+    for one in psutil.process_iter(["name"]):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = one.parent() if (one.info["name"] or "").startswith("ray::RayHelper") else None
+            if parent is not None and os.environ["RAY_ADDRESS"] in " ".join(parent.cmdline()):
+                found.append(one)
+    return found
 
 
 def until(pool: HelpedPool, plain: str, condition: Any, **settings: Any) -> bool:

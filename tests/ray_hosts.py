@@ -66,10 +66,14 @@ class RayHosts:
 
     @property
     def environment(self) -> dict[str, str]:
-        ray = {"ADDRESS": f"{self._networks.of(HEAD)}:{PORT}", "USAGE_STATS_ENABLED": "0"}
+        ray = {"ADDRESS": f"{self._networks.of(HEAD)}:{PORT}", "USAGE_STATS_ENABLED": "0", "worker_niceness": "0"}
         token = {"AUTH_MODE": "token", "AUTH_TOKEN": "ab" * 32}
-        own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        return {**os.environ, **own, **{f"RAY_{key}": value for key, value in {**ray, **token}.items()}}
+        return {**self.plain(), **{f"RAY_{key}": value for key, value in {**ray, **token}.items()}}
+
+    @staticmethod
+    def plain() -> dict[str, str]:
+        """Variables of all processes, also of those without Ray."""
+        return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
     def run(self, host: str, *command: str, cwd: Path, log: Path, **environment: str) -> subprocess.Popen[bytes]:
         """Start a command on a host, with its output appended to ``log``."""
@@ -118,9 +122,12 @@ class RayHosts:
 
     def helpers(self) -> Iterator[psutil.Process]:
         """The processes of helpers that run."""
-        for one in psutil.process_iter(["name", "status"]):
-            if (one.info["name"] or "").startswith("ray::RayHelper") and one.info["status"] != psutil.STATUS_STOPPED:
-                yield one
+        for host in self._networks.nodes:
+            for pid in self._networks.pids(host):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one = psutil.Process(pid)
+                    if one.name().startswith("ray::RayHelper") and one.status() != psutil.STATUS_STOPPED:
+                        yield one
 
     @contextlib.contextmanager
     def having(self, *hosts: str, labels: str = "") -> Iterator[None]:
@@ -128,6 +135,7 @@ class RayHosts:
         try:
             for host in hosts:
                 self.add(host, labels=labels)
+            assert soon(lambda: self.nodes().keys() >= set(hosts)), "the head does not know all hosts"
             yield
         finally:
             for host in set(hosts).intersection(self._networks.nodes):

@@ -116,6 +116,15 @@ def assert_same(run: Run, other: Run) -> None:
     assert_same_weights(final(run.out), final(other.out))
 
 
+@pytest.mark.parametrize("helping", [("n2",), ("n2", "n3")], ids=["one host", "two hosts"])
+def test_hosts_that_help(hosts: RayHosts, alone: Run, tmp_path: Path, helping: tuple[str, ...]) -> None:
+    with hosts.having(*helping, labels=HELPS):
+        run = Run(hosts, tmp_path).start(HELPED)
+        run.until(lambda: run.helped().keys() == set(helping))
+        assert run.end() == 0, run.log
+    assert_same(run, alone)
+
+
 def test_a_host_that_joins_late(hosts: RayHosts, alone: Run, tmp_path: Path) -> None:
     run = Run(hosts, tmp_path).start(HELPED)
     run.until(lambda: "no host of the cluster helps yet" in run.log and run.step() >= 3)
