@@ -104,8 +104,8 @@ def requirements(root: Path, job: Job, packages: Iterable[str] = ()) -> str:
 
 
 def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
-    """Packages that ``log.mlflow``, ``log.wandb``, ``data.transforms``, and folders in buckets need, if set. They are extras in
-    pyproject.toml: neither segtrain's dependencies nor the image has them.
+    """Packages that ``log.mlflow``, ``log.wandb``, ``data.transforms``, and folders in buckets need, if set. They are
+    extras in pyproject.toml: neither segtrain's dependencies nor the image has them.
     """
     from segtrain.observe.trackers import TRACKERS
 
