@@ -61,7 +61,8 @@ HOME = {  # outside library -> the one room that touches it
     "torch.distributed": "parallel",
     "smdistributed": "parallel",
 }
-ALSO = {"ray": ("platforms",)}  # Ray Train starts ranks; the loader of data finds helping hosts by Ray
+# Ray Train starts ranks, whose network interface psutil knows; the loader of data finds helping hosts by Ray.
+ALSO = {"ray": ("platforms",), "psutil": ("platforms",)}
 
 
 def room(path: Path) -> str:
