@@ -186,7 +186,10 @@ def _analysis(subparsers: Any) -> None:
     types = "type of the run's machines, such as ml.g5.xlarge, for the cost of each fix (SageMaker jobs know it)"
     diagnose.add_argument("--on", metavar="TYPE", default="", help=types)
     _json(diagnose)
+    _plan(subparsers, types)
 
+
+def _plan(subparsers: Any, types: str) -> None:
     plan = _command(subparsers, "plan", commands.plan, "predict time and cost on other machines")
     plan.add_argument("config", nargs="?", help=CONFIG)
     plan.add_argument("--like", default="", metavar="RUN", help=f"{RUN}: take all figures from it, not from a config")
@@ -202,6 +205,8 @@ def _analysis(subparsers: Any) -> None:
     plan.add_argument("--spot", type=float, default=0.0, metavar="SHARE", help=spot)
     often = "with --spot: how often a host is taken away, such as 0.05/h"
     plan.add_argument("--preemptions", default="", metavar="RATE", help=often)
+    plan.add_argument("--save", default="", metavar="RUN", help="keep the plan in this run folder, for --record")
+    plan.add_argument("--record", nargs="*", metavar="FOLDER", help="compare finished runs with their plans (runs/)")
     plan.add_argument("--all", action="store_true", help="all types and numbers of machines")
     _json(plan)
     _take_settings(plan)

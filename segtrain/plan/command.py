@@ -15,7 +15,9 @@ from segtrain.terminal import say
 
 def plan(args: Namespace, overrides: list[str]) -> None:
     """Print the plan that the arguments ask for. Raises SegtrainError."""
-    if args.exam:
+    if args.record is not None:
+        _record(args, overrides)
+    elif args.exam:
         from segtrain.plan.exam import answers
 
         print(json.dumps(answers(Path(args.exam)), indent=1))
@@ -35,13 +37,19 @@ def _like(args: Namespace, overrides: list[str]) -> None:
         raise ConfigError(text, code="plan-of-two", found=what)
     from segtrain.plan import offers, words
     from segtrain.plan.market import market_of
+    from segtrain.plan.saved import save
     from segtrain.plan.terms import terms_of
+    from segtrain.runs.find import run_home
+    from segtrain.runs.folder import settings_of
     from segtrain.runs.remote import local
 
     deadline_s, hosts, where = seconds_of(args.deadline), hosts_of(args.hosts), machines_of(args.where)
     run = local(args.like)
     found = offers.plan(terms_of(run.folder, args.on), hosts, where)
     market = market_of(args.spot, args.preemptions, run.folder)
+    if args.save:
+        settings = settings_of(run_home(run.folder))
+        _note(f"kept in {save(found, settings, args.save, found.terms.machine)}")
     if args.json:
         best = found.best(deadline_s, args.budget)
         known = {"offers": [offer.to_dict() for offer in found.offers], "left_out": found.left_out}
@@ -57,15 +65,31 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     from segtrain.plan import config_words
     from segtrain.plan.market import market_of
     from segtrain.plan.probe import plan as plan_of
+    from segtrain.plan.saved import save
 
     limits, hosts = (seconds_of(args.deadline), args.budget), hosts_of(args.hosts)
     market = market_of(args.spot, args.preemptions)
     config = load_config(args.config, overrides)
     found = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, say=_note)
+    if args.save:
+        _note(f"kept in {save(found, config.model_dump(mode='json'), args.save)}")
     if args.json:
         print(json.dumps(config_words.as_dict(found, *limits, market)))
     else:
         say(config_words.page(found, *limits, args.all, market))
+
+
+def _record(args: Namespace, overrides: list[str]) -> None:
+    other = args.config or " ".join(overrides) or args.like or args.exam
+    if other:
+        raise ConfigError(f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other)
+    from segtrain.plan import record
+
+    found = record.update([Path(folder) for folder in args.record or ["runs"]], args.on)
+    if args.json:
+        print(json.dumps({**vars(found), "errors": record.errors(found.rows)}))
+    else:
+        say(record.text(found))
 
 
 def _note(text: str) -> None:

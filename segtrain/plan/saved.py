@@ -1,0 +1,88 @@
+"""The file ``plan.json`` in a run folder: what was predicted for the run, before it began."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from segtrain import __version__
+from segtrain.bucket import is_bucket
+from segtrain.errors import ConfigError, file_error
+from segtrain.files import write_atomically
+from segtrain.plan.offers import Offer, Plan
+
+FILE = "plan.json"
+FORMAT = 1
+# Settings that do not change how long a run takes, beside those that name places, limits, and initial weights.
+_FREE = {
+    "data": {"root", "check", "faults", "overlap", "outage_s", "cache", "cache_gb", "color_jitter_on"},
+    "train": {"seed", "device", "deadline", "budget", "price", "duration", "batch_size", "accumulate"},
+    "model": {"encoder_weights", "init"},
+    "loss": set[str](),
+}
+
+
+def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``section.key`` -> value of the settings that decide how long a step takes.
+
+    The length and the batch are left out: they are compared as numbers of images.
+    """
+    found = {}
+    for section, free in _FREE.items():
+        part = settings.get(section)
+        for key, value in part.items() if isinstance(part, Mapping) else ():
+            if key not in free:
+                found[f"{section}.{key}"] = value
+    return found
+
+
+def save(found: Plan, settings: Mapping[str, Any], place: str, machine: str = "") -> Path:
+    """Write a plan into the run folder ``place``, and return the file. Raises ConfigError, and DataError.
+
+    ``settings``: of the run that is planned. ``machine``: the type of the run that the plan is from.
+    """
+    if is_bucket(place):
+        text = f"--save={place}: a plan is kept in a folder of this machine: name one, such as runs/NAME"
+        raise ConfigError(text, code="save-not-local", found=place)
+    whole = {
+        "format": FORMAT,
+        "made": time.time(),
+        "version": __version__,
+        "machine": machine,
+        "settings": decisive(settings),
+        "total": found.terms.total,
+        "offers": [_row(offer) for offer in found.offers],
+    }
+    file = Path(place) / FILE
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, json.dumps(whole, indent=1).encode())
+    except OSError as error:
+        problem = f"the plan cannot be written: {error.strerror or error}: choose another folder"
+        raise file_error(str(file), problem, code="plan-unwritable") from None
+    return file
+
+
+def read(file: Path) -> dict[str, Any]:
+    """The plan in a file; empty if it is none that this version can read."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    known = isinstance(found, dict) and found.get("format") == FORMAT and isinstance(found.get("offers"), list)
+    return found if known else {}
+
+
+def _row(offer: Offer) -> dict[str, Any]:
+    return {
+        "machine": offer.machine.name,
+        "hosts": offer.hosts,
+        "batch": offer.batch,
+        "price": offer.machine.price,
+        "step": offer.step,
+        "rate": offer.rate,
+        "seconds": offer.trained,
+    }

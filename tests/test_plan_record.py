@@ -1,0 +1,136 @@
+"""Plans that are kept in a run folder, and the record of what happened: errors by hand, and runs that are left out."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import refused
+from test_plan import of_one_rank
+
+from segtrain.cli import main
+from segtrain.config import load_config
+from segtrain.plan import record, saved
+from segtrain.plan.offers import plan
+from segtrain.plan.terms import terms_of
+
+TYPE = "ml.g5.xlarge"
+
+
+def planned(folder: Path, steps: int = 100, **changed: Any) -> Path:
+    """A finished run of one rank, of 64 images in a step, that took 0.6 s for each. Its plan is from a run like it."""
+    run = of_one_rank(folder)
+    config = load_config(run / "config.yaml", ["train.batch_size=64"])
+    saved.save(plan(terms_of(run), (1,)), config.model_dump(mode="json"), str(run))
+    now = time.time()
+    begin = {"event": "run_start", "ts": now + 5, "begun": now + 2, "total_steps": steps, "machine": TYPE, "hosts": 1}
+    end = {"event": "run_end", "ts": now + 62, "status": "done", "step": steps}
+    events = changed.get("events") or [{**begin, **changed.get("start", {})}, {**end, **changed.get("end", {})}]
+    (run / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    config = load_config(
+        None, ["model.arch=pico", "data.crop=[64,96]", "train.batch_size=64", *changed.get("settings", ())]
+    )
+    (run / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
+    return run
+
+
+def test_a_finished_run_adds_a_row(tmp_path: Path) -> None:
+    a_plan_of_5000_steps = planned(tmp_path / "runs/a", steps=5000)
+    (row,) = record.update([tmp_path / "runs"]).rows
+    kept = saved.read(a_plan_of_5000_steps / saved.FILE)
+    (offer,) = [one for one in kept["offers"] if one["machine"] == TYPE]
+    assert (row["run"], row["machine"], row["hosts"]) == ("a", TYPE, 1)
+    assert row["step"]["predicted"] == offer["step"]
+    assert row["step"]["happened"] == pytest.approx(0.61)  # 6 s of the device and 0.1 s of waiting, for 10 steps
+    assert row["rate"]["happened"] == pytest.approx(64 / 0.61)
+    assert row["minutes"]["happened"] == pytest.approx(1.0, abs=0.001)  # from the beginning of the process
+    assert row["minutes"]["predicted"][1] == pytest.approx(5000 * 64 / offer["rate"][1] / 60, rel=0.01)
+    assert row["dollars"]["happened"] == pytest.approx(offer["price"] / 60, rel=0.001)
+    assert record.update([tmp_path / "runs"]).rows == (row,)  # once
+    (a_plan_of_5000_steps / saved.FILE).unlink()
+    assert record.update([tmp_path / "runs"]).rows == (row,)  # from the record, when the run has gone
+
+
+def test_errors_by_hand() -> None:
+    def row(predicted: list[float], happened: float) -> dict[str, Any]:
+        return {"run": "x", "minutes": {"predicted": predicted, "happened": happened}}
+
+    found = record.errors([row([8, 10, 12], 10), row([8, 10, 12], 12.5), row([8, 10, 12], 8)])
+    assert found == {"minutes": {
+        "runs": 3, "inside": pytest.approx(2 / 3), "absolute": pytest.approx((0 + 0.2 + 0.25) / 3),
+        "signed": pytest.approx((0 - 0.2 + 0.25) / 3),
+    }}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"end": {"status": "stopped"}}, "not finished"),
+        ({"start": {"begun": 5.0, "ts": 6.0}}, "after it began"),
+        ({"start": {"machine": "ml.p3.16xlarge"}}, "no offer of 1 x ml.p3.16xlarge"),
+        ({"start": {"hosts": 2}}, "no offer of 2 x"),
+        ({"start": {"machine": ""}}, "--on TYPE"),
+        ({"settings": ["data.crop=[96,96]"]}, "data.crop"),
+        ({"settings": ["train.batch_size=32"]}, "train.batch_size=32, planned with 64"),
+    ],
+)
+def test_runs_that_are_left_out(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
+    run = planned(tmp_path / "a", steps=5000, **changed)
+    found = record.update([tmp_path])
+    assert found.rows == ()
+    assert why in found.left_out[str(run)]
+    assert why in record.text(found)
+
+
+def test_all_processes_of_a_resumed_run_count(tmp_path: Path) -> None:
+    now = time.time()
+    begins = [{"event": "run_start", "ts": now + after, "total_steps": 5000, "machine": TYPE} for after in (10, 1000)]
+    events = [begins[0], {"event": "step", "ts": now + 70, "step": 20}, begins[1],
+              {"event": "run_end", "ts": now + 1030, "status": "done", "step": 5000}]  # fmt: skip
+    planned(tmp_path / "a", events=events)
+    (row,) = record.update([tmp_path]).rows
+    assert row["minutes"]["happened"] == pytest.approx(1.5, abs=0.001)  # 60 s, and 30 s
+    other = [*events[:2], {**begins[1], "hosts": 2}, events[3]]
+    planned(tmp_path / "b", events=other)
+    found = record.update([tmp_path])
+    assert found.rows == (row,)
+    assert "different machines" in next(iter(found.left_out.values()))
+
+
+def test_a_shorter_run_tells_its_speed_alone(tmp_path: Path) -> None:
+    run = planned(tmp_path / "a", steps=100)
+    found = record.update([tmp_path])
+    assert set(found.rows[0]) >= {"step", "rate"}
+    assert not {"minutes", "dollars"} & set(found.rows[0])
+    assert "6,400 images" in found.gaps[str(run)]
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = of_one_rank(tmp_path / "short")
+    call = ["plan", "--like", str(run), "--hosts", "1", "--save"]
+    assert main([*call, str(tmp_path / "runs/long")]) == 0
+    assert "kept in" in capsys.readouterr().err
+    assert saved.read(tmp_path / "runs/long" / saved.FILE)["machine"] == TYPE
+    assert main([*call, "gs://bucket/run"]) == 2
+    assert "folder of this machine" in capsys.readouterr().err
+    assert main(["plan", "--record", str(tmp_path / "runs")]) == 0
+    text = capsys.readouterr().out
+    assert "no finished run had a plan" in text
+    planned(tmp_path / "runs/long", steps=5000)
+    assert main(["plan", "--record", str(tmp_path / "runs")]) == 0
+    text = capsys.readouterr().out
+    assert "mean absolute error" in text
+    assert "\nminutes " in text
+    assert main(["plan", "--record", str(tmp_path / "runs"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["errors"]["step"]["runs"] == 1
+    assert main(["plan", "--record", str(tmp_path / "nowhere")]) != 0
+    assert main(["plan", "train.seed=1", "--record"]) == 2
+
+
+def test_a_plan_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with refused("plan-unwritable"):
+        saved.save(plan(terms_of(of_one_rank(tmp_path / "a")), (1,)), {}, str(tmp_path / "file"))
