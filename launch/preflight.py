@@ -170,11 +170,13 @@ def hardware(config: Config, machines: Machines) -> Iterator[Finding]:
             f"parallel.backend=gloo on {machines.type}: gradients of GPUs would travel through the CPUs",
             "parallel.backend=auto",
         )
+    if train.precision == "tf32" and (not machines.gpus or machines.arch in ("sm_70", "sm_75")):
+        yield error("precision", f"train.precision=tf32 on {machines.type}, which has no units for it", "auto or fp32")
     if train.precision == "bf16" and machines.arch in ("sm_70", "sm_75"):
         yield warning(
             "precision",
             f"train.precision=bf16 on {machines.gpu} ({machines.arch}), which computes it slowly, in software",
-            "train.precision=fp16",
+            "train.precision=auto, which is fp16 there",
             "CUDA C++ programming guide: bf16 from compute capability 8.0 on",
         )
     workers = config.data.workers

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segtrain.bins import add_up
 from segtrain.errors import DataError, SegtrainError, some_of
 
 
@@ -92,8 +93,7 @@ def confusions(
 
 def histogram(index: Tensor, minlength: int) -> Tensor:
     """int64 (minlength,): ``torch.bincount`` of ids below ``minlength``, without waiting for a GPU."""
-    counts = torch.zeros(minlength, dtype=torch.int64, device=index.device)
-    return counts.index_add_(0, index, torch.ones((), dtype=torch.int64, device=index.device).expand(len(index)))
+    return add_up(minlength, index, torch.ones((), dtype=torch.int64, device=index.device).expand(len(index)))
 
 
 def refuse_unknown(later: list[Tensor], num_classes: int, ignore_index: int = 255) -> None:

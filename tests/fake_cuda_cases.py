@@ -55,7 +55,6 @@ except Exception as error:  # whatever another torch raises
 torch.set_num_threads(1)
 DEVICE, CLASSES = GPU.device, 7
 SINGLE = Strategy("single", Cluster(), DEVICE, Parallel())
-DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def say(name: str, work: Callable[[], Any]) -> None:
@@ -100,7 +99,7 @@ def step(net: Any, loss: dict[str, Any] | None = None, optim: dict[str, Any] | N
         parameter.grad = None
     batch = [Micro(tensors(2, 3, size, size, dtype=torch.float32), tensors(2, size, size)) for _ in range(micros)]
     gradients(
-        net, batch, criterion, SINGLE, Precision("cuda", DTYPES[precision], config.loss.full_logits or own is not None, config.loss.stride),
+        net, batch, criterion, SINGLE, Precision("cuda", precision, config.loss.full_logits or own is not None, config.loss.stride),
         seed=1, votes=tensors(2, dtype=torch.float64), aux_weight=0.4, loss_scale=2.0, clock=Clock(),
     )  # fmt: skip
     wrong = [
@@ -187,7 +186,7 @@ def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> di
         "validation": open_dataset(config.data, config.data.split),
         "learner": Learner(
             net, net, build_criterion(config.loss, dataset.labels.num_classes, 255), build_optimizer(net, [], config.optim),
-            Ema(net, 0.9), LossScaler(config.train.precision == "fp16"), Precision("cuda", DTYPES[config.train.precision]), True,
+            Ema(net, 0.9), LossScaler(config.train.precision == "fp16"), Precision("cuda", config.train.precision), True,
         ),
         "state": State(), "watch": Stopwatch(strategy, lambda: 0.0), "pool": WorkerPool(0, plan.worker_kind),
         "requests": Requests, "guard": None, "first_save": None,

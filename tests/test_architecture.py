@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 BASE = {
-    "bucket", "callable_module", "compat", "config", "cores", "errors", "files", "google_api", "json_text", "machines", "memory", "stacks", "stopping", "terminal", "__version__",
+    "bins", "bucket", "callable_module", "compat", "config", "cores", "errors", "files", "google_api", "json_text", "machines", "memory", "precision", "stacks", "stopping", "terminal", "__version__",
 }  # fmt: skip
 PARTS = {"data", "models", "losses", "metrics", "optim", "parallel", "observe"}
 MAY_IMPORT = {

@@ -95,9 +95,7 @@ def test_every_loss_optimizer_and_network_is_among_the_cases(cases: dict[str, di
 def test_a_step_waits_for_the_gpu_where_the_page_says_and_nowhere_else(cases: dict[str, dict[str, Any]]) -> None:
     steps = {int(number): places(waits) for number, waits in cases["loop bf16"]["found"].items()}
     every, text = on_the_page("every step"), shown(cases["loop bf16"])
-    every -= (
-        on_the_page("every step", "fp16") | on_the_page("every step", "lovasz") | on_the_page("every step", "own loss")
-    )
+    every -= on_the_page("every step", "fp16") | on_the_page("every step", "own loss")
     assert steps[3] == steps[5] == every, text
     assert steps[1] - on_the_page("once") == on_the_page("a logged step"), text
     assert steps[4] - every == on_the_page("a logged step"), text
@@ -124,12 +122,11 @@ def test_networks_losses_and_optimizers_wait_for_nothing_that_the_page_does_not_
     for name, case in cases.items():
         kind = name.split()[0]
         if kind in ("model", "loss", "optimizer"):
-            special = {"loss lovasz": "lovasz", "loss own": "own loss"}.get(name)
+            special = {"loss own": "own loss"}.get(name)
             allowed = on_the_page("once") | (on_the_page("every step", special) if special else set())
             assert places(case["waits"]) <= allowed, f"{name}\n{shown(case)}"
         if kind == "evaluate":
             assert places(case["waits"]) <= on_the_page("evaluation") | on_the_page("once"), f"{name}\n{shown(case)}"
-    assert places(cases["loss lovasz"]["waits"]) == on_the_page("every step", "lovasz")
     assert places(cases["loss own"]["waits"]) - on_the_page("once") == on_the_page("every step", "own loss")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from conftest import refused
 from torch import Tensor
 
-from segtrain import losses
+from segtrain import bins, losses
 from segtrain.config import Loss
 from segtrain.losses import (
     Criterion,
@@ -26,7 +27,10 @@ from segtrain.losses import (
     build_criterion,
     low_res_loss,
     low_res_totals,
+    lowres,
+    upsampling,
 )
+from segtrain.losses import term as terms
 
 C, VOID = 5, 255
 WEIGHTS = (0.5, 1.0, 2.0, 3.5, 0.25)
@@ -410,6 +414,51 @@ def test_low_res_loss_upsamples_one_image_at_a_time():
     low_res_loss(subject, low, target, totals, watched).backward()
     assert seen == [1] * 16
     assert low.grad is not None
+
+
+@every_loss
+def test_the_forms_for_a_gpu_give_the_same(spec, monkeypatch):
+    """Several images at a time, upsampling as products, sums in copies of the bins, and all classes in one sort."""
+    low, target = batch(5, 4, 5)[0], batch(5, 7, 9)[1]
+
+    def upsample(part, size):
+        return F.interpolate(part, size=size, mode="bilinear", align_corners=True)
+
+    def found(way):
+        loss = criterion(spec)
+        used = upsampling.chosen(upsample, way)
+        totals = low_res_totals(loss, low, target, used)
+        return totals, *with_gradient(lambda x: low_res_loss(loss, x, target, totals, used), low)
+
+    plain = found("direct")
+    monkeypatch.setattr(lowres, "parts", lambda images, *_: [slice(0, 3), slice(3, images)])
+    monkeypatch.setattr(terms, "parts", lambda images, *_: [slice(0, 2), slice(2, images)])
+    monkeypatch.setattr(bins, "add_up", partial(bins.add_up, copies=7))
+    monkeypatch.setattr(LovaszSoftmax, "_blocks", lambda self, *_: [(0, 2), (2, C)])
+    for expected, result in zip(plain, found("products")):
+        torch.testing.assert_close(result, expected, rtol=1e-11, atol=1e-13)
+
+
+def test_a_gpu_takes_as_many_images_at_a_time_as_fit():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert terms.parts(3, 1, cpu) == [slice(0, 1), slice(1, 2), slice(2, 3)]
+    assert terms.parts(5, terms.AT_ONCE // 2, gpu) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert terms.parts(2, 3 * terms.AT_ONCE, gpu) == [slice(0, 1), slice(1, 2)]
+    assert terms.parts(0, 0, gpu) == []
+
+
+def test_upsampling_that_is_not_separable_is_left_to_the_network():
+    low = torch.randn(2, 3, 4, 5)
+
+    def bent(part, size):
+        return F.interpolate(part, size=size, mode="bilinear") ** 2
+
+    assert not upsampling._products_win(bent, low, (8, 9), timed=False)
+
+    def bilinear(part, size):
+        return F.interpolate(part, size=size, mode="bilinear")
+
+    assert upsampling._products_win(bilinear, low, (8, 9), timed=False)
 
 
 def test_low_res_loss_in_half_precision_survives_small_gradients():

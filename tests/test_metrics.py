@@ -10,6 +10,7 @@ import torch
 from conftest import refused
 from torch import Tensor
 
+from segtrain.bins import add_up
 from segtrain.metrics import Scores, confusions, histogram, predict_classes, refuse_unknown
 
 C, VOID = 6, 255
@@ -82,6 +83,9 @@ def test_the_histogram_of_a_gpu_is_that_of_bincount():
     index = torch.randint(0, 40, (5000,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     assert torch.equal(histogram(index, minlength=50), torch.bincount(index, minlength=50))
     assert not histogram(index[:0], minlength=50).any()
+    ones = torch.ones(len(index), dtype=torch.int64)
+    for copies in (1, 3, 64):  # as many as the threads that would add to the same number
+        assert torch.equal(add_up(50, index, ones, copies), torch.bincount(index, minlength=50))
 
 
 @pytest.mark.parametrize("wrong", [C, 200, -7])

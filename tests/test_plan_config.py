@@ -68,6 +68,10 @@ def test_a_step_is_that_of_the_one_roofline(job: Job) -> None:
     fp32, bf16 = (replace(job, config=load_config(None, [f"train.precision={name}"])) for name in ("fp32", "bf16"))
     assert fp32.device(gpus()["V100"], 32)[1] > 1.5 * job.device(gpus()["V100"], 32)[1]
     assert bf16.device(gpus()["V100"], 32)[1] > 1.5 * bf16.device(a100, 32)[1]  # no unit for bf16
+    tf32, auto = (replace(job, config=load_config(None, [f"train.precision={name}"])) for name in ("tf32", "auto"))
+    assert fp32.device(a100, 32)[1] > 1.5 * tf32.device(a100, 32)[1]  # fp32 turns TF32 off
+    assert auto.device(a100, 32) == bf16.device(a100, 32)
+    assert auto.device(gpus()["V100"], 32) == job.device(gpus()["V100"], 32)
 
 
 def test_buckets_are_filled_in_the_order_of_the_backward_pass() -> None:

@@ -73,7 +73,7 @@ def fitting(config: Any, ranks: int) -> dict[str, Any]:
         changes["parallel.backend"] = "gloo"
     if config.train.device == "cuda":
         changes["train.device"] = "auto"
-    if config.train.precision == "fp16":
+    if config.train.precision in ("fp16", "tf32"):
         changes["train.precision"] = "fp32"
     unit = ranks * config.train.accumulate
     if config.train.batch_size % unit:

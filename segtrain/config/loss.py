@@ -86,6 +86,11 @@ class Loss(Section):
     )
     aux_weight: float = Field(0.4, ge=0, description="weight of auxiliary heads, for networks that have them")
     stride: int = Field(1, ge=1, le=8, description="compute the loss on every n-th row and column, at random offsets")
+    upsample: Literal["auto", "direct", "products"] = Field(
+        "auto",
+        description="how logits are upsampled: as two matrix products, or by the network itself (direct). auto: on a "
+        "GPU the faster one, products with train.deterministic; on a CPU direct",
+    )
     full_logits: bool = Field(False, description="upsample the logits of the whole batch at once; takes more memory")
 
     @field_validator("terms", mode="before")

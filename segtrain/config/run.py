@@ -29,6 +29,7 @@ _UNHASHED_DATA += " helpers helper_cores helper_timeout_s"
 NOT_HASHED: Any = {
     **dict.fromkeys(("out", "name", "log", "parallel", "checkpoint", "eval"), True),
     "data": set(_UNHASHED_DATA.split()),
+    "loss": {"upsample"},
     "train": {"device", "compile", "channels_last", "accumulate", "deadline", "budget", "price"},
 }
 
@@ -102,8 +103,9 @@ class Config(Section):
             raise SettingError(f"log.hang_s={log.hang_s:g} is too long: {fix}")
         if train.progressive and self.data.transforms and self.data.transforms_mode == "replace":
             raise SettingError("train.progressive and data.transforms_mode=replace both set the crop: use only one")
-        if train.device == "cpu" and train.precision == "fp16":
-            raise SettingError("train.precision=fp16 needs a GPU: use fp32, or bf16 on a CPU with bf16 units")
+        if train.device == "cpu" and train.precision in ("fp16", "tf32"):
+            fix = "use fp32, or bf16 on a CPU with bf16 units"
+            raise SettingError(f"train.precision={train.precision} needs a GPU: {fix}")
         weights, classes = loss.class_weights, self.data.classes
         if isinstance(weights, tuple) and isinstance(classes, tuple) and len(weights) != len(classes):
             counts = f"{len(weights)} numbers for {len(classes)} classes"

@@ -37,7 +37,10 @@ class Train(Section):
     duration: str = Field("20ep", description="length of the run: '20ep' (epochs) or '5000st' (optimizer steps)")
     batch_size: int = Field(16, ge=1, description="images per optimizer step, over all ranks and micro-batches")
     accumulate: int = Field(1, ge=1, description="micro-batches per optimizer step (gradient accumulation)")
-    precision: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="autocast dtype; weights stay fp32")
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="arithmetic; weights stay fp32. auto: bf16 or fp16 if the device has units for it, else fp32",
+    )
     seed: int = Field(0, ge=0, lt=2**64, description="seed of initial weights, sample order, and augmentation")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is a GPU, otherwise cpu")
     channels_last: Union[bool, Literal["auto"]] = Field(

@@ -32,6 +32,7 @@ from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, 
 from segtrain.evaluate.tiles import Forward, Size, View, nearest, predict_ids, resize
 from segtrain.metrics import Scores, confusions, nonfinite_logits, refuse_unknown
 from segtrain.observe.pictures import Sample
+from segtrain.precision import AUTOCAST, tf32
 
 # Batches between two copies of results from the device to the host.
 _AT_ONCE = 64
@@ -78,6 +79,7 @@ def evaluate(
 
     model: the plain module, because the forward passes of DDP and FSDP call collectives. Gather a sharded model first.
     all_reduce: sums an int64 tensor over the ranks and returns it; called once, even after an error.
+    precision: fp32, tf32, bf16, or fp16.
     base_scale: ``data.base_scale`` of the training; see ``tiles.View.of``.
     pool: workers that read the images, instead of ``workers`` threads.
     pictures: number of images, evenly spread over the split, that rank 0 returns with their predictions.
@@ -89,7 +91,7 @@ def evaluate(
     wanted = _spread(len(dataset), pictures) if rank == 0 else []
     tally = _Tally(dataset.labels, len(dataset), device)
     failure: Exception | None = None
-    with _evaluating(model), torch.inference_mode():
+    with _evaluating(model), tf32(precision == "tf32"), torch.inference_mode():
         predict = _predictor(_forward(model, device, precision), view, settings.size, device, channels_last)
         try:
             sizes = image_sizes(dataset)
@@ -216,7 +218,7 @@ def _predictor(forward: Forward, view: View, size: Size | None, device: torch.de
 
 
 def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
-    dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    dtype = AUTOCAST[precision]
 
     def forward(images: Tensor) -> Tensor:
         with torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext():

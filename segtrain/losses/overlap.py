@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from segtrain.losses.term import Term, add_up
+from segtrain.losses.term import AT_ONCE, Term, add_up
 
 
 @dataclass(frozen=True)
@@ -104,24 +104,40 @@ class LovaszSoftmax(Term):
 
     def _image(self, logits: Tensor, index: Tensor, valid: Tensor) -> Tensor:
         """The loss of one image with P pixels: logits (C, P), index int64 (P,), valid bool (P,) -> scalar."""
-        # ``tolist`` is the only wait for a GPU in the losses of this package. It saves the sorting of absent classes.
-        pixels = add_up(self.num_classes, index, valid).tolist()
-        classes = [c for c, count in enumerate(pixels) if count]
         probs = logits.softmax(0)
-        losses = [self._class(probs[c], (index == c) & valid, valid) for c in classes]
-        return torch.stack(losses).mean() if losses else probs.new_zeros(()) * probs.sum()
+        total, present = probs.sum() * 0.0, probs.new_zeros(())
+        for first, end in self._blocks(index, valid):
+            truth = (index == torch.arange(first, end, device=index.device)[:, None]) & valid
+            there = truth.any(1)
+            total = total + torch.where(there, self._classes(probs[first:end], truth, valid), 0.0).sum()
+            present = present + there.sum()
+        return total / present.clamp_min(1)
+
+    def _blocks(self, index: Tensor, valid: Tensor) -> list[tuple[int, int]]:
+        """Ranges of classes that are sorted together: on a CPU each one that is present; on a GPU all, a few at a time.
+
+        To leave out the absent ones, the host would have to wait for the GPU.
+        """
+        if not index.is_cuda:
+            pixels = add_up(self.num_classes, index, valid).tolist()
+            return [(c, c + 1) for c, count in enumerate(pixels) if count]
+        step = max(1, AT_ONCE // (64 * len(index)))  # sorting takes about 64 bytes per pixel and class
+        return [(c, min(c + step, self.num_classes)) for c in range(0, self.num_classes, step)]
 
     @staticmethod
-    def _class(probs: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
-        """The loss of one class: probs, truth bool, valid bool (P,) -> scalar. Void pixels come last, with slope 0."""
+    def _classes(probs: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
+        """The loss of each of k classes: probs, truth bool (k, P), valid bool (P,) -> (k,).
+
+        Void pixels come last, with slope 0.
+        """
         errors = torch.where(truth, 1 - probs, probs)
-        order = torch.where(valid, errors.detach(), -1.0).sort(descending=True, stable=True).indices
-        sorted_truth = truth[order]
-        rank = torch.arange(1, len(order) + 1, device=order.device)
-        hits = sorted_truth.cumsum(0)
-        inner = (hits[-1] - hits).double()
-        union = (hits[-1] + rank - hits).double()
+        order = torch.where(valid, errors.detach(), -1.0).sort(dim=1, descending=True, stable=True).indices
+        sorted_truth = truth.gather(1, order)
+        rank = torch.arange(1, order.shape[1] + 1, device=order.device)
+        hits = sorted_truth.cumsum(1)
+        inner = (hits[:, -1:] - hits).double()
+        union = (hits[:, -1:] + rank - hits).double()
         # Growth of 1 - inner / union in closed form: the difference of two neighbors would lose precision in float32.
         growth = torch.where(sorted_truth, 1 / union, inner / (union * (union - 1).clamp_min(1)))
-        slopes = torch.empty_like(probs).scatter_(0, order, growth.to(probs.dtype))
-        return (torch.where(valid, errors, 0.0) * slopes).sum()
+        slopes = torch.empty_like(probs).scatter_(1, order, growth.to(probs.dtype))
+        return (torch.where(valid, errors, 0.0) * slopes).sum(1)

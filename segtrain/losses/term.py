@@ -21,7 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from segtrain import bins
 from segtrain.errors import ConfigError, DataError
+
+AT_ONCE = 512 << 20  # bytes of full-size logits of a part, on a GPU
 
 
 @dataclass(frozen=True)
@@ -149,16 +152,27 @@ def check_shapes(num_classes: int, logits: Tensor | None, target: Tensor) -> Non
 def batch_totals(term: Term, logits: Tensor | None, target: Tensor) -> Tensor:
     """term.totals of a batch: float64 (k,).
 
-    Logits are read image by image, so that the probabilities of the whole batch are never in memory.
+    Logits are read in ``parts``, so that the probabilities of the whole batch are never in memory.
     """
     if not term.needs_logits:
         return term.totals(None, target)
     assert logits is not None
     totals = torch.zeros(term.size, dtype=torch.float64, device=target.device)
-    for i in range(len(target)):
+    size = at_least_float32(logits[:1]).nbytes if len(logits) else 0
+    for part in parts(len(target), size, target.device):
         with without_autocast(target):
-            totals += term.totals(at_least_float32(logits[i : i + 1]), target[i : i + 1])
+            totals += term.totals(at_least_float32(logits[part]), target[part])
     return totals
+
+
+def parts(images: int, size: int, device: torch.device) -> list[slice]:
+    """Parts of a batch whose full-size logits are in memory at the same time; ``size``: their bytes for one image.
+
+    On a CPU one image each, which stays in its caches. On a GPU as many as fit AT_ONCE bytes, because each part costs
+    the launches of all its kernels.
+    """
+    step = 1 if device.type == "cpu" else max(1, AT_ONCE // max(1, size))
+    return [slice(first, min(images, first + step)) for first in range(0, images, step)]
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
@@ -180,8 +194,7 @@ def vector(values: tuple[float, ...], device: torch.device, dtype: torch.dtype) 
 
 def add_up(size: int, index: Tensor, values: Tensor) -> Tensor:
     """float64 (size,): the sum of ``values`` at each index. Unlike bincount it never waits for a GPU."""
-    zeros = torch.zeros(size, dtype=torch.float64, device=index.device)
-    return zeros.index_add_(0, index.flatten(), values.flatten().double())
+    return bins.add_up(size, index.flatten(), values.flatten().double())
 
 
 def negative_log_likelihood(logits: Tensor, index: Tensor) -> Tensor:

@@ -91,7 +91,9 @@ class Job:
 
     def roofline(self, gpu: Gpu, images: int) -> tuple[float, float]:
         """Seconds of a micro-batch of ``images`` on a GPU by its data sheet, and the deviation of their logarithm."""
-        precision = precision_named(self.config.train.precision, gpu, YEAR)
+        asked = self.config.train.precision
+        meant = {"fp32": "fp32 without TF32", "auto": "bf16" if gpu.bf16 else "fp16"}.get(asked, asked)
+        precision = precision_named(meant, gpu, YEAR)
         factor, _ = device.software_factor(self.work.kind, self.framework, YEAR, precision[0])
         sd = device.deviation(self.work, gpu, settled=False)
         return device.step(self.work, images, gpu, precision, factor), sd

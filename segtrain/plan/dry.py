@@ -21,8 +21,8 @@ from segtrain.models import build_model
 from segtrain.models.base import SegModel
 from segtrain.plan.device import Work
 from segtrain.plan.trace import Autocast, Layer, Tally, kept_bytes
+from segtrain.precision import AUTOCAST
 
-DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _SIDE = 64  # of the image on which the loss runs
 
 
@@ -147,7 +147,7 @@ def _network(config: Config, network: SegModel, images: int) -> Tally:
     for parameter in network.parameters():
         parameter.grad = None
     known = {t.untyped_storage()._cdata for t in (*network.parameters(), *network.buffers())}
-    tally, dtype = Tally(known), DTYPES[config.train.precision]
+    tally, dtype = Tally(known), AUTOCAST.get(config.train.precision, torch.bfloat16)  # auto: 16 bits on most GPUs
     with ExitStack() as stack:
         stack.enter_context(_gradient_order(network, tally))
         stack.enter_context(tally)

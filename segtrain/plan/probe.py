@@ -13,7 +13,7 @@ from segtrain.data.storage import Range
 from segtrain.errors import ConfigError
 from segtrain.machines.gpu_names import gpu_named
 from segtrain.plan.described import ConfigPlan, Job, Sample, Step, Stored, plan_config
-from segtrain.plan.dry import DTYPES, DryModel
+from segtrain.plan.dry import DryModel
 from segtrain.plan.offers import HOSTS
 from segtrain.plan.places import machines_of
 
@@ -125,8 +125,12 @@ def _step_seconds(config: Config, classes: int, images: int) -> float:
 
     from segtrain.losses import build_criterion, low_res_loss, low_res_totals
     from segtrain.models import build_model
+    from segtrain.precision import AUTOCAST, allow_tf32, fitting
 
-    device, dtype = torch.device("cuda"), DTYPES[config.train.precision]
+    device = torch.device("cuda")
+    name = fitting(device)[0] if config.train.precision == "auto" else config.train.precision
+    allow_tf32(name == "tf32")
+    dtype = AUTOCAST[name]
     settings = config.model.model_copy(update={"encoder_weights": None, "init": ""})
     network = build_model(settings, classes).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     criterion = build_criterion(config.loss.model_copy(update={"class_weights": "none"}), classes)

@@ -114,7 +114,7 @@ def gradient(
             [_micro(b, planted, labels.ignore_index) for b in batches],
             criterion,
             strategy,
-            Precision("cpu", None, settings.loss.full_logits),
+            Precision("cpu", "fp32", settings.loss.full_logits),
             seed=settings.train.seed,
             votes=torch.zeros(1, dtype=torch.float64),
             aux_weight=settings.loss.aux_weight,

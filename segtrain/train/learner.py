@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from segtrain import checkpoint
 from segtrain.config import Config, Size
 from segtrain.data.labels.space import LabelSpace
-from segtrain.errors import ConfigError
 from segtrain.losses.criterion import Criterion, OwnLoss, as_criterion, build_criterion
 from segtrain.models import build_model
 from segtrain.models.base import SegModel, as_seg_model
@@ -24,10 +22,9 @@ from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.model import full_state, load_full_state, share, unwrapped, whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.initial import Initial, starting_network
+from segtrain.train.numerics import wants_channels_last
 from segtrain.train.parts import Parts
 from segtrain.train.step import Precision, running_statistics_kept
-
-DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass
@@ -49,27 +46,6 @@ class Learner:
 
     def compile(self) -> None:
         self.model = torch.compile(self.model)  # type: ignore[assignment]
-
-
-def set_numerics(config: Config, device: torch.device) -> None:
-    """Choose deterministic or fast kernels. Raises ConfigError for a precision that the device lacks."""
-    if config.train.precision == "fp16" and device.type != "cuda":
-        text = "train.precision=fp16 needs a GPU: use fp32 (or bf16 where the CPU has bf16 units)"
-        raise ConfigError(text, code="precision-needs-gpu", key="train.precision")
-    if config.train.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = not config.train.deterministic  # crops have a fixed size
-
-
-def wants_channels_last(setting: bool | str, device: torch.device) -> bool:
-    """Whether to use channels_last. auto: on GPUs and on CPUs with AVX512, where it is faster (not so with AVX2)."""
-    if setting != "auto":
-        return bool(setting)
-    if device.type == "cpu":
-        cpu = getattr(torch.backends, "cpu", None)  # from torch 2.1 on
-        return cpu is not None and "AVX512" in cpu.get_cpu_capability()
-    return device.type == "cuda"
 
 
 def build_network(
@@ -101,8 +77,12 @@ def build_learner(
     labels: LabelSpace,
     class_weights: list[float],
     strategy: Strategy,
+    precision: str,
 ) -> Learner:
-    """Wrap the network for the strategy, and give it a loss and an optimizer. A collective."""
+    """Wrap the network for the strategy, and give it a loss and an optimizer. A collective.
+
+    ``precision``: from ``set_numerics``.
+    """
     channels_last = strategy.name != "fsdp" and wants_channels_last(config.train.channels_last, strategy.device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -124,8 +104,8 @@ def build_learner(
         criterion=criterion,
         optimizer=optimizer,
         ema=Ema(plain, config.optim.ema) if config.optim.ema else None,
-        scaler=LossScaler(config.train.precision == "fp16"),
-        precision=Precision(strategy.device.type, DTYPES[config.train.precision], full_logits, config.loss.stride),
+        scaler=LossScaler(precision == "fp16"),
+        precision=Precision(strategy.device.type, precision, full_logits, config.loss.stride, config.loss.upsample),
         channels_last=channels_last,
     )
 

@@ -115,6 +115,12 @@ def restored(
             f"warning: the checkpoint in {run_dir} was written by run #{saved['config_hash']}, but this run is "
             f"#{config.hash}: unless another segtrain version wrote it, it was copied from another run: remove it"
         )
+    now = learner.precision.name
+    if saved.get("precision", now) != now:
+        remarks.append(
+            f"warning: this run was trained in {saved['precision']}, and train.precision=auto chose {now} for the "
+            "devices of this start: the run goes on in other arithmetic"
+        )
     restore_learner(learner, saved, strategy, str(run_dir))
     state = State.read(saved["state"], str(run_dir))
 

@@ -30,6 +30,7 @@ from segtrain.parallel.cluster import Cluster, discover
 from segtrain.parallel.strategy import start
 from segtrain.terminal import say
 from segtrain.train.faults import FILE, left_out
+from segtrain.train.numerics import chosen_precision
 from segtrain.train.parts import sharing_listings
 from segtrain.train.rundir import open_run
 from segtrain.train.same_data import DAMAGED, list_file, read_list, rows_of
@@ -105,7 +106,7 @@ def score(
             model.to(strategy.device),
             dataset,
             config.eval,
-            device=strategy.device, precision=config.train.precision,
+            device=strategy.device, precision=chosen_precision(config.train.precision, strategy),
             rank=strategy.rank, world_size=strategy.world_size, all_reduce=strategy.reduce,
             workers=workers.start, base_scale=config.data.base_scale, extremes=extremes(config) if images else 0,
         )  # fmt: skip

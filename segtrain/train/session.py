@@ -23,9 +23,10 @@ from segtrain.parallel.model import whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import scored
 from segtrain.train.agree import agree_on_config, check_same_files
-from segtrain.train.learner import Learner, build_learner, build_network, learner_state, mean_buffers, set_numerics
+from segtrain.train.learner import Learner, build_learner, build_network, learner_state, mean_buffers
 from segtrain.train.limits import Guard, Limit, open_limit
 from segtrain.train.lock import RunLock
+from segtrain.train.numerics import set_numerics
 from segtrain.train.output import Output, announce, decoder
 from segtrain.train.parts import Parts, open_data, refuse_conflicts, sharing_listings
 from segtrain.train.plan import Plan, make_plan
@@ -72,6 +73,7 @@ class Session:
             "decoder": decoder(),
             "data": self.data,
             "world_size": strategy.world_size,
+            "precision": self.learner.precision.name,
         }
         path = self.writer.save(self.state.step, content)
         seconds = time.perf_counter() - begin
@@ -93,7 +95,7 @@ class Session:
                     self.validation,
                     config.eval,
                     device=strategy.device,
-                    precision=config.train.precision,
+                    precision=learner.precision.name,
                     rank=strategy.rank,
                     world_size=strategy.world_size,
                     all_reduce=strategy.reduce,
@@ -134,7 +136,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     parts, begun = parts or Parts(), time.time()
     agree_on_config(config, strategy)
     refuse_conflicts(config, parts)
-    set_numerics(config, strategy.device)
+    precision = set_numerics(config, strategy)
     engine = _engine(config, strategy)
     with sharing_listings(config.data, strategy):
         train, val = open_data(config, parts)
@@ -153,7 +155,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
         without(split, prepared["skipped"][role]) for role, split in (("train", train), ("val", val))
     )
     plan = make_plan(config, len(dataset), cluster, on_gpu)  # now without the samples that are left out
-    learner = build_learner(config, parts, network, labels, prepared["weights"], strategy)
+    learner = build_learner(config, parts, network, labels, prepared["weights"], strategy, precision)
     state, saved, remarks = restored(config, learner, strategy, found, locked["resumes"])
     if config.train.compile:
         learner.compile()

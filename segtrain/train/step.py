@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +14,11 @@ from torch import Tensor, nn
 
 from segtrain.compat import BatchNorm, after_own_gradients
 from segtrain.losses import Criterion, low_res_loss, low_res_totals
+from segtrain.losses.upsampling import Upsample, chosen, matrices
 from segtrain.observe.clock import Clock
 from segtrain.parallel.model import unwrapped
 from segtrain.parallel.strategy import Strategy
-
-Upsample = Callable[[Tensor, "tuple[int, int]"], Tensor]  # low-resolution logits to (H, W)
+from segtrain.precision import AUTOCAST, tf32
 
 
 @dataclass
@@ -32,15 +31,17 @@ class Micro:
 
 @dataclass(frozen=True)
 class Precision:
-    """The autocast dtype of the forward pass, and the pixels that the loss reads."""
+    """The arithmetic of the forward pass, and the pixels that the loss reads."""
 
     device: str
-    dtype: torch.dtype | None = None
+    name: str = "fp32"  # of segtrain.precision.AUTOCAST
     full_logits: bool = False  # upsample the logits of the whole micro-batch at once, not image by image
     loss_stride: int = 1  # the loss reads every n-th pixel in each direction
+    upsample: str = "auto"  # see ``segtrain.losses.upsampling.chosen``
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        return torch.autocast(self.device, self.dtype) if self.dtype else contextlib.nullcontext()  # type: ignore[return-value]
+        dtype = AUTOCAST[self.name]
+        return torch.autocast(self.device, dtype) if dtype else contextlib.nullcontext()  # type: ignore[return-value]
 
 
 def gradients(
@@ -62,7 +63,11 @@ def gradients(
     those of the *global* batch. ``votes`` (float64, any length) is summed over ranks in the same collective as the
     totals that the loss needs. Every rank takes part in it, whatever its batch holds, and then in DDP's own.
     """
-    micros, upsample = _thinned(micros, unwrapped(model).upsample, precision.loss_stride, seed)  # type: ignore[arg-type]
+    upsample: Upsample = unwrapped(model).upsample  # type: ignore[assignment]
+    if precision.loss_stride > 1:
+        micros, upsample = _thinned(micros, upsample, precision.loss_stride, seed)
+    elif not precision.full_logits:
+        upsample = chosen(upsample, precision.upsample)
     totals: list[Tensor] | None = None
     if not criterion.needs_logits:
         totals, votes = _reduced(strategy, [_label_totals(criterion, micros)], votes, clock)
@@ -112,38 +117,16 @@ def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) ->
     The first pixel is drawn at random for each step, and is the same on all ranks. Over many steps, every pixel counts
     equally, so the gradient is right on average, at a fraction of the loss's cost.
     """
-    if stride == 1:
-        return micros, upsample
     draw = random.Random(seed)
     top, left = draw.randrange(stride), draw.randrange(stride)
     size = (micros[0].masks.shape[-2], micros[0].masks.shape[-1])
 
     def thinned(low: Tensor, _: tuple[int, int]) -> Tensor:
-        rows, columns = _interpolation(upsample, low, size)
-        return rows[top::stride] @ low.contiguous() @ columns[:, left::stride]
+        rows, columns = matrices(upsample, low, size)
+        with tf32(False):
+            return rows[top::stride] @ low.contiguous() @ columns[:, left::stride]
 
     return [Micro(m.images, m.masks[:, top::stride, left::stride]) for m in micros], thinned
-
-
-# Cached for each model until it is deleted. ``upsample`` is a bound method of the model.
-_INTERPOLATIONS: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Tensor, Tensor]]] = weakref.WeakKeyDictionary()
-
-
-@torch.no_grad()
-def _interpolation(upsample: Upsample, low: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Matrices ``rows`` (H, h) and ``columns`` (w, W) with ``upsample(low, (H, W)) == rows @ low @ columns``.
-
-    They exist because bilinear interpolation is separable. With some of their rows and columns, only the wanted pixels
-    are computed.
-    """
-    kept = _INTERPOLATIONS.setdefault(getattr(upsample, "__self__", upsample), {})
-    key = (low.shape[-2:], size, low.dtype, low.device)
-    if key not in kept:
-        rows, columns = (torch.eye(side, dtype=low.dtype, device=low.device)[None] for side in low.shape[-2:])
-        rows = upsample(rows[..., None].expand(-1, -1, -1, low.shape[-1]), size)
-        columns = upsample(columns[:, :, None].expand(-1, -1, low.shape[-2], -1), size)
-        kept[key] = rows[0, :, :, 0].T.contiguous(), columns[0, :, 0].contiguous()
-    return kept[key]
 
 
 def _share(
