@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
+import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
@@ -20,8 +23,8 @@ from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
-    "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "ddp_times", "lerp_",
-    "skip_dynamo_import",
+    "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "ddp_times",
+    "last_collectives", "lerp_", "record_collectives", "skip_dynamo_import",
 ]  # fmt: skip
 
 _DYNAMO = "torch._dynamo"
@@ -57,6 +60,35 @@ def ddp_times(model: nn.Module) -> tuple[float, float] | None:
         return timed["backward_comm_time"] / 1e9, timed["backward_compute_comm_overlap_time"] / 1e9
     except (AttributeError, KeyError, RuntimeError):
         return None
+
+
+def record_collectives() -> None:
+    """Let torch's flight recorder keep the last collectives of the process groups that are made after this call.
+
+    Newer versions do so anyway; the variable was renamed with the function that reads the records.
+    """
+    renamed = hasattr(_recorder(), "_dump_fr_trace_json")
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE" if renamed else "TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
+
+
+def last_collectives(most: int = 20) -> list[dict[str, Any]]:
+    """The last collectives of this process as torch's flight recorder knows them, newest first; [] if it cannot tell.
+
+    The keys are the recorder's: profiling_name, state, retired (whether it has ended), input_sizes,
+    collective_seq_id, time_created_ns (since 1970).
+    """
+    found: list[dict[str, Any]] = []
+    for json_name, pickle_name in (("_dump_nccl_trace_json", "_dump_nccl_trace"), ("_dump_fr_trace_json", "")):
+        with contextlib.suppress(AttributeError, RuntimeError, ValueError, TypeError, pickle.UnpicklingError):
+            if hasattr(_recorder(), json_name):
+                found += json.loads(getattr(_recorder(), json_name)()).get("entries", ())
+            elif pickle_name:
+                found += pickle.loads(getattr(_recorder(), pickle_name)()).get("entries", ())
+    return sorted(found, key=lambda entry: -int(entry.get("time_created_ns", 0)))[:most]
+
+
+def _recorder() -> Any:
+    return getattr(torch._C, "_distributed_c10d", None)
 
 
 def abort_process_group() -> None:

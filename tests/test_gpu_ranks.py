@@ -17,6 +17,7 @@ from segtrain.errors import ConfigError
 from segtrain.parallel import board, failure
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.gpus import own_device, refuse_shared_gpus
+from segtrain.parallel.network import describe_network
 from segtrain.parallel.slurm_hosts import gpus_unsaid
 
 # What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as the start of a job
@@ -304,3 +305,29 @@ with start(Parallel(), place) as strategy:
 """
     for output in run_ranks(code, 3):
         assert output == "{'found': [0, None, 'é']}\n5\ntorn\n"
+
+
+@pytest.mark.parametrize(
+    ("devices", "driver", "plugin", "environ", "expected"),
+    [
+        (0, "", "", {}, "TCP: no EFA, InfiniBand, or RoCE device is visible"),
+        (2, "mlx5_core", "", {"NCCL_IB_HCA": "mlx5"}, "2 InfiniBand or RoCE devices; NCCL_IB_HCA=mlx5"),
+        (1, "mlx5_core", "", {"NCCL_IB_DISABLE": "1"}, "1 RDMA device, which NCCL_IB_DISABLE=1 turns off: TCP; NCCL_IB_DISABLE=1"),
+        (4, "efa", "opt/amazon/ofi-nccl/lib", {"FI_PROVIDER": "efa"}, "4 EFA devices; FI_PROVIDER=efa"),
+        (4, "efa", "mine", {"LD_LIBRARY_PATH": "/nowhere:{root}/mine"}, "4 EFA devices"),
+        (4, "efa", "", {}, "4 EFA devices; NCCL's plugin for EFA (aws-ofi-nccl) was not found, and without it NCCL uses TCP"),
+    ],
+)  # fmt: skip
+def test_the_network_between_hosts_is_said(
+    tmp_path: Path, devices: int, driver: str, plugin: str, environ: dict[str, str], expected: str
+) -> None:
+    for number in range(devices):
+        device = tmp_path / f"sys/class/infiniband/rdma{number}/device"
+        device.mkdir(parents=True)
+        (tmp_path / "drivers" / driver).mkdir(parents=True, exist_ok=True)
+        (device / "driver").symlink_to(tmp_path / "drivers" / driver)
+    if plugin:
+        (tmp_path / plugin).mkdir(parents=True)
+        (tmp_path / plugin / "libnccl-net-ofi.so").touch()
+    environ = {name: value.format(root=tmp_path) for name, value in environ.items()}
+    assert describe_network(environ, tmp_path).startswith(expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import threading
 import time
@@ -300,6 +301,33 @@ def test_the_watchdogs_thread_opens_no_context_on_another_gpu(monkeypatch: pytes
     thread.start()
     thread.join()
     assert asked == [3]
+
+
+def test_the_stacks_are_followed_by_the_collectives_that_torch_remembers(run_ranks: Any, tmp_path: Path) -> None:
+    code = f"""
+import torch
+from pathlib import Path
+from segtrain.config import Parallel
+from segtrain.observe.hang import Notice, Watchdog, _last_collectives
+from segtrain.compat import last_collectives
+from segtrain.parallel.cluster import discover
+from segtrain.parallel.strategy import start
+with start(Parallel(), discover()) as strategy:
+    strategy.reduce(torch.ones(5, 7))
+    here = Watchdog.__new__(Watchdog)
+    here._path, here._recent = Path({str(tmp_path)!r}, f"rank-{{strategy.rank}}.txt"), lambda: [("sync", 0.0, 1.0)]
+    here._write(Notice(3, "sync", 9, True, strategy.rank, "host", 5.0, "line"))
+    print(len(last_collectives(1)))
+"""
+    kept = run_ranks(code, 2)
+    for rank, output in enumerate(kept):
+        text = (tmp_path / f"rank-{rank}.txt").read_text()
+        assert "stacks of all threads" in text
+        if output.strip() == "0":
+            pytest.skip("this torch records no collectives of gloo")
+        stacks, _, collectives = text.partition("last collectives of torch")
+        assert "_write" in stacks
+        assert re.search(r"all_reduce +\[\[5, 7\]\]", collectives)
 
 
 def test_notices_of_one_alarm_are_not_those_of_the_next(run_ranks: Any) -> None:

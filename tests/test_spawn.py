@@ -48,6 +48,44 @@ def test_slices_and_hosts_without_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("environ", "count"),
+    [
+        ({}, 4), ({"HIP_VISIBLE_DEVICES": "0,2"}, 2), ({"ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1"}, 1),
+        ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "1"}, 0), ({"CUDA_VISIBLE_DEVICES": "0,1,2"}, 3),
+    ],
+)  # fmt: skip
+def test_amd_gpus_count_if_torch_is_built_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], count: int
+) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kfd").touch()
+    for number, gpu_id in enumerate(("0", "0", "4711", "4712", "4713", "4714")):  # two CPUs, four GPUs
+        node = tmp_path / f"sys/class/kfd/kfd/topology/nodes/{number}"
+        node.mkdir(parents=True)
+        (node / "gpu_id").write_text(f"{gpu_id}\n")
+    version = tmp_path / "torch/version.py"
+    version.parent.mkdir()
+    found = SimpleNamespace(submodule_search_locations=[str(version.parent)])
+    monkeypatch.setattr(spawn.importlib.util, "find_spec", lambda name: found)
+    for text, expected in (
+        ("hip: Optional[str] = '6.4.43482'\n", count),
+        ("hip: Optional[str] = None\ncuda = '13'\n", 0),
+    ):
+        version.write_text(f"__version__ = '2.9'\n{text}")
+        assert visible_gpus(environ, tmp_path) == expected
+
+
+def test_wsl_and_jetson_have_one_gpu(tmp_path: Path) -> None:
+    for files in (("dev/dxg", "usr/lib/wsl/lib/libcuda.so.1"), ("dev/nvhost-gpu",), ("dev/nvgpu/igpu0",)):
+        root = tmp_path / files[0].replace("/", "-")
+        for name in files:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
+        assert visible_gpus({}, root) == 1
+        assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}, root) == 0
+
+
+@pytest.mark.parametrize(
     ("gpus", "settings", "ranks", "words"),
     [
         (8, {"train": {"batch_size": 16}}, 8, ""),

@@ -23,8 +23,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
+from segtrain.compat import last_collectives
 from segtrain.errors import some_of
 
 FOLDER = "hang"  # in a run folder
@@ -154,6 +155,8 @@ class Watchdog:
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
                 file.write("\n")
+                file.flush()  # before torch is asked, which may hang as well
+                file.write(_last_collectives(last_collectives()))
 
 
 def _line(frame: FrameType | None) -> str:
@@ -181,6 +184,16 @@ def _head(notice: Notice, recent: Sequence[tuple[str, float, float]]) -> str:
     spans = list(recent)[::-1]
     lines += [f"  {spans[0][2] - begin:10.3f}  {end - begin:10.3f}  {phase}" for phase, begin, end in spans]
     return "\n".join([*lines, "", "stacks of all threads, innermost line first:", ""])
+
+
+def _last_collectives(entries: list[dict[str, Any]]) -> str:
+    """What torch's flight recorder knows, newest first; "" if it knows nothing (a single rank, or an old torch)."""
+    lines = ["last collectives of torch, newest first (seconds ago, number, operation, sizes, state):", ""]
+    for entry in entries:
+        ago, number = time.time() - entry.get("time_created_ns", 0) / 1e9, entry.get("collective_seq_id", "?")
+        sizes, state = entry.get("input_sizes", "?"), "ended" if entry.get("retired") else entry.get("state", "?")
+        lines.append(f"  {ago:10.3f}  {number:>6}  {entry.get('profiling_name', '?')}  {sizes}  {state}")
+    return "\n".join([*lines, "", ""]) if entries else ""
 
 
 def _where(notice: Notice) -> str:

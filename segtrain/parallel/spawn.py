@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,21 +27,49 @@ SAVE_S = 600.0  # at most, if this process uploads the end of its run
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
-    """The number of NVIDIA GPUs that CUDA will show a process. Does not import torch, which takes seconds.
+    """The number of GPUs that torch will show a process. Does not import torch, which takes seconds.
 
     CUDA reads CUDA_VISIBLE_DEVICES up to the first entry that names no GPU. If a GPU is split into slices (MIG), CUDA
-    shows only one slice to a process.
+    shows only one slice to a process. AMD GPUs count if torch is built for ROCm, whose own variables limit them too.
     """
     there = len(list((root / "dev").glob("nvidia[0-9]*")))
-    listed = environ.get("CUDA_VISIBLE_DEVICES")
-    entries = map(str, range(there)) if listed is None else map(str.strip, listed.split(","))
+    if there:
+        sliced = any((root / "proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*"))
+        return min(_shown(environ.get("CUDA_VISIBLE_DEVICES"), there), 1 if sliced else there)
+    if (root / "dev/kfd").exists() and _torch_is_for_rocm():
+        nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")  # a CPU is a node too, with the id 0
+        count = sum(_text(node).strip() not in ("", "0") for node in nodes)
+        for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+            count = _shown(environ.get(name), count)
+        return count
+    # WSL shows Windows' GPUs through one file, and Jetson has one GPU: more of them need parallel.procs.
+    wsl = (root / "dev/dxg").exists() and (root / "usr/lib/wsl/lib/libcuda.so.1").exists()
+    jetson = any((root / f"dev/{name}").exists() for name in ("nvhost-gpu", "nvgpu/igpu0"))
+    return _shown(environ.get("CUDA_VISIBLE_DEVICES"), 1) if wsl or jetson else 0
+
+
+def _shown(listed: str | None, there: int) -> int:
+    """How many of ``there`` GPUs a variable such as CUDA_VISIBLE_DEVICES shows; None: all."""
+    if listed is None:
+        return there
     count = 0
-    for entry in entries:
+    for entry in map(str.strip, listed.split(",")):
         if not entry.startswith(("GPU-", "MIG-")) and not (entry.isdigit() and int(entry) < there):
             break
         count += 1
-    sliced = any((root / "proc/driver/nvidia/capabilities").glob("gpu*/mig/gi*"))
-    return min(count, there, 1 if sliced else there)
+    return min(count, there)
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text()
+    return ""
+
+
+def _torch_is_for_rocm() -> bool:
+    found = importlib.util.find_spec("torch")
+    places = found.submodule_search_locations or [] if found else []
+    return any(re.search(r"^hip\b[^=\n]*=\s*['\"]", _text(Path(place, "version.py")), re.MULTILINE) for place in places)
 
 
 def ranks_here(config: Config, say: Callable[[str], None]) -> int:

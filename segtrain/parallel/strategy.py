@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from segtrain.compat import abort_process_group
+from segtrain.compat import abort_process_group, record_collectives
 from segtrain.config import Parallel
 from segtrain.cores import cores
 from segtrain.errors import ConfigError, SegtrainError
@@ -205,6 +205,7 @@ def _enter(backend: str, cluster: Cluster, device: torch.device, timeout_s: floa
     Returns a store for messages of segtrain, with its own prefix in the store of the rendezvous.
     """
     limit, options = timedelta(seconds=timeout_s), dict[str, Any]()
+    record_collectives()
     store, _, _ = next(iter(rendezvous("env://", timeout=limit)))
     store.set_timeout(limit)
     if backend == "nccl" and cluster.world_size > 1:

@@ -25,6 +25,7 @@ from segtrain.observe import console
 from segtrain.observe.journal import Journal
 from segtrain.observe.tracker import TrackedRun
 from segtrain.observe.trackers import Trackers, open_trackers
+from segtrain.parallel.network import describe_network
 from segtrain.parallel.sagemaker_hosts import machine_type
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import faults
@@ -143,6 +144,7 @@ def _derived(
         "model": f"{parts.get('model', arch)}, {size}",
         **({"loss": parts["criterion"]} if "criterion" in parts else {}),
         "ranks": f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} {strategy.backend}".strip(),
+        **({"network": describe_network()} if strategy.backend == "nccl" and strategy.cluster.hosts > 1 else {}),
         "batch": f"{images} images = {ranks} ranks x {accumulate} micro-batches x {images / ranks / accumulate:g}",
         "crops": ", ".join(f"{h}x{w} until step {until}" for until, (h, w), _ in plan.crops),
         "decoder": native.describe(),
