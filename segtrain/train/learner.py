@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from segtrain import checkpoint
 from segtrain.config import Config, Size
 from segtrain.data.labels.space import LabelSpace
+from segtrain.errors import ConfigError
 from segtrain.losses.criterion import Criterion, OwnLoss, as_criterion, build_criterion
 from segtrain.models import build_model
 from segtrain.models.base import SegModel, as_seg_model
