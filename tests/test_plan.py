@@ -104,6 +104,30 @@ def test_one_host_is_bound_by_its_device() -> None:
     assert offer.rate[0] < offer.rate[1] < offer.rate[2]
 
 
+def test_two_runs_of_a_job_differ_and_workers_may_be_set() -> None:
+    """One GPU, samples that cost nothing: only ``again`` moves the rate."""
+    terms = replace(TERMS, machine="ml.g5.xlarge", wall=1e-6, cpu=1e-6, computed=1e-6)
+    (offer,) = [one for one in plan(terms, (1,)).offers if one.machine.name == "ml.g5.xlarge"]
+    low, middle, high = offer.rate
+    assert 16 / 0.25 / 1.08 < low < 0.97 * middle < middle < 0.97 * high < high < 16 / 0.25 / 0.93
+    slow = replace(terms, wall=0.1)
+    one, three = (
+        next(o for o in plan(replace(slow, workers=n), (1,)).offers if o.machine.name == "ml.g5.xlarge") for n in (1, 3)
+    )
+    assert one.rate[1] == pytest.approx(1 / 0.1, rel=0.02)
+    assert three.rate[1] == pytest.approx(3 / 0.1, rel=0.02)
+
+
+def test_ranks_of_a_host_without_gpus_exchange_gradients_by_gloo() -> None:
+    """Two ranks of 4 cores each on a type of 8, from one rank on a type of 4."""
+    own = replace(TERMS, machine="ml.c5.xlarge", device=1.0, buckets=((70e6, 1.0),), gradients=70e6)
+    one, two = (
+        next(o for o in plan(own, (1,)).offers if o.machine.name == name) for name in ("ml.c5.xlarge", "ml.c5.2xlarge")
+    )
+    assert one.parts["gradients"] == 0
+    assert two.parts["gradients"] == pytest.approx(70e6 / 7e8, rel=0.1)
+
+
 def test_costly_samples_and_slow_networks_bound_a_step() -> None:
     heavy_samples = plan(replace(TERMS, wall=3.0, cpu=3.0), (1,))
     assert {one.bound for one in heavy_samples.offers} == {"samples"}

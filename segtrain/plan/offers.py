@@ -17,6 +17,7 @@ ASSUMED: dict[str, tuple[float, float, str]] = {
     "latency": (20e-6, 60e-6, "seconds of a message between hosts"),
     "spread": (0.01, 0.04, "standard deviation of a step, as a share of it"),
     "speed": (0.75, 1.33, "factor of the device's time on another GPU than the run's, beyond the ratio of data sheets"),
+    "again": (0.93, 1.08, "factor of time between two runs of the same job on machines of the same type"),
     "start": (240.0, 720.0, "seconds from sending a job to its first step: machines, image, data index"),
 }
 DRAWS = 200
@@ -28,6 +29,8 @@ PARTS = ("device", "gradients", "samples", "slowest rank")
 KNEE = 1.6
 # bytes/s and latency of an all-reduce inside a host: by NVLink (V100, A100, H100 and newer), or by PCIe.
 NVLINK, PCIE = (130e9, 8e-6), (6e9, 30e-6)
+# The same for gloo between the ranks of a host without GPUs: 10.6 ms for 7.4 MB on two ranks.
+LOOPBACK = (7e8, 1e-4)
 _NVLINKED = ("V100", "A100", "H100", "H200", "B200", "B300")
 
 Interval = tuple[float, float, float]
@@ -151,8 +154,8 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
     rates, bounds, alone, parts = [], [], [], []
     for drawn in draws:
         device = terms.device * ratio * (drawn["speed"] if ratio != 1 else 1.0)
-        device *= _between(terms.device_range, drawn["device"])
-        samples = _samples(terms, cores) * _between(terms.sample_range, drawn["samples"])
+        device *= _between(terms.device_range, drawn["device"]) * drawn["again"]
+        samples = _samples(terms, cores) * _between(terms.sample_range, drawn["samples"]) * drawn["again"]
         sent = _exposed(terms, machine, hosts, local, device, drawn)
         longest = max(device + sent, samples)
         step = longest * model.slowest(ranks, drawn["spread"])
@@ -184,7 +187,7 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
 
 def _samples(terms: Terms, cores: float) -> float:
     """Seconds in which the cores of a rank make the samples of a step."""
-    workers = max(1.0, cores - 1)
+    workers = terms.workers or max(1.0, cores - 1)
     return max(terms.images * terms.wall / workers, (terms.images * terms.cpu + terms.computed) / cores)
 
 
@@ -194,8 +197,8 @@ def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: flo
     between = (drawn["network"] * machine.network_gbit * 1e9 / 8, drawn["latency"])
     sizes = [size for size, _ in terms.buckets] or model.bucket_sizes(terms.gradients)
     backward, ready = model.BACKWARD * device, [ready for _, ready in terms.buckets]
-    if not machine.gpus and hosts > 1:
-        return model.exposed_gloo(backward, sizes, ready, hosts * local, *between)
+    if not machine.gpus:
+        return model.exposed_gloo(backward, sizes, ready, hosts * local, *(between if hosts > 1 else LOOPBACK))
     seconds = [model.hosts_and_gpus(size, hosts, local, inside, between) for size in sizes]
     return model.exposed(backward, seconds, ready)
 

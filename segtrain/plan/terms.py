@@ -25,7 +25,7 @@ class Terms:
     of a rank's step; ``total``: of the whole run, all ranks. ``receive``: CPU time of a sample that a helper makes.
     ``device_range``, ``sample_range``: factors between which the device's time and the costs of samples lie.
     ``buckets``: (bytes, share of the backward pass after which it is ready) of each; () if not known. ``unsent``: why
-    ``gradients`` are not known; "" if they are.
+    ``gradients`` are not known; "" if they are. ``workers``: of a rank's loader; None: one for each core but one.
     """
 
     machine: str
@@ -41,6 +41,7 @@ class Terms:
     sample_range: tuple[float, float] = (1.0, 1.0)
     buckets: tuple[tuple[float, float], ...] = ()
     unsent: str = ""
+    workers: float | None = None
 
 
 def terms_of(run: Path, on: str = "") -> Terms:
