@@ -122,8 +122,8 @@ def table_of_results(rows: list[dict[str, Any]]) -> str:
     for way in dict.fromkeys(row["way"] for row in rows):
         own = [row for row in rows if row["way"] == way]
         cells = [
-            f"{mean(row[key] for row in own):.{digits}f} ({', '.join(f'{row[key]:.{digits}f}' for row in own)})"
-            for key, digits in (("loss", 3), ("miou", 2))
+            f"{mean(row[key] for row in own):{form}} ({', '.join(f'{row[key]:{form}}' for row in own)})"
+            for key, form in (("loss", ".3f"), ("miou", ".1%"))
         ]
         lines.append(f"| {way} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines)

@@ -412,6 +412,27 @@ def test_half_the_bytes_save_half_of_what_is_not_hidden() -> None:
         verdict = next(v for v in of(*ranks).verdicts if v.cause == "slow-network")
         assert verdict.gain == pytest.approx(0.2 / (0.2 - saved), rel=0.02)
         assert ("behind the backward pass" in verdict.evidence) is (shared is not None)
+        # Four micro-batches of 0.1 s and one wait of 0.1 s, instead of four steps of 0.2 s.
+        assert "train.accumulate 4 times as large: 1.6x" in verdict.fix.texts
+        assert "powersgd" not in verdict.fix.texts
+
+
+def test_ways_to_send_less_depend_on_what_is_sent_already() -> None:
+    def told(device: str, **settings: str) -> Verdict:
+        ranks = [rank_records({"gradient_sync": 1.0}, rank=r, world=2, gradient=10**7, device=device) for r in (0, 1)]
+        config = {"parallel": {"strategy": "auto", **settings}}
+        return next(v for v in of(*ranks, config=config).verdicts if v.cause == "slow-network")
+
+    on_gpu = told("cuda:0")
+    assert [dict(fix.settings) for fix in on_gpu.fix.choices] == [
+        {"parallel.compress": "fp16"}, {}, {"parallel.compress": "powersgd"}
+    ]  # fmt: skip
+    assert "at most 2x" in on_gpu.fix.texts
+    halved = told("cuda:0", compress="fp16")
+    assert [dict(fix.settings) for fix in halved.fix.choices] == [{}, {"parallel.compress": "powersgd"}]
+    assert halved.gain == pytest.approx(1.6, rel=0.02)
+    assert not any(fix.settings for fix in told("cuda:0", strategy="fsdp").fix.choices)
+    assert [dict(fix.settings) for fix in told("cpu").fix.choices] == [{"parallel.compress": "fp16"}, {}]
 
 
 def test_lateness_that_is_counted_takes_the_place_of_guesses() -> None:

@@ -12,6 +12,7 @@ from segtrain.observe.spans import NO_STEP
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind
 BUSY = 0.8  # if the workers of a rank are busy for more than this share of the time, samples bound its step too
 CROWD = 0.5  # if waits for cores are more than this share of a rank's delay, they are its cause
+LARGER = 4  # how many times as large a proposed step is
 NETWORK = 0.20  # share of a step for which even the quickest rank may wait for gradients
 
 
@@ -107,14 +108,27 @@ def _network(figures: Figures) -> Verdict | None:
         return None
     sent = 2 * (quickest.world - 1) / quickest.world * quickest.bytes_gradient
     moving = max(spent, quickest.shared or 0.0)
-    saved = min(spent, moving / 2)  # with half the bytes; time that is already hidden saves nothing
     hidden = f" ({1 - spent / moving:.0%} of that hidden behind the backward pass)" if quickest.shared else ""
-    larger = Fix(advice="raise train.batch_size with train.accumulate: fewer gradients per image")
-    setting = figures.evidence.setting
-    halved = setting("parallel.compress", "none") == "none" and setting("parallel.strategy", "ddp") in ("auto", "ddp")
     why = (
         f"after computing its last gradient, every rank waits for the others' for {share:.0%} of each step: "
         f"{rounded(sent / 1e6)} MB take {ms(moving)}{hidden}, {rounded(8 * sent / moving / 1e9, 2)} Gbit/s"
     )
-    fix = Fix({"parallel.compress": "fp16"}, alternatives=(larger,)) if halved else larger
-    return Verdict("slow-network", share, why, fix, quickest.step / (quickest.step - saved), "medium")
+    fix, gain = _send_less(figures, quickest, spent, moving)
+    return Verdict("slow-network", share, why, fix, gain, "medium")
+
+
+def _send_less(figures: Figures, rank: Rank, spent: float, moving: float) -> tuple[Fix, float]:
+    """Ways to exchange fewer bytes, and the gain of the first one. bench/slow_links.py measures them."""
+    setting = figures.evidence.setting
+    kind, ddp = setting("parallel.compress", "none"), setting("parallel.strategy", "ddp") in ("auto", "ddp")
+    # Only the last micro-batch of a step waits for gradients.
+    gain = rank.step / (rank.step - spent * (1 - 1 / LARGER))
+    times = f"train.batch_size and train.accumulate {LARGER} times as large"
+    ways = [Fix(advice=f"{times}: {rounded(gain)}x the images/s, but one update instead of {LARGER}")]
+    if ddp and kind != "powersgd" and rank.device.startswith("cuda"):
+        most = rounded(rank.step / (rank.step - spent))
+        ways.append(Fix({"parallel.compress": "powersgd"}, f"at most {most}x; changes the result, and cannot resume"))
+    if ddp and kind == "none":
+        saved = min(spent, moving / 2)  # with half the bytes; time that is already hidden saves nothing
+        return Fix({"parallel.compress": "fp16"}, alternatives=tuple(ways)), rank.step / (rank.step - saved)
+    return Fix(advice=ways[0].advice, alternatives=tuple(ways[1:])), gain
