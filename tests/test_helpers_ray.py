@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
+from cloud.bucket import BucketServer
 from conftest import ROOT, refused
 from test_train import assert_same_weights, final
 from test_workers import soon
@@ -214,6 +217,46 @@ def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(nodes: Node
     again = train("ray", "train.duration=1ep")
     assert again.returncode == 2
     assert "data.helpers" in again.stderr
+
+
+@pytest.mark.ray
+def test_helpers_read_a_bucket_whose_address_comes_from_the_rank(nodes: Nodes, tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
+    rng = np.random.default_rng(1)
+    for place in ("train/{}", "val/{}"):
+        for kind, channels, values in (("images", 3, 256), ("masks", 1, 3)):
+            for number in range(12):
+                path = tmp_path / "bkt/files" / kind / f"{place.format(number)}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                cv2.imwrite(str(path), rng.integers(0, values, (24, 32, channels), np.uint8))
+    (tmp_path / "mine.py").write_text(SLOW_TRANSFORM)
+    files = [
+        "data.layout=folders",
+        "data.classes=[a, b, c]",
+        "data.crop=[16, 16]",
+        *TRAIN[3:],
+        "parallel.strategy=single",
+        "train.duration=200st",
+    ]
+    cache = {"SEGTRAIN_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    server = BucketServer(tmp_path)
+    try:
+        for out, *more in (
+            ("alone", f"data.root={tmp_path / 'bkt/files'}"),
+            ("helped", "data.root=s3://bkt/files", "data.helpers=ray"),
+        ):
+            command = [sys.executable, "-m", "segtrain", "train", *files, *more, f"out={tmp_path / out}"]
+            environment = {**nodes.environment, **cache, **server.environment()}
+            subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=400)
+    finally:
+        server.close()
+    alone, helped = (
+        {one["step"]: one["digest"] for one in read_journal(tmp_path / out) if one["event"] == "step"}
+        for out in ("alone", "helped")
+    )
+    assert alone == helped
+    assert_same_weights(final(tmp_path / "helped"), final(tmp_path / "alone"))
+    assert _helped(tmp_path / "helped") > 0
 
 
 def _helped(run: Path) -> int:
