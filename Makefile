@@ -21,7 +21,7 @@ HAS_LIBRARIES := printf '\#include <stdio.h>\n\#include <jpeglib.h>\n\#include <
 CLUSTERS_VENV ?= .venv-clusters
 CLUSTERS := aws-parallelcluster==3.16.1 cfn-lint>=1 moto[cloudformation,ec2,iam,s3,server,sts]>=5.2.5
 
-.PHONY: libraries slurm install train test test-oldest test-planted test-long test-slurm test-ray test-soak test-clusters lint lock docs
+.PHONY: libraries slurm install train gpu test test-oldest test-planted test-long test-slurm test-ray test-soak test-clusters lint lock docs
 
 libraries:
 	@$(HAS_LIBRARIES) || if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
@@ -49,6 +49,12 @@ $(VENV)/.installed: pyproject.toml requirements.lock $(NATIVE) | libraries
 train: install
 	$(VENV)/bin/segtrain train configs/scenes.yaml
 	@echo 'for these commands: . $(VENV)/bin/activate'
+
+# Correctness, then speed, on this machine's GPU (docs/gpu-bench.md). Installs nothing and needs no network, because GPU
+# machines often have none, and a torch of their own.
+GPU_PYTHON ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,$(PYTHON))
+gpu:
+	$(GPU_PYTHON) bench/gpu.py $(GPU)
 
 test: install slurm
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal

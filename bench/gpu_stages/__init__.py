@@ -1,0 +1,1 @@
+"""The stages of bench/gpu.py. Each file has run(rig)."""

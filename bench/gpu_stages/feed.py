@@ -1,0 +1,104 @@
+"""The whole loop on JPEG files: images/s, the share of waiting, and how much of the time the GPU is idle."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from rivals import pictures
+
+from gpu_stages.rig import Rig, config
+from gpu_stages.runs import apart, reported
+
+CLASSES = 19
+SKIP = 10  # steps before the measurement
+
+
+def run(rig: Rig) -> None:
+    folder, size = rig.folder / "pictures", (64, 96) if rig.tiny else (1024, 2048)
+    rig.note("data", pictures.make(folder, "", CLASSES, count=4 if rig.tiny else 96, size=size))
+    name, settings = next(iter(rig.networks().items()))
+    for jitter in (0.4,) if rig.tiny else (0.0, 0.4):
+        what = f"{name}, color jitter {jitter:g}"
+        if rig.left_s < (1 if rig.tiny else 40):
+            rig.left_out(what, "no time is left")
+            continue
+        with reported(rig, what):
+            apart(rig, _train, rig, folder, settings, jitter)
+            found = json.loads((rig.folder / f"feed-{jitter:g}.json").read_text())
+            rig.note(
+                f"{what}: rate", f"{found['rate']:.1f} images/s, {found['wait']:.1%} of the time waiting for images"
+            )
+            if found["idle"] is not None:
+                rig.note(f"{what}: GPU idle", f"{found['idle']:.1%}", found["idle"] < 0.03, "3 %")
+
+
+class Steps:
+    """A tracker that keeps the logged rates."""
+
+    name = "steps"
+
+    def __init__(self, skip: int) -> None:
+        self._skip = skip
+        self.rates: list[float] = []
+        self.waits: list[float] = []
+
+    def scalars(self, values: Any, step: int) -> None:
+        if "train/images_per_s" in values and step > self._skip:
+            self.rates.append(values["train/images_per_s"])
+            self.waits.append(values["train/wait"])
+
+    def image(self, *_: Any) -> None: ...
+
+    def text(self, *_: Any) -> None: ...
+
+    def close(self, *_: Any) -> None: ...
+
+
+def _train(rig: Rig, folder: Path, settings: dict[str, Any], jitter: float) -> None:
+    import segtrain
+
+    steps = 4 if rig.tiny else SKIP + 40
+    more = [
+        "data.layout=folders", f"data.root={folder}", f"data.classes={json.dumps([f'c{k}' for k in range(CLASSES)])}",
+        f"data.jitter=[{jitter},{jitter},{jitter}]", f"train.duration={steps}st", f"eval.every={steps}st",
+        f"checkpoint.every={steps}st", "data.workers=auto", "optim.name=adamw", "optim.lr=0.0001",
+        *(f"model.{key}={json.dumps(value)}" for key, value in settings.items()),
+        *(["log.every=2"] if rig.tiny else ["data.crop=[512,1024]", "train.batch_size=16", "log.every=10", "train.precision=auto"]),
+    ]  # fmt: skip
+    watch = Steps(0 if rig.tiny else SKIP)
+    with _profiled(rig.on_gpu) as profile:
+        segtrain.train(config(rig, f"feed-{jitter:g}-run", *more), trackers=[watch])
+    found = {
+        "rate": sum(watch.rates) / max(1, len(watch.rates)), "wait": sum(watch.waits) / max(1, len(watch.waits)),
+        "idle": _idle(profile) if profile is not None else None,
+    }  # fmt: skip
+    (rig.folder / f"feed-{jitter:g}.json").write_text(json.dumps(found))
+
+
+def _profiled(on_gpu: bool) -> Any:
+    if not on_gpu:
+        return contextlib.nullcontext()
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    return torch.profiler.profile(activities=kinds)
+
+
+def _idle(profile: Any) -> float:
+    """The share of time without a kernel, from the update of step SKIP to that of the last step but one."""
+    events = profile.events()
+    updates = sorted(e.time_range.end for e in events if e.name.startswith("Optimizer.step"))
+    begin, end = updates[SKIP], updates[-2]
+    kernels = sorted(
+        (max(e.time_range.start, begin), min(e.time_range.end, end))
+        for e in events
+        if e.device_type == torch.autograd.DeviceType.CUDA and not e.name.startswith("Memcpy")
+    )
+    busy, reached = 0.0, begin
+    for first, last in kernels:
+        if last > reached:
+            busy += last - max(first, reached)
+            reached = last
+    return 1 - busy / (end - begin)

@@ -1,0 +1,82 @@
+"""Parts of a step and of an evaluation alone: loss, counts, optimizer, EMA, checkpoint, each with its choices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gpu_stages.rig import Rig
+from gpu_stages.runs import reported
+from gpu_stages.timing import milliseconds
+from segtrain import bins
+from segtrain.config import Config, Loss, Model
+from segtrain.losses import build_criterion, low_res_loss, low_res_totals
+from segtrain.losses.upsampling import chosen
+from segtrain.metrics import confusions
+from segtrain.models import build_model
+from segtrain.optim import Ema, LossScaler, build_optimizer
+from segtrain.parallel.model import full_state
+
+
+def run(rig: Rig) -> None:
+    for classes, size in ((5, (32, 32)),) if rig.tiny else ((19, (512, 1024)), (150, (512, 512))):
+        for part in (loss, counts):
+            with reported(rig, f"{part.__name__}, {classes} classes"):
+                part(rig, classes, size)
+    with reported(rig, "optimizers"):
+        optimizers(rig)
+
+
+def loss(rig: Rig, classes: int, size: tuple[int, int]) -> None:
+    images = 2 if rig.tiny else 16
+    torch.manual_seed(0)
+    low = torch.randn(images, classes, size[0] // 4, size[1] // 4, device=rig.device)
+    low = low.to(memory_format=torch.channels_last).requires_grad_()
+    target = torch.randint(0, classes, (images, *size), device=rig.device, dtype=torch.uint8)
+
+    def bilinear(part: Any, to: Any) -> Any:
+        return torch.nn.functional.interpolate(part, size=to, mode="bilinear", align_corners=False)
+
+    for name in ("ce",) if rig.tiny else ("ce", "ohem", "dice", "lovasz"):
+        criterion = build_criterion(Loss(terms=[name]), classes)
+        for way in ("direct", "products"):
+            used = chosen(bilinear, way)
+
+            def call(criterion: Any = criterion, upsample: Any = used) -> None:
+                totals = low_res_totals(criterion, low.detach(), target, upsample)
+                low_res_loss(criterion, low, target, totals, upsample).backward()
+                low.grad = None
+
+            took = milliseconds(call, rig.device, *((0, 1) if rig.tiny else (2, 5)))
+            rig.note(f"loss {name}, {classes} classes, {images} images, {way}", f"{took:.2f} ms")
+
+
+def counts(rig: Rig, classes: int, size: tuple[int, int]) -> None:
+    """Masks of streets and skies: half of the pixels have two of the classes."""
+    pixels = torch.rand(4, *size, device=rig.device)
+    target = torch.where(pixels < 0.4, 0, torch.where(pixels < 0.5, 1, (pixels * classes).long())).to(torch.uint8)
+    index = target.flatten().long()
+    ones = torch.ones((), dtype=torch.int64, device=rig.device).expand(len(index))
+    for copies in (1, 64):
+        took = milliseconds(lambda: bins.add_up(classes * classes, index, ones, copies), rig.device)  # noqa: B023
+        rig.note(f"counts of {len(index) / 1e6:.1f} M pixels, {classes} classes, {copies} copies", f"{took:.3f} ms")
+    took = milliseconds(lambda: confusions(target, target, classes, later=[]), rig.device)
+    rig.note(f"confusion matrices of 4 images, {classes} classes", f"{took:.3f} ms")
+
+
+def optimizers(rig: Rig) -> None:
+    name, settings = next(iter(rig.networks().items()))
+    network: Any = build_model(Model(**settings), 19).to(rig.device)
+    for parameter in network.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    for kind in ("sgd", "adamw", "muon"):
+        optim = Config(optim={"name": kind, "lr": 1e-5}).optim
+        optimizer = build_optimizer(network, network.encoder_parameters(), optim, network.head_parameters())
+        rig.note(f"update of {name}, {kind}", f"{milliseconds(optimizer.step, rig.device):.2f} ms")
+    ema, scaler = Ema(network, 0.99), LossScaler(True)
+    parameters = list(network.parameters())
+    rig.note(f"EMA of {name}", f"{milliseconds(lambda: ema.update(network, 9), rig.device):.2f} ms")
+    rig.note(f"unscaling of {name} (fp16)", f"{milliseconds(lambda: scaler.unscale_(parameters), rig.device):.2f} ms")
+    took = milliseconds(lambda: full_state(network, optimizer), rig.device, 1, 3)
+    rig.note(f"copy of {name} and its moments to the host", f"{took:.0f} ms")

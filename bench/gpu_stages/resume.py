@@ -1,0 +1,45 @@
+"""Two equal runs, and a run that is stopped and resumed, must end with the same bits (train.deterministic=true)."""
+
+from __future__ import annotations
+
+import torch
+
+from gpu_stages.rig import Rig, config
+from gpu_stages.runs import StopAt, apart, reported, train, unequal
+
+
+def run(rig: Rig) -> None:
+    apart(rig, _precisions, rig)
+    precisions = (rig.folder / "precisions").read_text().split()
+    cases = [(name, precision) for precision in precisions for name in ("adamw", "sgd", "muon")]
+    for optimizer, precision in cases[:1] if rig.tiny else cases:
+        what = f"{optimizer}, {precision}"
+        if rig.left_s < 30:
+            rig.left_out(what, "no time is left")
+            continue
+        with reported(rig, what):
+            _case(rig, what, optimizer, precision)
+
+
+def _precisions(rig: Rig) -> None:
+    """In a process of its own, because it touches CUDA."""
+    from segtrain.precision import fitting
+
+    fits = fitting(torch.device(rig.device))
+    (rig.folder / "precisions").write_text(" ".join(name for name in ("fp32", "bf16", "fp16") if name in fits))
+
+
+def _case(rig: Rig, what: str, optimizer: str, precision: str) -> None:
+    steps, stop = (3, 1) if rig.tiny else (8, 3)
+    settings = [
+        f"optim.name={optimizer}", "optim.lr=0.001", "optim.ema=0.9", f"train.precision={precision}",
+        f"train.duration={steps}st", "train.deterministic=true", f"eval.every={steps}st", f"checkpoint.every={steps}st",
+    ]  # fmt: skip
+    runs = {}
+    for kind in ("whole", "again", "stopped"):
+        runs[kind] = config(rig, f"resume-{optimizer}-{precision}-{kind}", *settings)
+        apart(rig, train, runs[kind], [StopAt(stop)] if kind == "stopped" else [])
+    apart(rig, train, runs["stopped"], [])  # resumes
+    for compared, kind in (("a second run", "again"), ("a run stopped and resumed", "stopped")):
+        found = unequal(runs["whole"].run_dir, runs[kind].run_dir)
+        rig.note(f"{what}: {compared}", found or "the same bits", not found, "to the bit")

@@ -1,0 +1,147 @@
+"""Training steps on random images that stay on the device: images/s, TFLOP/s, and peak memory, each choice on and off.
+
+Random values, because a GPU computes faster on zeros. The base is what a user gets with train.precision=auto.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gpu_stages.rig import Rig
+from gpu_stages.runs import reported
+from gpu_stages.timing import forget, peak_gib, rate
+from segtrain.config import Config, Loss, Model, Parallel
+from segtrain.losses import build_criterion, term
+from segtrain.models import build_model
+from segtrain.observe.clock import Clock
+from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import Strategy
+from segtrain.precision import allow_tf32, fitting
+from segtrain.train.step import Micro, Precision, gradients
+
+
+@dataclass(frozen=True)
+class Case:
+    network: str
+    size: tuple[int, int]
+    images: int
+    classes: int
+    precision: str
+    loss: str = "ce"
+    channels_last: bool = True
+    compiled: bool = False
+    upsample: str = "auto"
+    full_logits: bool = False
+    one_by_one: bool = False  # one image of full-size logits at a time, as on a CPU
+    optimizer: str = "adamw"
+    ema: bool = False
+    fast: bool = True
+
+
+def run(rig: Rig) -> None:
+    networks = rig.networks()
+    torch.backends.cudnn.benchmark = True
+    fits = fitting(torch.device(rig.device))
+    for what, case in cases(rig, list(networks), fits[0]):
+        if rig.left_s < (1 if rig.tiny else 45):
+            rig.left_out(what, "no time is left")
+            continue
+        with reported(rig, what):
+            rig.note(what, measure(rig, case, networks[case.network]))
+        forget(rig.device)
+
+
+def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
+    """The sensible ones of all combinations, the most important first."""
+    size, images = ((32, 32), 2) if rig.tiny else ((512, 1024), 16)
+    base = Case(names[0], size, images, 19, best)
+    wide = replace(base, size=size if rig.tiny else (512, 512), classes=150)
+    found = [
+        (f"{name}, {size[0]}x{size[1]}, {images} images, 19 classes, {best}", replace(base, network=name))
+        for name in names
+    ]
+    found += [(f"{names[0]}, 150 classes, {wide.size[0]}x{wide.size[1]}, {best}", wide)]
+    precisions = [name for name in ("fp32", "tf32", "bf16", "fp16") if name in fitting(torch.device(rig.device))]
+    found += [(f"  {name} instead of {best}", replace(base, precision=name)) for name in precisions if name != best]
+    on_off = {
+        "compiled": {"compiled": True}, "NCHW": {"channels_last": False}, "the network's plain layers": {"fast": False},
+        "upsampling direct": {"upsample": "direct"}, "upsampling by products": {"upsample": "products"},
+        "full logits": {"full_logits": True}, "one image at a time": {"one_by_one": True},
+    }  # fmt: skip
+    for start, name in ((base, "19"), (wide, "150")):
+        changes = on_off if start is base else {k: v for k, v in on_off.items() if k.startswith(("up", "full", "one"))}
+        found += [(f"  {name} classes, {what}", replace(start, **change)) for what, change in changes.items()]
+    found += [(f"  loss {loss}", replace(base, loss=loss)) for loss in ("ohem", "dice", "lovasz", "focal")]
+    found += [(f"  {what}", replace(base, **change)) for what, change in
+              {"sgd": {"optimizer": "sgd"}, "muon": {"optimizer": "muon"}, "with EMA": {"ema": True}}.items()]  # fmt: skip
+    return [(what, case) for what, case in found if not case.compiled][:3] if rig.tiny else found
+
+
+def measure(rig: Rig, case: Case, settings: dict[str, Any]) -> str:
+    forget(rig.device)
+    allow_tf32(case.precision == "tf32")
+    before = term.AT_ONCE
+    term.AT_ONCE = 0 if case.one_by_one else before
+    try:
+        step, network, images = built(rig, case, settings)
+        warm, times = (1, 1) if rig.tiny else (8, 20)
+        steps = rate(step, rig.device, warm, times)
+    finally:
+        term.AT_ONCE = before
+    flops = forward_flops(network, images)
+    return (
+        f"{steps * case.images:.1f} images/s, {1e3 / steps:.1f} ms per step, {3e-12 * flops * steps:.1f} TFLOP/s, "
+        f"peak {peak_gib(rig.device):.2f} GiB"
+    )
+
+
+def built(rig: Rig, case: Case, settings: dict[str, Any]) -> tuple[Callable[[], None], Any, torch.Tensor]:
+    device = torch.device(rig.device)
+    torch.manual_seed(0)
+    network: Any = build_model(Model(**{**settings, "fast": case.fast}), case.classes).to(device)
+    network.freeze_auxiliary()
+    memory = torch.channels_last if case.channels_last else torch.contiguous_format
+    network = network.to(memory_format=memory)
+    model = torch.compile(network) if case.compiled else network
+    config = Config(optim={"name": case.optimizer, "lr": 1e-4})
+    optimizer = build_optimizer(network, network.encoder_parameters(), config.optim, network.head_parameters())
+    criterion, scaler = build_criterion(Loss(terms=[case.loss]), case.classes), LossScaler(case.precision == "fp16")
+    ema = Ema(network, 0.99) if case.ema else None
+    strategy = Strategy("single", Cluster(), device, Parallel())
+    how = Precision(device.type, case.precision, case.full_logits, upsample=case.upsample)
+    images = torch.randn(case.images, 3, *case.size, device=device).to(memory_format=memory)
+    masks = torch.randint(0, case.classes, (case.images, *case.size), device=device, dtype=torch.uint8)
+    votes, parameters = torch.zeros(2, dtype=torch.float64, device=device), list(network.parameters())
+
+    def step() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        gradients(
+            model, [Micro(images, masks)], criterion, strategy, how, seed=1, votes=votes, loss_scale=scaler.scale,
+            clock=Clock(),
+        )  # fmt: skip
+        scaler.unscale_(parameters)
+        if scaler.enabled:
+            scaler.update(bool(clip_(parameters, 0).isfinite()))
+        optimizer.step()
+        if ema is not None:
+            ema.update(network, 100)
+
+    return step, network, images
+
+
+def forward_flops(network: Any, images: torch.Tensor) -> float:
+    """FLOPs of a forward pass of the network, without the loss. Training takes about three times as many."""
+    with contextlib.suppress(ImportError):
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            network(images, low=True)
+        return float(counter.get_total_flops())
+    return float("nan")

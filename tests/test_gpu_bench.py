@@ -1,0 +1,106 @@
+"""Tests of bench/gpu.py (`make gpu`): a rehearsal on the CPU, and what it says where it cannot run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "bench"))
+
+import gpu  # noqa: E402
+from gpu_stages import rig  # noqa: E402
+
+
+def rehearse(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        str(ROOT / "bench/gpu.py"),
+        "--device",
+        "cpu",
+        "--tiny",
+        "--limit",
+        "5",
+        "--out",
+        str(out),
+    ]
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path: Path) -> None:
+    done = rehearse(tmp_path / "found")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["tiny"]
+    assert list(found["stages"]) == [stage.name for stage in gpu.STAGES]
+    for name, rows in found["stages"].items():
+        assert rows[-1]["what"] == "seconds"
+        assert len(rows) > 1, name
+        assert not [row for row in rows if row["ok"] is False], name
+    judged = {name: sum(row["ok"] is True for row in rows) for name, rows in found["stages"].items()}
+    assert judged["parity"] >= 10
+    assert judged["resume"] == 2
+    assert judged["ranks"] == 1
+    assert any("images/s" in row["result"] for row in found["stages"]["speed"])
+    text = (tmp_path / "found.md").read_text()
+    assert "A rehearsal: its figures mean nothing" in text
+    assert all(f"## {stage.name}: {stage.title}" in text for stage in gpu.STAGES)
+
+
+def test_a_wrong_result_stops_the_stages_of_speed_and_is_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"parity": [{"what": "x", "result": "1", "ok": False}], "speed": [{"what": "y", "result": "2", "ok": None}]}
+    monkeypatch.setattr(gpu, "_stage", lambda stage, *_: rows[stage.name])
+    monkeypatch.setattr(gpu, "_preload", lambda: None)
+    arguments = ["--device", "cpu", "--out", str(tmp_path / "found"), "--stages", "parity,speed"]
+    assert gpu.main(arguments) == 1
+    stages = json.loads((tmp_path / "found.json").read_text())["stages"]
+    assert stages["speed"][0]["result"] == "parity failed"
+    assert gpu.main([*arguments, "--keep-going"]) == 1
+    assert json.loads((tmp_path / "found.json").read_text())["stages"]["speed"] == rows["speed"]
+
+
+def test_a_stage_that_hangs_or_fails_becomes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = rig.Rig("cpu", True, tmp_path, 0.0)
+    for name, code, limit, what in (
+        ("hangs", "import time\ndef run(rig):\n    rig.note('before', 1)\n    time.sleep(600)\n", 3.0, "time limit"),
+        ("fails", "def run(rig):\n    rig.note('before', 1)\n    raise ValueError('no luck')\n", 600.0, "error"),
+    ):
+        (tmp_path / "gpu_stages").mkdir(exist_ok=True)
+        (tmp_path / "gpu_stages" / f"{name}.py").write_text(code)
+        monkeypatch.setattr(sys.modules["gpu_stages"], "__path__", [str(tmp_path / "gpu_stages")])
+        found = gpu._stage(gpu.Stage(name, "planted", limit, True), where, limit)
+        assert [row["what"] for row in found][-2:] == [what, "seconds"]
+        assert found[-2]["ok"] is False
+    assert found[0]["what"] == "before"
+    assert "no luck" in found[1]["result"]
+
+
+def test_everything_that_is_missing_is_in_one_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rig.importlib.util, "find_spec", lambda name: None if name in ("cv2", "pydantic") else name)
+    assert gpu.main(["--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "lacks opencv-python-headless pydantic: " in said
+    assert "--no-index" in said
+    assert gpu.needs() + "\n" == said
+
+
+def test_a_machine_without_a_gpu_is_told_so_at_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench/gpu.py"), "--out", str(tmp_path / "found")],
+        capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "torch sees none" in done.stdout
+    assert list(json.loads((tmp_path / "found.json").read_text())["stages"]) == ["check"]
