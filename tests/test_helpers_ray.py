@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -19,6 +20,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import psutil
 import pytest
 from cloud.bucket import BucketServer
 from conftest import ROOT, refused
@@ -80,6 +82,14 @@ class Nodes:
 
         assert soon(up, 60)
         return self.start(f"--address=127.0.0.1:{self._port}", f"--num-cpus={cores}", "--labels=segtrain/role=help")
+
+    def helpers(self) -> Iterator[psutil.Process]:
+        """The processes of helpers that run."""
+        for node in self.nodes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for one in psutil.Process(node.pid).children(recursive=True):
+                    if one.name().startswith("ray::RayHelper") and one.status() != psutil.STATUS_STOPPED:
+                        yield one
 
     def close(self) -> None:
         for node in reversed(self.nodes):
@@ -166,6 +176,8 @@ def test_a_run_is_the_same_with_helpers_that_are_lost_ten_times_and_when_it_resu
             *TRAIN,
             *alone,
             "train.duration=400st",
+            "eval.every=400st",
+            "checkpoint.every=100st",
             f"out={tmp_path / out}",
             *more,
         ]
@@ -175,21 +187,19 @@ def test_a_run_is_the_same_with_helpers_that_are_lost_ten_times_and_when_it_resu
     def digests(out: str) -> dict[int, int]:
         return {one["step"]: one["digest"] for one in read_journal(tmp_path / out) if one["event"] == "step"}
 
-    assert start("alone").wait(timeout=300) == 0
+    assert start("alone").wait(timeout=600) == 0
     process, extra = start("helped", "data.helpers=ray"), nodes.help(1)
-    import psutil
-
     assert soon(lambda: process.poll() is not None or _helped(tmp_path / "helped") > 0)
     for number in range(10):
-        soon(lambda: bool(list(_actors(psutil))) or process.poll() is not None, 30)
-        for actor in list(_actors(psutil))[:1]:
+        soon(lambda: bool(list(nodes.helpers())) or process.poll() is not None, 30)
+        for actor in list(nodes.helpers())[:1]:
             actor.send_signal(signal.SIGSTOP if number % 3 == 2 else signal.SIGKILL)
         if number == 5:
             extra.terminate()
         time.sleep(1)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) in (75, 0) or ranks > 1
-    assert start("helped", *(["data.helpers=ray"] if ranks > 1 else [])).wait(timeout=300) == 0
+    assert start("helped", *(["data.helpers=ray"] if ranks > 1 else [])).wait(timeout=600) == 0
     assert digests("helped") == digests("alone")
     assert_same_weights(final(tmp_path / "helped"), final(tmp_path / "alone"))
     assert _helped(tmp_path / "helped") > 0
@@ -264,12 +274,6 @@ def _helped(run: Path) -> int:
     lines = [line for file in run.glob("spans/*.jsonl") for line in file.read_text().splitlines()]
     windows = [json.loads(line) for line in lines if line.endswith("}")]
     return sum(sum(one.get("workers", {}).get("helpers", {}).values()) for one in windows)
-
-
-def _actors(psutil: Any) -> Iterator[Any]:
-    for one in psutil.process_iter(["name", "status"]):
-        if (one.info["name"] or "").startswith("ray::RayHelper") and one.info["status"] != psutil.STATUS_STOPPED:
-            yield one
 
 
 def test_the_seats_of_all_ranks_are_all_seats() -> None:
