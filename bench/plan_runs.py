@@ -150,7 +150,7 @@ def main() -> None:
     page = "\n".join([
         f"# Real runs beside their plans, {day}\n",
         f"- machine: {cores()} cores of {model()}; load before: {before:.1f}. {args.note}".rstrip(),
-        f"- command: `python bench/plan_runs.py {' '.join(sys.argv[1:])}`".replace(" `", "`"),
+        f"- command: `python bench/plan_runs.py {' '.join(sys.argv[1:])}".rstrip() + "`",
         f"- {inside} of {len(rows)} runs ({inside / len(rows):.0%}) are within their 80 % interval; median error "
         f"{median(errors):+.1%}, mean absolute error {sum(map(abs, errors)) / len(errors):.1%}\n",
         "| crop | images per rank | network | costly samples | ranks | workers | source, images/s | planned (80 % interval) | "
