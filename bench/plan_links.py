@@ -33,6 +33,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from links import hub  # noqa: E402
 from links.rank import NETWORKS, shapes  # noqa: E402
+from links.ways import gradients  # noqa: E402
 
 from segtrain.plan.model import BACKWARD, buckets_of, exposed_gloo  # noqa: E402
 
@@ -63,11 +64,7 @@ def drawn(count: int, seed: int) -> list[dict[str, Any]]:
 
 def predicted(run: dict[str, Any]) -> float:
     """Seconds of a step. ``run``: a setting, and what its ranks measured without the network."""
-    made, layers, gradients = 0, sum(len(shape) > 1 for shape in shapes(run["network"])), []
-    for shape in reversed(shapes(run["network"])):
-        made += len(shape) > 1
-        gradients.append((4.0 * shape.numel(), made / layers))
-    sizes, ready = zip(*buckets_of(gradients, run["bucket_mb"] * 2**20))
+    sizes, ready = zip(*buckets_of(gradients(shapes(run["network"])), run["bucket_mb"] * 2**20))
     rate, latency = run["gbit"] * 1e9 / 8, run["latency_ms"] / 1e3 + run["message"]
     backward = BACKWARD * run["device"]
     return run["device"] + exposed_gloo(backward, sizes, ready, run["hosts"], rate, latency)

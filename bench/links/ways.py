@@ -74,6 +74,15 @@ def seconds(network: nn.Module, way: str, group: Any = None) -> float:
     return mean(times[WARM:])
 
 
+def gradients(shapes: list[Size]) -> list[tuple[float, float]]:
+    """(bytes, share of the backward pass after which it is ready) of each, for the layers of rank.py."""
+    made, layers, found = 0, sum(len(shape) > 1 for shape in shapes), []
+    for shape in reversed(shapes):
+        made += len(shape) > 1
+        found.append((4.0 * shape.numel(), made / layers))
+    return found
+
+
 def predicted(run: dict[str, Any], shapes: list[Size]) -> float:
     """Seconds of a forward and backward pass. ``run``: a setting, and what its ranks measured without the network."""
     bucket_mb, every, kind = WAYS[run["way"]]
@@ -90,11 +99,7 @@ def predicted(run: dict[str, Any], shapes: list[Size]) -> float:
             sum(m * min(RANK, n, m) for (n, m), is_small in zip(low, small) if is_small),
         )
         return run["work"] + sum(gloo_ring(4.0 * size, hosts, rate, latency) for size in sent)
-    made, layers, gradients = 0, sum(len(shape) > 1 for shape in shapes), []
-    for shape in reversed(shapes):
-        made += len(shape) > 1
-        gradients.append((4.0 * shape.numel(), made / layers))
-    sizes, ready = zip(*buckets_of(gradients, bucket_mb * 2**20))
+    sizes, ready = zip(*buckets_of(gradients(shapes), bucket_mb * 2**20))
     share = 1.0 if kind == "gradients" else 0.5
     backward = BACKWARD * run["device"]
     return run["work"] + exposed_gloo(backward, [share * size for size in sizes], ready, hosts, rate, latency) / every
