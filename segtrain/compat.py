@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
-    "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "ddp_times",
+    "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "copy_", "ddp_times",
     "last_collectives", "lerp_", "record_collectives", "skip_dynamo_import",
 ]  # fmt: skip
 
@@ -38,6 +38,16 @@ def lerp_(values: list[Tensor], towards: list[Tensor], weight: float) -> None:
         return
     for value, other in zip(values, towards):
         value.lerp_(other, weight)
+
+
+def copy_(values: list[Tensor], sources: list[Tensor]) -> None:
+    """``value.copy_(source)`` for each pair, in few kernels where torch can do so (from 2.2 on)."""
+    foreach = getattr(torch, "_foreach_copy_", None)
+    if foreach is not None and values:
+        foreach(values, sources)
+        return
+    for value, source in zip(values, sources):
+        value.copy_(source)
 
 
 def after_own_gradients(loss: Tensor, call: Callable[[], None]) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segtrain.compat import lerp_
+from segtrain.compat import copy_, lerp_
 from segtrain.config import MuonOptim, Optim
 from segtrain.config.optim import POLY_POWER
+from segtrain.precision import tf32
 
 
 def multiplier(optim: Optim, step: int, steps: int, warmup: int) -> float:
@@ -77,8 +78,12 @@ def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.op
     # The foreach form computes the same, a little slower.
     probe = torch.zeros_like(groups[0]["params"][0], requires_grad=True)
     probe.grad = torch.zeros_like(probe)
+    # The gradient of a 1x1 kernel in channels_last may come in other strides, which torch refuses before 2.2.
+    kernel = torch.zeros(4, 4, 1, 1, device=probe.device).to(memory_format=torch.channels_last).requires_grad_()
+    kernel.grad = torch.zeros(4, 4, 1, 1, device=probe.device)
     try:
-        kind([probe], fused=True, **settings).step()
+        for tried in (probe, kernel):
+            kind([tried], fused=True, **settings).step()
     except (TypeError, RuntimeError):
         return kind(groups, foreach=True, **settings)  # type: ignore[no-any-return]
     return kind(groups, fused=True, **settings)  # type: ignore[no-any-return]
@@ -87,19 +92,22 @@ def _fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.op
 def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
     """A nearly semi-orthogonal matrix close to ``matrix`` (rows, cols): its singular values are about 0.7 to 1.2.
 
+    ``matrix`` may also be a stack (n, rows, cols) of matrices.
+
     Newton-Schulz iteration with the quintic of Jordan et al. (Muon, 2024). Each round multiplies by a polynomial in the
     Gram matrix. Such polynomials commute, so all rounds run on small square matrices, and the wide matrix is multiplied
     only once, at the end. For 3x3 filters (cols = 9 * rows), this is 2.5 times cheaper.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
-    tall = matrix.shape[0] > matrix.shape[1]
+    tall, stacked = matrix.shape[-2] > matrix.shape[-1], matrix.dim() == 3
     x = matrix.mT if tall else matrix
-    x = x / (x.norm() + 1e-7)
+    x = x / ((x.norm(dim=(1, 2), keepdim=True) if stacked else x.norm()) + 1e-7)
+    add_product = torch.baddbmm if stacked else torch.addmm
     gram = x @ x.mT
     product: Tensor | None = None
     for step in range(steps):
-        p = torch.addmm(gram, gram, gram, beta=b, alpha=c)
-        p.diagonal().add_(a)
+        p = add_product(gram, gram, gram, beta=b, alpha=c)
+        p.diagonal(dim1=-2, dim2=-1).add_(a)
         product = p if product is None else p @ product
         if step + 1 < steps:
             gram = p @ (gram @ p)
@@ -113,6 +121,8 @@ class Muon(torch.optim.Optimizer):
     A convolution weight is treated as the matrix (out, in * kh * kw). Its step is the orthogonalized Nesterov momentum,
     scaled to a root mean square of 0.2, as is usual for steps of AdamW (Liu et al. 2025), with decoupled weight decay.
     Every rank must have the whole gradient (strategies single, dp, ddp, smddp), and computes the same step.
+
+    On a GPU, weights of equal shape are updated together, because each matrix alone would cost 40 kernel launches.
     """
 
     def __init__(
@@ -128,24 +138,37 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            if not group["muon"]:
-                continue
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(parameter, parameter.grad, group)
+        with tf32(False):
+            for group in self.param_groups:
+                if group["muon"]:
+                    for parameters in self._together(group["params"]):
+                        self._step(parameters, group)
         if self._adamw is not None:
             self._adamw.step()
 
-    def _step(self, parameter: nn.Parameter, grad: Tensor, group: dict[str, Any]) -> None:
-        momentum, state = group["momentum"], self.state[parameter]
-        if not state:
-            state["momentum"] = torch.zeros_like(parameter)
-        state["momentum"].lerp_(grad, 1 - momentum)
-        matrix = grad.lerp(state["momentum"], momentum).reshape(len(parameter), -1)
-        step = orthogonalize(matrix).view_as(parameter)
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        parameter.add_(step, alpha=-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
+    @staticmethod
+    def _together(parameters: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+        """The parameters with a gradient: on a GPU by shape, on a CPU each alone."""
+        found: dict[Any, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            if parameter.grad is not None:
+                key = parameter.shape if parameter.is_cuda else id(parameter)
+                found.setdefault(key, []).append(parameter)
+        return list(found.values())
+
+    def _step(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+        momentum, directions = group["momentum"], []
+        for parameter in parameters:
+            state, grad = self.state[parameter], parameter.grad
+            assert grad is not None
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter)
+            state["momentum"].lerp_(grad, 1 - momentum)
+            directions.append(grad.lerp(state["momentum"], momentum).reshape(len(parameter), -1))
+        steps = orthogonalize(torch.stack(directions)) if len(directions) > 1 else [orthogonalize(directions[0])]
+        for parameter, step in zip(parameters, steps):
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.add_(step.view_as(parameter), alpha=-group["lr"] * 0.2 * max(step.shape) ** 0.5)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -173,9 +196,9 @@ class LossScaler:
 
     def unscale_(self, parameters: list[nn.Parameter]) -> None:
         if self.enabled:
-            for parameter in parameters:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(1 / self.scale)
+            grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            if grads:
+                torch._foreach_mul_(grads, 1 / self.scale)
 
     def update(self, finite: bool) -> None:
         if not self.enabled:
@@ -210,9 +233,8 @@ class Ema:
         averaged = [name for name, value in current.items() if value.is_floating_point()]
         shadow, new = ([_shard(state[name].detach()) for name in averaged] for state in (self.shadow, current))
         lerp_(shadow, new, weight)
-        for name, value in current.items():
-            if not value.is_floating_point():
-                self.shadow[name].copy_(value)
+        counts = [name for name, value in current.items() if not value.is_floating_point()]
+        copy_([self.shadow[name] for name in counts], [current[name] for name in counts])
 
 
 def _shard(value: Tensor) -> Tensor:

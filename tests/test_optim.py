@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from segtrain.config import AdamWOptim, MuonOptim, SGDOptim
-from segtrain.optim import Ema, LossScaler, build_optimizer, clip_, multiplier, orthogonalize, parameter_groups, set_lr
+from segtrain.optim import (
+    Ema,
+    LossScaler,
+    Muon,
+    build_optimizer,
+    clip_,
+    multiplier,
+    orthogonalize,
+    parameter_groups,
+    set_lr,
+)
 
 
 @pytest.mark.parametrize("schedule", ["poly", "cosine", "onecycle", "linear", "constant"])
@@ -97,6 +109,26 @@ def test_orthogonalize_flattens_the_singular_values(shape: tuple[int, int]) -> N
     assert values.max() < 1.35
     assert values.median() > 0.6
     assert float((found * (u @ v)).sum() / (found.norm() * (u @ v).norm())) > 0.9
+
+
+def test_muon_updates_a_stack_of_matrices_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does on a GPU: all weights of one shape together."""
+    torch.manual_seed(0)
+    first = nn.Sequential(*(nn.Conv2d(8, 8, 3) for _ in range(3)), nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)).double()
+    second = copy.deepcopy(first)
+    for together in (False, True):
+        model = second if together else first
+        optimizer = build_optimizer(model, [], MuonOptim(lr=0.05, muon_lr=0.05, weight_decay=0.1))
+        if together:
+            by_shape = lambda found: [[p for p in found if p.shape == shape] for shape in {p.shape for p in found}]  # noqa: E731
+            monkeypatch.setattr(Muon, "_together", staticmethod(by_shape))
+        for step in range(3):
+            generator = torch.Generator().manual_seed(step)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            optimizer.step()
+    for alone, stacked in zip(first.parameters(), second.parameters()):
+        torch.testing.assert_close(stacked, alone, rtol=1e-12, atol=1e-14)
 
 
 def test_muon_takes_an_inner_layer_with_as_many_channels_as_there_are_classes() -> None:

@@ -162,7 +162,7 @@ def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
 def whole_cpu(value: Any) -> Any:
     """A copy of a tensor on the CPU (a sharded tensor is gathered, by a collective); other values unchanged."""
     whole = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return whole.detach().cpu().clone() if isinstance(whole, Tensor) else whole
+    return whole.detach().to("cpu", copy=True) if isinstance(whole, Tensor) else whole
 
 
 def share(value: Tensor, like: Tensor) -> Tensor:
