@@ -64,6 +64,8 @@ class Net(nn.Module):
 
 cluster = discover()
 parallel = Parallel(strategy=SETTINGS.get("strategy", "auto"), sync_bn=SETTINGS.get("sync_bn", False))
+precision = SETTINGS.get("precision", "fp32")
+dtype = torch.float64 if precision == "fp32" else torch.float32
 found = {}
 with start(parallel, cluster, "cpu") as strategy:
     for name in SETTINGS["losses"]:
@@ -71,14 +73,14 @@ with start(parallel, cluster, "cpu") as strategy:
         terms = ["ce"] if name == "weighted" else name.split("+")
         criterion = build_criterion(Loss(terms=terms), 5, 255, weights)
         for accumulate in SETTINGS["accumulate"]:
-            model = strategy.wrap(Net().double())
+            model = strategy.wrap(Net().to(dtype))
             model.train()
             micros = []
             for micro in range(accumulate):
                 part = rank_slice(8, cluster.world_size, cluster.rank, accumulate, micro)
-                micros.append(Micro(images[part], masks[part]))
+                micros.append(Micro(images[part].to(dtype), masks[part]))
             share, votes = gradients(
-                model, micros, criterion, strategy, Precision("cpu", loss_stride=SETTINGS.get("stride", 1)), seed=SETTINGS.get("seed", 0),
+                model, micros, criterion, strategy, Precision("cpu", precision, loss_stride=SETTINGS.get("stride", 1)), seed=SETTINGS.get("seed", 0),
                 votes=torch.ones(1, dtype=torch.float64), aux_weight=0.4, clock=Clock(),
             )
             assert float(votes) == cluster.world_size
@@ -164,6 +166,12 @@ def test_other_strategies_give_the_same_gradient(run_ranks, tmp_path, strategy: 
     one = gradients_on(run_ranks, tmp_path, 1, losses=["ce", "dice"])
     found = gradients_on(run_ranks, tmp_path, 2, strategy=strategy, **settings)
     assert_same(found, one, 1e-6)
+    # In mixed precision, the weights that a rank gathers, and their gradients, are float32.
+    half = gradients_on(run_ranks, tmp_path, 1, losses=["ce"], precision="bf16")
+    assert 1e-5 < relative(half["ce/1"][1], one["ce/1"][1]) < 2e-2
+    found = gradients_on(run_ranks, tmp_path, 2, strategy=strategy, losses=["ce"], precision="bf16")
+    assert_same(found, half, 5e-3)
+    assert all(gradient.dtype == torch.float32 for gradient in found["ce/1"][1])
 
 
 def test_statistics_of_bfloat16_images_are_sums_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
