@@ -209,6 +209,7 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "GPU on CPU machines": (
         {"type": "ml.c5.4xlarge"}, ("train.device=cuda",), "error device-cuda", "ml.c5.4xlarge"),
     "bf16 on T4": ({"type": "ml.g4dn.12xlarge"}, ("train.precision=bf16",), "warning precision", "T4"),
+    "tf32 on T4": ({"type": "ml.g4dn.12xlarge"}, ("train.precision=tf32",), "error precision", "no units"),
     "gloo on GPUs": ({}, ("parallel.backend=gloo",), "warning backend-gloo", "gloo"),
     "more workers than cores": ({}, ("data.workers=64",), "warning workers-many", "64"),
     "run folder of this machine": ({}, ("out=/home/me/run",), "warning out", "/home/me/run"),
