@@ -58,6 +58,8 @@ class Job:
     # A pip requirements file whose lines are added to those of the package.
     requirements: str = option(values.text, default="")
     program: str = option(values.text, default="train.py")
+    # The folder of a past run with the same config, which tells time and cost, and whether helping hosts pay.
+    like: str = option(values.text, default="")
 
 
 JobT = TypeVar("JobT", bound=Job)

@@ -74,7 +74,7 @@ def test_errors_by_hand() -> None:
         ({"start": {"hosts": 2}}, "no offer of 2 x"),
         ({"start": {"machine": ""}}, "--on TYPE"),
         ({"settings": ["data.crop=[96,96]"]}, "data.crop"),
-        ({"settings": ["train.batch_size=32"]}, "train.batch_size=32, planned with 64"),
+        ({"settings": ["train.batch_size=32"]}, "train.batch_size=32, and not 64"),
     ],
 )
 def test_runs_that_are_left_out(tmp_path: Path, changed: dict[str, Any], why: str) -> None:

@@ -499,7 +499,7 @@ def test_what_is_good_to_know_is_a_note() -> None:
     job = the_job({"data_gb": None, **VPC}, ("model.arch=unet", "model.encoder_weights=imagenet"))
     notes = {finding.code for finding in look(job) if finding.level == "note"}
     notes.discard("native-decoder")  # where none is built here
-    assert notes == {"data-size-unknown", "profiler-closed", "vpc-internet", "weights-download"}
+    assert notes == {"data-size-unknown", "plan-without-run", "profiler-closed", "vpc-internet", "weights-download"}
     choice = choose(job.training_type, job.strategy, job.region, today=TODAY)
     later = offline(job, {}, root=ROOT, choice=choice, now=date(2028, 1, 1))
     assert "prices-old" in {finding.code for finding in later}

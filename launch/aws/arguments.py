@@ -93,7 +93,9 @@ def _add_machines(parser: argparse.ArgumentParser) -> None:
         help="train only with all hosts of :help (default: begin at once, and go on without those that do not join)",
     )
     group.add_argument(
-        "--like", metavar="RUN", help="the folder of a past run with this config, to check whether hosts of :help pay"
+        "--like",
+        metavar="RUN",
+        help="a past run with this config, to predict time, cost, and whether hosts of :help pay",
     )
     group.add_argument(
         "--unknown-type-ok", action="store_true", help="allow a type that neither segtrain nor botocore knows"

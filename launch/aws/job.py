@@ -30,8 +30,6 @@ class SageMakerJob(job.Job):
     # Time after which a helping host that has not joined is named, and whether the training needs all of them.
     helpers_join: int = option(values.seconds, default=600)
     helpers_required: bool = option(values.switch, default=False)
-    # The folder of a past run with the same config, which shows whether helping hosts pay.
-    like: str = option(values.text, default="")
     data: tuple[Channel, ...] = option(parts.channels, default=())
     # Size of the data, for the check of the volume and the estimate.
     data_gb: float | None = option(values.amount, default=None)

@@ -63,6 +63,7 @@ _TEXTS = {
     ),
     "time and money": (
         ("max-run", "TIME", "limit of the training time, such as 6h or 90m (default: 24h)"),
+        ("like", "RUN", "a past run with this config, to predict time and cost"),
         ("scheduling", "NAME", "standard (default), spot, or flex-start"),
         ("max-wait", "TIME", "longest wait for machines of flex-start; 0: no limit (default: 24h)"),
     ),

@@ -159,7 +159,7 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         sent = _exposed(terms, machine, hosts, local, device, drawn)
         longest = max(device + sent, samples)
         step = longest * model.slowest(ranks, drawn["spread"])
-        parts.append((device, sent, longest - device - sent, step - longest))
+        parts.append((device, sent, max(0.0, samples - (device + sent)), step - longest))
         rates.append(ranks * terms.images / step)
         alone.append(ranks * terms.images / device / rates[-1])
         bounds.append("samples" if samples > device + sent else "network" if sent > 0.15 * device else "device")

@@ -15,7 +15,8 @@ from segtrain.errors import DataError, SegtrainError
 from segtrain.files import write_atomically
 from segtrain.observe.spans import NO_STEP
 from segtrain.observe.spent import spent
-from segtrain.plan.saved import FILE, decisive, read
+from segtrain.plan.same import decisive, differences
+from segtrain.plan.saved import FILE, read
 from segtrain.runs.folder import RunFolder, load
 
 RECORD = "plan-record.jsonl"
@@ -167,15 +168,10 @@ def _offer(place: Path, plan: Mapping[str, Any], starts: Sequence[Mapping[str, A
 
 def _refuse_others(place: Path, plan: Mapping[str, Any], run: RunFolder, offer: Mapping[str, Any]) -> None:
     """Raise DataError if the run has other settings than its plan."""
-    before, now = plan["settings"], decisive(run.config)
-    changed = [
-        f"{key}={now.get(key)}, planned with {before.get(key)}"
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
-    ]
+    changed = differences(plan["settings"], decisive(run.config))
     batch = (run.config.get("train") or {}).get("batch_size")
     if batch != offer["batch"]:
-        changed.append(f"train.batch_size={batch}, planned with {offer['batch']:g}")
+        changed.append(f"train.batch_size={batch}, and not {offer['batch']:g}")
     if changed:
         raise _left_out(place, f"it has other settings than its plan: {'; '.join(changed)}")
 

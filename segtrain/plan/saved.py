@@ -13,30 +13,10 @@ from segtrain.bucket import is_bucket
 from segtrain.errors import ConfigError, file_error
 from segtrain.files import write_atomically
 from segtrain.plan.offers import Offer, Plan
+from segtrain.plan.same import decisive
 
 FILE = "plan.json"
 FORMAT = 1
-# Settings that do not change how long a run takes, beside those that name places, limits, and initial weights.
-_FREE = {
-    "data": {"root", "check", "faults", "overlap", "outage_s", "cache", "cache_gb", "color_jitter_on"},
-    "train": {"seed", "device", "deadline", "budget", "price", "duration", "batch_size", "accumulate"},
-    "model": {"encoder_weights", "init"},
-    "loss": set[str](),
-}
-
-
-def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``section.key`` -> value of the settings that decide how long a step takes.
-
-    The length and the batch are left out: they are compared as numbers of images.
-    """
-    found = {}
-    for section, free in _FREE.items():
-        part = settings.get(section)
-        for key, value in part.items() if isinstance(part, Mapping) else ():
-            if key not in free:
-                found[f"{section}.{key}"] = value
-    return found
 
 
 def save(found: Plan, settings: Mapping[str, Any], place: str, machine: str = "") -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from segtrain.config import Config, duration_in_steps
 from segtrain.diagnose.evidence import gather
 from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.remedies import receiving
@@ -13,7 +14,9 @@ from segtrain.errors import ConfigError, closest
 from segtrain.machines import all_types
 from segtrain.plan import model
 from segtrain.plan.gradients import gradients_of
+from segtrain.plan.same import decisive, differences
 from segtrain.runs.find import run_home
+from segtrain.runs.folder import read_folder
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,32 @@ def terms_of(run: Path, on: str = "") -> Terms:
         receive=receiving(figures),
         buckets=model.buckets_of(gradients),
         unsent=unsent,
+    )
+
+
+def terms_for(run: Path, config: Config, ranks: int) -> Terms:
+    """The terms of a job of ``ranks`` with ``config``, which has the length and the batch, by a run like it.
+
+    Raises ConfigError also if the run has other settings than the job.
+    """
+    terms, there = terms_of(run), read_folder(run)
+    changed = differences(decisive(there.config), decisive(config.model_dump(mode="json")))
+    if changed:
+        text = f"{run}: it has other settings than the job: {'; '.join(changed)}"
+        raise ConfigError(text, code="run-of-other-settings", found=changed)
+    seen = [(event["step"], event["epoch"]) for event in there.steps if event.get("epoch")]
+    epochs = config.train.duration.endswith("ep")
+    if epochs and not seen:
+        text = f"{run}: it does not say how many images an epoch has: name a run that trained for some steps"
+        raise ConfigError(text, code="run-too-short", found=str(run))
+    batch, before = config.train.batch_size, (there.config.get("train") or {}).get("batch_size", 0)
+    samples = round(seen[-1][0] * before / seen[-1][1]) if epochs else 0
+    images = batch / ranks
+    return replace(
+        terms,
+        images=images,
+        device=terms.device * images / terms.images,
+        total=float(duration_in_steps(config.train.duration, samples, batch) * batch),
     )
 
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from launch import preflight
 from launch.aws.instances import INSTANCES
 from launch.aws.job import SageMakerJob
+from launch.aws.preflight.cost import price_of
 from launch.aws.preflight.machines import ranks
 from launch.findings import Finding, error, note, warning
+from launch.forecast import forecast
 from launch.preflight import Read, files_of_weights
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterato
     yield from _weights(job, config)
     yield from preflight.batch(config, _machines(job))
     yield from preflight.hardware(config, _machines(job))
+    price, _ = price_of(job, job.training_type)
+    yield from forecast(job, config, job.training_type, job.training_hosts, ranks(job), price)
     yield from _kept(job, config)
     yield from preflight.trackers(job, config)
     yield from preflight.files(job, root, bundled)

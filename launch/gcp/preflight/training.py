@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from launch import preflight
 from launch.findings import Finding, error, warning
+from launch.forecast import forecast
 from launch.gcp.job import VertexJob
 from launch.gcp.machines import GPUS, MACHINES
 from launch.gcp.preflight.machines import gpus, local_ranks, ranks
@@ -33,6 +34,7 @@ def training(job: VertexJob, root: Path, bundled: Collection[str]) -> Iterator[F
     yield from _weights(job, config)
     yield from preflight.batch(config, _machines(job))
     yield from preflight.hardware(config, _machines(job))
+    yield from forecast(job, config, _row(job), job.hosts, ranks(job))
     yield from _kept(job, config)
     yield from preflight.trackers(job, config)
     yield from preflight.files(job, root, bundled)
@@ -48,6 +50,14 @@ def _machines(job: VertexJob) -> preflight.Machines:
         machines, gpus=found.count if found else 0, vcpus=machine.vcpus,
         gpu=gpu.name if gpu else "", arch=gpu.arch if gpu else "",
     )  # fmt: skip
+
+
+def _row(job: VertexJob) -> str:
+    """The name of the job's machine in segtrain/machines/vertex.csv, such as n1-standard-32+4xT4."""
+    found, machine = gpus(job), MACHINES.get(job.machine)
+    if found is None or machine is None or machine.accelerator is not None or found.type not in GPUS:
+        return job.machine
+    return f"{job.machine}+{found.count}x{GPUS[found.type].name}"
 
 
 def _data(job: VertexJob, config: Config, read: Read) -> Iterator[Finding]:
