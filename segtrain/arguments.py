@@ -205,6 +205,7 @@ def _plan(subparsers: Any, types: str) -> None:
     plan.add_argument("--spot", type=float, default=0.0, metavar="SHARE", help=spot)
     often = "with --spot: how often a host is taken away, such as 0.05/h"
     plan.add_argument("--preemptions", default="", metavar="RATE", help=often)
+    plan.add_argument("--page", type=Path, metavar="FILE", help="also write a page, FILE.html")
     plan.add_argument("--save", default="", metavar="RUN", help="keep the plan in this run folder, for --record")
     plan.add_argument("--record", nargs="*", metavar="FOLDER", help="compare finished runs with their plans (runs/)")
     plan.add_argument("--all", action="store_true", help="all types and numbers of machines")

@@ -6,11 +6,15 @@ import json
 import sys
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segtrain.errors import ConfigError
 from segtrain.plan.limits import hosts_of, seconds_of
 from segtrain.plan.places import machines_of
 from segtrain.terminal import say
+
+if TYPE_CHECKING:
+    from segtrain.plan.offers import Plan
 
 
 def plan(args: Namespace, overrides: list[str]) -> None:
@@ -57,7 +61,10 @@ def _like(args: Namespace, overrides: list[str]) -> None:
             known["spot"] = market.rows(found)
         print(json.dumps({**known, "best": best and best.to_dict(), "terms": vars(found.terms)}))
         return
-    say(words.page(found, Path(run.shown or run.folder), deadline_s, args.budget, args.all, market))
+    shown = run.shown or str(run.folder)
+    text = words.page(found, Path(shown), deadline_s, args.budget, args.all, market)
+    say(text)
+    _page(args, found, text, shown, deadline_s)
 
 
 def _config(args: Namespace, overrides: list[str]) -> None:
@@ -76,7 +83,16 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     if args.json:
         print(json.dumps(config_words.as_dict(found, *limits, market)))
     else:
-        say(config_words.page(found, *limits, args.all, market))
+        text = config_words.page(found, *limits, args.all, market)
+        say(text)
+        _page(args, found, text, config.name or "the defaults", limits[0])
+
+
+def _page(args: Namespace, found: Plan, text: str, of: str, deadline_s: float) -> None:
+    if args.page:
+        from segtrain.plan import page
+
+        _note(f"page: {page.write(args.page, found, text, of, deadline_s, args.budget)}")
 
 
 def _record(args: Namespace, overrides: list[str]) -> None:

@@ -121,11 +121,14 @@ def details(summary: str, content: str) -> str:
     return f"<details><summary>{esc(summary)}</summary>{content}</details>"
 
 
-def figure(key: str, title: str, alt: str, numbers: str, note: str = "") -> str:
-    """The box of the chart ``key``. ``alt`` describes the chart in words, and ``numbers`` is its table."""
+def figure(key: str, title: str, alt: str, numbers: str, note: str = "", drawing: str = "") -> str:
+    """The box of the chart ``key``. ``alt`` describes the chart in words, and ``numbers`` is its table.
+
+    ``drawing``: its SVG, if report.js does not draw it.
+    """
     return (
         f'<figure id="{key}"><figcaption><b>{esc(title)}</b>{f" <span>{esc(note)}</span>" if note else ""}</figcaption>'
-        f'<div class="plot" tabindex="0" role="img" aria-label="{esc(alt)}"></div>'
+        f'<div class="plot" tabindex="0" role="img" aria-label="{esc(alt)}">{drawing}</div>'
         f"{details('as a table', numbers)}</figure>"
     )
 

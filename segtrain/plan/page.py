@@ -1,0 +1,133 @@
+"""The page of a plan, one HTML file: time and money over numbers of machines, the parts of a step, and all offers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from segtrain import __version__
+from segtrain.plan import drawing
+from segtrain.plan.drawing import COLORS, Line
+from segtrain.plan.offers import PARTS, Interval, Offer, Plan, shown
+from segtrain.plan.words import choice
+from segtrain.report import page as report_page
+from segtrain.report.html import details, esc, figure, page, short_seconds, table, utc
+
+TYPES = len(COLORS)  # in a chart
+BARS = 14
+# What a step is made of -> color.
+PART_COLORS = dict(zip(PARTS, ("forward", "gradient_sync", "wait", "sync")))
+TITLES = {"device": "device", "gradients": "wait for gradients", "samples": "wait for samples",
+          "slowest rank": "wait for the slowest rank"}  # fmt: skip
+
+
+def write(file: Path, found: Plan, text: str, of: str, deadline_s: float, budget: float) -> Path:
+    """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run. Raises DataError."""
+    return report_page.write(file, render(found, text, of, deadline_s, budget))
+
+
+def render(found: Plan, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0) -> str:
+    best = found.best(deadline_s, budget)
+    head = f"<h1>Plan of {esc(of)}</h1>"
+    if not found.offers:
+        return page(f"Plan of {of}", [("", "", head), ("words", "In words", _words(text))], {}, _footer())
+    said = f'<p class="headline {"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, found))}</p>'
+    offers = _few(found, best)
+    sections = [
+        ("", "", f"{head}<p class=quiet>{found.terms.total:,.0f} images</p>{said}{_tiles(best)}"),
+        ("money", "Time and money", _curves(found, offers, deadline_s, budget)),
+        ("step", "A step", _steps(offers)),
+        ("offers", "All offers", _table(found)),
+        ("words", "In words", _words(text)),
+    ]
+    return page(f"Plan of {of}", sections, {}, _footer())
+
+
+def _footer() -> str:
+    return f"segtrain {__version__}, made {utc()}"
+
+
+def _few(found: Plan, best: Offer | None) -> list[Offer]:
+    """The offers worth a bar, the cheapest first, and the best one."""
+    ordered = sorted(shown(found), key=lambda one: (one.dollars[1], one.seconds[1]))
+    few = ordered[:BARS]
+    return few if best is None or best in few else [best, *few[:-1]]
+
+
+def _tiles(best: Offer | None) -> str:
+    if best is None:
+        return ""
+    rows = [
+        ("machines", f"{best.hosts} x {best.machine.name}", f"bound by {best.bound}"),
+        ("hours", f"{best.seconds[1] / 3600:,.2f}", _between(best.seconds, 3600)),
+        ("dollars", f"{best.dollars[1]:,.2f}", _between(best.dollars, 1)),
+        ("images/s", f"{best.rate[1]:,.0f}", _between(best.rate, 1)),
+        ("scaling", f"{best.efficiency:.0%}", "of the same number of single GPUs"),
+    ]
+    cells = "".join(
+        f'<div><dt>{name}</dt><dd>{esc(value)}<div class="remark">{esc(remark)}</div></dd></div>'
+        for name, value, remark in rows
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def _between(interval: Interval, unit: float) -> str:
+    low, _, high = (f"{value / unit:,.3g}" if value < 100 * unit else f"{value / unit:,.0f}" for value in interval)
+    return f"{low} to {high} in 80 % of the cases"
+
+
+def _curves(found: Plan, offers: list[Offer], deadline_s: float, budget: float) -> str:
+    names = list(dict.fromkeys(offer.machine.name for offer in offers))[:TYPES]
+    colors = dict(zip(names, COLORS))
+    own = {name: sorted((o for o in found.offers if o.machine.name == name), key=lambda o: o.hosts) for name in names}
+    key = drawing.legend(list(colors.items()))
+    html = ""
+    kinds = (("hours", "Time to the end", "h", 3600.0, deadline_s), ("dollars", "Cost on demand", "$", 1.0, budget))
+    for chart, title, unit, scale, limit in kinds:
+        if chart == "dollars" and not all(one.dollars[0] for many in own.values() for one in many):
+            continue  # the nodes of a cluster cost nothing
+        lines, rows = [], []
+        for name, many in own.items():
+            values = [one.seconds if chart == "hours" else one.dollars for one in many]
+            points = [(one.hosts, low / scale, usual / scale, high / scale)
+                      for one, (low, usual, high) in zip(many, values)]  # fmt: skip
+            lines.append(Line(name, colors[name], points, found.knee(name)))
+            rows += [(name, one.hosts, *(f"{v / scale:,.2f}" for v in value)) for one, value in zip(many, values)]
+        numbers = table(("type", "hosts", "10 %", "usual", "90 %"), rows)
+        alt = f"{title}: " + "; ".join(
+            f"{row[0]}, {row[1]} hosts: {row[3]} {unit}" for row in rows[:: max(1, len(rows) // 6)]
+        )
+        says = f"{'deadline' if chart == 'hours' else 'budget'} {limit / scale:.3g} {unit}"
+        html += figure(
+            chart, title, alt, numbers, "bars: 80 % of the cases; ring: the knee, beyond which doubling pays little",
+            drawing.curves(lines, unit, limit / scale, says) + key,
+        )  # fmt: skip
+    return html
+
+
+def _steps(offers: list[Offer]) -> str:
+    rows, cells = [], []
+    for one in sorted(offers, key=lambda one: one.step[1]):
+        name = f"{one.hosts} x {one.machine.name}"
+        low, middle, high = map(short_seconds, one.step)
+        rows.append((name, [(one.parts[part], PART_COLORS[part]) for part in PARTS], f"{middle} ({low} to {high})"))
+        cells.append((name, f"{one.batch:,.0f}", *(short_seconds(one.parts[part]) for part in PARTS), middle))
+    key = drawing.legend([(TITLES[part], color) for part, color in PART_COLORS.items()])
+    numbers = table(("machines", "images", *(TITLES[part] for part in PARTS), "step"), cells)
+    alt = "Time of a step by part: " + "; ".join(f"{name} {said}" for name, _, said in rows[:6])
+    note = "the parts in the usual case, and the interval of the whole"
+    return figure("parts", "Parts of a step", alt, numbers, note, drawing.bars(rows) + key)
+
+
+def _table(found: Plan) -> str:
+    ordered = sorted(found.offers, key=lambda one: (one.dollars[1], one.seconds[1]))
+    rows = [
+        (one.machine.name, one.hosts, f"{one.rate[1]:,.0f}", f"{one.efficiency:.0%}", f"{one.seconds[1] / 3600:,.2f}",
+         f"{one.dollars[1]:,.2f}", one.bound, f"{one.needs:.1f}", f"{one.has:.1f}")
+        for one in ordered
+    ]  # fmt: skip
+    head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", "bound by", "cores needed", "cores")
+    return details(f"{len(rows)} offers, the cheapest first", table(head, rows, left=(0, 6)))
+
+
+def _words(text: str) -> str:
+    return f'<pre class="words">{esc(text)}</pre>'
