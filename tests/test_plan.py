@@ -90,6 +90,15 @@ def test_a_network_that_is_not_known_is_planned_on_one_rank_only(tmp_path: Path,
     assert "gradients" in found.left_out["ml.g5.12xlarge"]
 
 
+def test_a_host_without_gpus_has_the_ranks_of_the_run() -> None:
+    """Two ranks on four cores: a step of the same host is that of the run, and twice the cores have four ranks."""
+    two = replace(TERMS, machine="ml.c5.xlarge", local=2)
+    by = {one.machine.name: one for one in plan(two, (1,)).offers}
+    assert by["ml.c5.xlarge"].batch == 2 * two.images
+    assert by["ml.c5.xlarge"].has == 2
+    assert by["ml.c5.2xlarge"].batch == 4 * two.images
+
+
 def test_one_host_is_bound_by_its_device() -> None:
     """8 V100 with 8 cores each: the samples need (16 * 0.01 + 0.02) / 8 s, and the device 0.25 s."""
     terms = replace(TERMS, machine="ml.p3dn.24xlarge")

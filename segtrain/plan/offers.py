@@ -109,7 +109,7 @@ def plan(terms: Terms, hosts: Sequence[int] = HOSTS, where: Sequence[Machine] = 
         if bool(machine.gpus) != bool(own.gpus):
             continue  # another kind of machine: not worth a word
         why = _why_not(machine, own)
-        fitting = [count for count in hosts if not terms.unsent or count * _local(machine, own) == 1]
+        fitting = [count for count in hosts if not terms.unsent or count * _local(terms, machine, own) == 1]
         if why or not fitting:
             left_out[machine.name] = why or f"the gradients that several ranks exchange are not known: {terms.unsent}"
         else:
@@ -139,14 +139,14 @@ def _why_not(machine: Machine, own: Machine) -> str:
     return ""
 
 
-def _local(machine: Machine, own: Machine) -> int:
-    """Ranks of a host: one for each GPU, or for as many cores as the run's host has."""
-    return machine.gpus or max(1, machine.vcpus // own.vcpus)
+def _local(terms: Terms, machine: Machine, own: Machine) -> int:
+    """Ranks of a host: one for each GPU, or as many as the run's host had for as many cores."""
+    return machine.gpus or terms.local * max(1, machine.vcpus // own.vcpus)
 
 
 def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: list[dict[str, float]]) -> Offer:
     """``hosts`` machines of a type, for terms that hold for ``own``."""
-    local = _local(machine, own)
+    local = _local(terms, machine, own)
     ranks, cores = local * hosts, machine.vcpus / local
     ratio = 1.0
     if machine.gpu != own.gpu:

@@ -29,6 +29,7 @@ class Terms:
     ``device_range``, ``sample_range``: factors between which the device's time and the costs of samples lie.
     ``buckets``: (bytes, share of the backward pass after which it is ready) of each; () if not known. ``unsent``: why
     ``gradients`` are not known; "" if they are. ``workers``: of a rank's loader; None: one for each core but one.
+    ``local``: ranks of a host of a run without GPUs.
     """
 
     machine: str
@@ -44,6 +45,7 @@ class Terms:
     sample_range: tuple[float, float] = (1.0, 1.0)
     buckets: tuple[tuple[float, float], ...] = ()
     unsent: str = ""
+    local: int = 1
     workers: float | None = None
 
 
@@ -81,6 +83,7 @@ def terms_of(run: Path, on: str = "") -> Terms:
         receive=receiving(figures),
         buckets=model.buckets_of(gradients),
         unsent=unsent,
+        local=rank.ranks_here,
     )
 
 
