@@ -167,14 +167,24 @@ class Anything:
         return iter(())
 
 
-def whole_loop(folder: Path, strategy: Strategy, settings: dict[str, Any]) -> dict[int, list[Any]]:
+def many_batches() -> None:
+    """The results of 130 batches, as an evaluation keeps them."""
+    tally = evaluation._Tally(SimpleNamespace(num_classes=CLASSES, ignore_index=255), 2, DEVICE)
+    for _ in range(130):
+        tally.add([0, 1], tensors(2, 8, 8), tensors(2, 8, 8), tensors(2, dtype=torch.bool))
+
+
+def whole_loop(
+    folder: Path, strategy: Strategy, settings: dict[str, Any], loss: str = "ce", optim: str = "adamw"
+) -> dict[int, list[Any]]:
     """train.loop.run itself, as one of the ranks of ``strategy``; returns the waits of each step, from 1."""
     config = Config(
         out=str(folder / "run"),
         data={"scenes": 9, "scene_size": [40, 48], "crop": [32, 32], "workers": 0, "jitter": [0.4, 0.4, 0.4], "check": "off"},
         model={"arch": "pico", "options": {"stem": 8, "widths": [8, 8, 8, 8], "depths": [0, 1, 0, 0], "decoder": 8, "bins": [1, 2]}},
         train={"batch_size": 4, "precision": "bf16", **settings},
-        optim={"ema": 0.9, "lr": 1e-3},
+        optim={"ema": 0.9, "lr": 1e-3, "name": optim},
+        loss={"terms": [loss]},
         checkpoint={"every": "7st"}, eval={"every": "8st"},
         log={"every": 4, "sentinel": 6, "digest": True, "spans": False, "hang_s": 0, "profile_ms": 0, "pictures": 0},
     )  # fmt: skip
@@ -268,6 +278,12 @@ def main() -> None:
         settings = {"precision": precision, "duration": steps}
         with tempfile.TemporaryDirectory() as folder:
             say(f"loop {precision}", lambda: whole_loop(Path(folder), strategy, settings))  # noqa: B023
+    settings = {"duration": "4st", "accumulate": 2}
+    for number, loss in enumerate(("ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky")):
+        settings["precision"] = ("fp32", "tf32", "bf16")[number % 3]
+        with tempfile.TemporaryDirectory() as folder:
+            say(f"loop of {loss}", lambda: whole_loop(Path(folder), SINGLE, settings, loss, "muon"))  # noqa: B023
+    say("evaluate 130 batches", many_batches)
     torch.use_deterministic_algorithms(True)
     for arch, options in (("pico", {"bins": [1, 2, 3]}), ("unet", {}), ("deeplabv3plus", {})):
         say(f"deterministic {arch}", lambda: step(network(arch, **options), size=96))  # noqa: B023

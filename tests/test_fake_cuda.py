@@ -109,6 +109,23 @@ def test_a_step_waits_for_the_gpu_where_the_page_says_and_nowhere_else(cases: di
     assert half - every == on_the_page("every step", "fp16"), shown(cases["loop fp16"])
 
 
+def test_no_loss_waits_with_any_arithmetic_color_jitter_micro_batches_muon_and_ema(
+    cases: dict[str, dict[str, Any]],
+) -> None:
+    from segtrain.losses.criterion import _TERMS
+
+    every = on_the_page("every step") - on_the_page("every step", "fp16") - on_the_page("every step", "own loss")
+    loops = {name.removeprefix("loop of "): case for name, case in cases.items() if name.startswith("loop of ")}
+    assert loops.keys() == _TERMS.keys()
+    for case in loops.values():
+        assert places(case["found"]["3"]) == every, shown(case)
+
+
+def test_an_evaluation_waits_once_in_64_batches(cases: dict[str, dict[str, Any]]) -> None:
+    waits = {function: count for _, _, function, _, count in cases["evaluate 130 batches"]["waits"]}
+    assert waits == {"settle": 2, "refuse_unknown": 2}, shown(cases["evaluate 130 batches"])
+
+
 def test_votes_are_waited_for_from_the_third_step_on(cases: dict[str, dict[str, Any]]) -> None:
     """Those of two steps before: nobody waits for the step that has just been launched."""
     vote = ("stop", "segtrain/train/step.py")
