@@ -261,6 +261,34 @@ def test_other_pixels_are_refused(data: Data, slow: Sleepy) -> None:  # noqa: F8
         assert not pool.helped
 
 
+class Mislaid(InThread):
+    """A helper on a host without the file of the transforms."""
+
+    def meet(self, name: bytes, content: bytes) -> None:
+        file = Path("own_transforms.py").rename("elsewhere.py")
+        try:
+            super().meet(name, content)
+        finally:
+            file.rename("own_transforms.py")
+
+
+def test_a_host_without_the_file_of_the_transforms_is_refused(
+    data: Data,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own_transforms.py").write_text("def same(image, mask, rng):\n    return image, mask\n")
+    mine, notes = data.model_copy(update={"transforms": "own_transforms.py:same"}), list[dict[str, Any]]()
+    source = Sleepy(open_dataset(mine, "train"), -1)
+    plain = load(mine, source)
+    with pool_of(Hosts({"a": 1}, Mislaid), notes=notes) as pool:
+        assert load(mine, source, pool) == plain
+        assert soon(lambda: [one["what"] for one in notes][-1:] == ["refused"])
+        assert "own_transforms.py" in notes[-1]["reason"]
+        assert len(pool.engine.hired) == 1  # type: ignore[attr-defined]
+
+
 class Elsewhere(Sleepy):
     """Files that only the rank's process has."""
 

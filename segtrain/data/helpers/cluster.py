@@ -78,8 +78,12 @@ class Placed:
 
         until = time.monotonic() + PLACE_S
         while not self._stopping.is_set():
-            with contextlib.suppress(ray.exceptions.GetTimeoutError):
+            try:
                 return ray.get(reference, timeout=0.5)
+            except ray.exceptions.GetTimeoutError:
+                pass
+            except ray.exceptions.RayTaskError as error:
+                raise (error.cause or error) from None  # what the helper raised, without Ray's report of it
             if time.monotonic() > until:
                 raise TimeoutError
         raise EOFError

@@ -9,7 +9,7 @@ from segtrain.data.helpers.wire import Link
 
 
 class Refused(Exception):
-    """A helper must not be used, however often it is hired: it would make other pixels."""
+    """A helper must not be used, however often it is hired: it would make other pixels, or cannot make any."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Hired(Protocol):
     def identity(self, transforms: bool) -> dict[str, str]: ...
 
     def meet(self, name: bytes, content: bytes) -> None:
-        """Give it a maker of samples, see ``wire.packed``."""
+        """Give it a maker of samples, see ``wire.packed``. Raises Refused if it cannot build the maker."""
 
     def connect(self, address: tuple[str, int], key: bytes) -> None:
         """Make it connect to the rank, soon."""

@@ -25,11 +25,13 @@ import cv2
 import numpy as np
 
 from segtrain.data import stages
+from segtrain.data.helpers.engine import Refused
 from segtrain.data.helpers.fetching import AHEAD, Fetching
 from segtrain.data.helpers.wire import PULSE_S, Reply, flat, frame, greet, pack_mask, read_message
 from segtrain.data.pixels import native
 from segtrain.data.sample import COLOR_BYTES
 from segtrain.data.workers.memory import keep_freed_memory
+from segtrain.errors import SegtrainError
 
 _PACKAGES = ("numpy", "opencv-python-headless", "opencv-python", "pillow", "simplejpeg")
 _OF_TRANSFORMS = ("albumentations", "albucore", "torch", "torchvision")
@@ -82,11 +84,17 @@ class Helper:
         self._pixels, self._mask, self._colors = (np.empty(0, np.uint8) for _ in range(3))
 
     def meet(self, name: bytes, content: bytes, folder: str, path: list[str]) -> None:
-        """Keep a maker. ``folder`` and ``path``: the rank's working folder and import path, for relative names."""
+        """Keep a maker. ``folder`` and ``path``: the rank's working folder and import path, for relative names.
+
+        Raises Refused where this host's files cannot build it: without the file of ``data.transforms``, for example.
+        """
         with contextlib.suppress(OSError):
             os.chdir(folder)
         sys.path += [entry for entry in path if entry not in sys.path]
-        self._makers[name] = pickle.loads(content)
+        try:
+            self._makers[name] = pickle.loads(content)
+        except (SegtrainError, ImportError) as error:
+            raise Refused(f"it cannot make samples with its own files: {error}") from None
 
     def begin(self, message: bytes) -> Order:
         """Read an order, and begin to fetch for it. Any thread may call this while another one makes samples."""
