@@ -1,7 +1,7 @@
 """One command that trains on a Ray cluster, by Ray Train: attach to it or start it, check it, and train.
 
-python launch/ray.py configs/camvid.yaml --workers 2 --dry-run
-python launch/ray.py configs/camvid.yaml --elastic 1:4 --address auto
+python launch/ray.py configs/camvid_cpu.yaml --workers 2 --dry-run
+python launch/ray.py configs/camvid_cpu.yaml --elastic 1:4 --address auto
 """
 
 from __future__ import annotations
