@@ -76,7 +76,7 @@ def read_config(job: Job, root: Path, data_root: str) -> Read:
     if job.config and not path.is_file():
         there = [f"configs/{found.name}" for found in sorted((root / "configs").glob("*.yaml"))]
         near = closest(job.config, there)
-        cure = f"--config {near}" if near else "--config FILE, such as configs/scenes.yaml"
+        cure = f"the config {near}" if near else "a file, such as configs/scenes.yaml"
         return Read(findings=[error("config", f"config={job.config!r}: there is no such file", cure)])
     try:
         import yaml
@@ -142,7 +142,7 @@ def batch(config: Config, machines: Machines) -> Iterator[Finding]:
         yield error(
             "batch-small",
             f"{per_step} leaves {images} images for {world} ranks ({hint})",
-            f"train.batch_size={world * train.accumulate}, or fewer machines",
+            f"train.batch_size={world * train.accumulate}, or fewer ranks",
         )
     elif images % world:
         yield warning(

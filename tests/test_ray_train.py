@@ -19,6 +19,7 @@ from conftest import refused
 from launch.raytrain import checks
 from launch.raytrain.arguments import build_parser
 from launch.raytrain.job import RayJob, arguments, load
+from launch.raytrain.start import cluster
 from segtrain.observe.journal import read_journal
 from segtrain.parallel import ray_hosts
 from segtrain.parallel.cluster import discover
@@ -119,6 +120,12 @@ def test_a_rank_takes_its_place_from_ray(tmp_path: Path) -> None:
     cluster = discover(ray_hosts.environment(context, "10.0.0.7", 1234), tmp_path / "none.json")
     assert (cluster.rank, cluster.world_size, cluster.local_rank, cluster.local_world_size) == (2, 4, 0, 2)
     assert (cluster.master_addr, cluster.master_port, cluster.source) == ("10.0.0.7", 1234, "ray")
+
+
+@needs_ray
+def test_an_address_where_nothing_answers_is_refused_at_once() -> None:
+    with refused("ray-not-reached", address="127.0.0.1:9"), cluster(RayJob(address="127.0.0.1:9")):
+        pass
 
 
 class Nodes:

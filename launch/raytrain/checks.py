@@ -20,7 +20,7 @@ def offline(job: RayJob, root: Path) -> tuple[list[Finding], Any]:
     read = preflight.read_config(job, root, "")
     findings = list(read.findings)
     if read.config is not None:
-        findings += preflight.batch(read.config, Machines("node", job.most, job.most))
+        findings += preflight.batch(read.config, Machines("worker", job.most, job.most))
     return findings, read.config
 
 

@@ -25,6 +25,8 @@ def cluster(job: RayJob) -> Iterator[Any]:
         import ray.train
     except ImportError as missing:
         raise MissingExtra(missing.name or "ray", "ray", "training on Ray") from None
+    from segtrain.data.helpers.cluster import reach
+
     address = job.address or os.environ.get("RAY_ADDRESS", "")
     with tempfile.TemporaryDirectory(prefix="segtrain-ray-") as folder:
         for name, source in contents(ROOT, job):
@@ -32,11 +34,12 @@ def cluster(job: RayJob) -> Iterator[Any]:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(source if isinstance(source, bytes) else source.read_bytes())
         try:
+            reach(address)
             ray.init(
                 address or None, runtime_env={"working_dir": folder}, include_dashboard=False, logging_level="error",
                 logging_config=ray.LoggingConfig(log_level="ERROR"),
             )  # fmt: skip
-        except (ConnectionError, RuntimeError, ValueError) as problem:
+        except (OSError, RuntimeError, ValueError) as problem:
             raise ConfigError(
                 f"cannot use the Ray cluster {address or 'on this machine'}: {problem}: check --address and "
                 "RAY_AUTH_TOKEN, and run this command on a node of the cluster",

@@ -87,8 +87,8 @@ def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:
         else:
             yield warning(
                 "helpers-need",
-                f"{what} are not likely to pay: without data.transforms a sample takes 5 to 8 ms of a core, and "
-                "receiving one from another host takes 3 ms",
+                f"{what} are not likely to pay: without data.transforms, making a sample of 512x1024 takes 5 ms of a "
+                "core, and receiving it from another host more than 1 ms",
                 f"leave the group {group.name} out, or take a type with more vCPUs per GPU; --like RUN computes it",
                 MEASURED,
             )
@@ -114,7 +114,7 @@ def _like(job: SageMakerJob) -> Iterator[Finding]:
             [(known[group.type], group.instances) for group in groups],
         )
     except SegtrainError as problem:
-        yield warning("helpers-need", f"{what}: --like {job.like} does not show their need: {problem}", "another run")
+        yield warning("helpers-need", f"{what}: --like {job.like} does not show their need: {problem}", "a run of a SageMaker job")
         return
     rates = f"the devices take {found.device:,.1f} images/s, and the training hosts alone reach {found.alone:,.1f}"
     leave = f"leave the groups {names} out"

@@ -85,7 +85,7 @@ class Placed:
             except ray.exceptions.RayTaskError as error:
                 raise (error.cause or error) from None  # what the helper raised, without Ray's report of it
             if time.monotonic() > until:
-                raise TimeoutError
+                raise TimeoutError(PLACE_S)
         raise EOFError
 
     def identity(self, transforms: bool) -> dict[str, str]:
@@ -248,13 +248,18 @@ def _own_signals() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def reach(address: str) -> None:
+    """Raises OSError where nothing answers at HOST:PORT, for which ``ray.init`` would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+
+
 def _join(address: str, helpers: str) -> None:
     import ray
 
-    host, _, port = address.rpartition(":")
     try:
-        if host and port.isdigit():  # ray.init would try for minutes
-            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
+        reach(address)
         # Ray would print a paragraph for each lost helper; the pool says it in a line.
         with _own_signals():
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)

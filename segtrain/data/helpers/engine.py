@@ -22,7 +22,9 @@ class Seat:
 
 
 class Hired(Protocol):
-    """A helper that has been placed. Each method raises an exception if the helper is gone or does not answer."""
+    """A helper that has been placed. Each method raises an exception if the helper is gone or does not answer: a
+    TimeoutError whose argument is the time that it had, in seconds (float).
+    """
 
     def identity(self, transforms: bool) -> dict[str, str]: ...
 

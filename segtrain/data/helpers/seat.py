@@ -232,7 +232,8 @@ def accept(listener: socket.socket, key: bytes, connect_s: float, limit_s: float
 
 def _reason(error: Exception, limit_s: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"no sign of life for {limit_s:g} s"
+        own = error.args[0] if error.args and isinstance(error.args[0], float) else limit_s  # see ``Hired``
+        return f"no sign of life for {own:g} s"
     if isinstance(error, EOFError):
         return "the connection ended"
     text = str(error).strip().partition("\n")[0]

@@ -34,7 +34,7 @@ class Made:
         whole = max(1, self.local + there)
         text = f"{what}: {self.workers} local {kind} {self.local / whole:.0%}".replace("%", " %")
         if not hosts:
-            return text
+            return f"{text}; helpers made none"
         return (
             f"{text}, {counted(self.cores, 'helper core')} on {counted(hosts, 'host')} {round(100 * there / whole)} %"
         )
