@@ -184,7 +184,7 @@ def whole_loop(
         model={"arch": "pico", "options": {"stem": 8, "widths": [8, 8, 8, 8], "depths": [0, 1, 0, 0], "decoder": 8, "bins": [1, 2]}},
         train={"batch_size": 4, "precision": "bf16", **settings},
         optim={"ema": 0.9, "lr": 1e-3, "name": optim},
-        loss={"terms": [loss]},
+        loss={"terms": loss.split("+")},
         checkpoint={"every": "7st"}, eval={"every": "8st"},
         log={"every": 4, "sentinel": 6, "digest": True, "spans": False, "hang_s": 0, "profile_ms": 0, "pictures": 0},
     )  # fmt: skip
@@ -279,7 +279,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             say(f"loop {precision}", lambda: whole_loop(Path(folder), strategy, settings))  # noqa: B023
     settings = {"duration": "4st", "accumulate": 2}
-    for number, loss in enumerate(("ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky")):
+    for number, loss in enumerate(("ce+ohem", "focal+dice+jaccard+tversky", "lovasz")):
         settings["precision"] = ("fp32", "tf32", "bf16")[number % 3]
         with tempfile.TemporaryDirectory() as folder:
             say(f"loop of {loss}", lambda: whole_loop(Path(folder), SINGLE, settings, loss, "muon"))  # noqa: B023

@@ -461,7 +461,10 @@ def test_helpers_are_given_up_and_asked_again(data: Data, slow: Sleepy, monkeypa
 def test_the_line_about_shares() -> None:
     made = Made(2, "thread", 31, {"a": 69}, 14, 0)
     assert made.line("samples") == "samples: 2 local threads 31 %, 14 helper cores on 1 host 69 %"
-    assert replace(made, helped={}, workers=1, kind="process").line("samples") == "samples: 1 local process 100 %"
+    assert (
+        replace(made, helped={}, workers=1, kind="process").line("samples")
+        == "samples: 1 local process 100 %; helpers made none"
+    )
 
 
 def test_a_window_counts_the_samples_of_each_host() -> None:

@@ -114,7 +114,8 @@ def _like(job: SageMakerJob) -> Iterator[Finding]:
             [(known[group.type], group.instances) for group in groups],
         )
     except SegtrainError as problem:
-        yield warning("helpers-need", f"{what}: --like {job.like} does not show their need: {problem}", "a run of a SageMaker job")
+        says = f"{what}: --like {job.like} does not show their need: {problem}"
+        yield warning("helpers-need", says, "a run of a SageMaker job")
         return
     rates = f"the devices take {found.device:,.1f} images/s, and the training hosts alone reach {found.alone:,.1f}"
     leave = f"leave the groups {names} out"
