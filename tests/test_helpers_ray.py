@@ -225,7 +225,7 @@ def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(nodes: Node
     assert "this run cannot resume" in done.stdout + done.stderr
     assert samples("ray") == samples("alone")
     again = train("ray", "train.duration=1ep")
-    assert again.returncode == 2
+    assert again.returncode == 1  # torchrun's own
     assert "data.helpers" in again.stderr
 
 
