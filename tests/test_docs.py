@@ -202,6 +202,14 @@ def test_the_picture_of_the_architecture_names_the_packages() -> None:
     assert folders <= named <= there | folders, named ^ folders
 
 
+def test_configs_that_are_named_are_there() -> None:
+    """Also in the docstrings of commands, which are their help texts."""
+    files = [*PAGES, *(path for folder in ("launch", "segtrain") for path in (ROOT / folder).rglob("*.py"))]
+    named = {(name, file) for file in files for name in re.findall(r"configs/[\w./-]+\.yaml", file.read_text("utf-8"))}
+    assert named
+    assert not sorted(str(file) for name, file in named if not (ROOT / name).is_file())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
