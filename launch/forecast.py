@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from segtrain.config import Config
     from segtrain.plan.offers import Interval, Offer
 
-_SOURCE = "segtrain plan --like, 80 % of the cases in parentheses; evaluations and checkpoints are not counted"
+_SOURCE = "segtrain plan --like, 80 % of the cases in parentheses"
 
 
 def forecast(

@@ -49,6 +49,25 @@ def test_terms_are_those_of_the_run(tmp_path: Path) -> None:
     assert found.total == 5000 * 64
 
 
+def test_evaluations_and_checkpoints_are_counted_as_in_the_run(tmp_path: Path) -> None:
+    run = a_run(tmp_path, augment=0.001, wait=0.1)
+    with (run / "journal.jsonl").open("a", encoding="utf-8") as journal:
+        for kind, step, seconds in (("eval", 100, 9), ("eval", 250, 3), ("eval", 500, 3), ("checkpoint", 500, 2)):
+            journal.write(json.dumps({"event": kind, "ts": 2.0, "step": step, "seconds": seconds}) + "\n")
+    terms = terms_of(run)
+    # A tenth of 5000 steps is done. The 8 ranks share an evaluation.
+    assert (terms.scores, terms.saves) == ((30, 8 * 3), (10, 2))
+    (offer,) = plan(terms, (2,), [machines()["ml.p4d.24xlarge"]]).offers
+    (plain,) = plan(replace(terms, scores=(0, 0), saves=(0, 0)), (2,), [machines()["ml.p4d.24xlarge"]]).offers
+    assert offer.rate == plain.rate
+    faster = offer.parts["device"] / terms.device
+    paused = 30 * 24 / 16 * faster + 10 * 2
+    assert offer.trained[1] - plain.trained[1] == pytest.approx(paused, rel=0.3)
+    assert offer.seconds[1] - plain.seconds[1] == pytest.approx(paused, rel=0.5)
+    text = page(plan(terms, (2,)), run)
+    assert "counted, as in the run: 30 evaluations of 24 s on one rank" in text
+
+
 def of_one_rank(folder: Path) -> Path:
     """A run on one rank, with the config of a small network and 7 classes."""
     a_run(folder, "ml.g5.xlarge", ranks=1, augment=0.001, wait=0.1)

@@ -43,8 +43,8 @@ class Offer:
     ``rate``: images/s. ``efficiency``: of the same number of single GPUs. ``seconds``: to the end, with the start.
     ``dollars``: on demand. ``bound``: "device", "network", or "samples". ``needs``, ``has``: cores of a rank that the
     samples would need so that the device never waits, and that there are. ``batch``: images of a step, all ranks.
-    ``trained``: seconds without the start; ``soonest``: the least of them in any draw. ``parts``: what -> seconds of a
-    step, in the draw of the usual rate; they add up to the step.
+    ``trained``: seconds with evaluations and checkpoints, without the start; ``soonest``: the least in any draw.
+    ``parts``: what -> seconds of a step, in the draw of the usual rate; they add up to the step.
     """
 
     machine: Machine
@@ -151,19 +151,20 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
     ratio = 1.0
     if machine.gpu != own.gpu:
         ratio = gpus()[own.gpu].speed / gpus()[machine.gpu].speed
-    rates, bounds, alone, parts = [], [], [], []
+    rates, bounds, alone, parts, trained = [], [], [], [], []
     for drawn in draws:
-        device = terms.device * ratio * (drawn["speed"] if ratio != 1 else 1.0)
-        device *= _between(terms.device_range, drawn["device"]) * drawn["again"]
+        slower = ratio * (drawn["speed"] if ratio != 1 else 1.0)
+        slower *= _between(terms.device_range, drawn["device"]) * drawn["again"]
+        device = terms.device * slower
         samples = _samples(terms, cores) * _between(terms.sample_range, drawn["samples"]) * drawn["again"]
         sent = _exposed(terms, machine, hosts, local, device, drawn)
         longest = max(device + sent, samples)
         step = longest * model.slowest(ranks, drawn["spread"])
         parts.append((device, sent, max(0.0, samples - (device + sent)), step - longest))
         rates.append(ranks * terms.images / step)
+        trained.append(terms.total / rates[-1] + _pauses(terms, slower / ranks))
         alone.append(ranks * terms.images / device / rates[-1])
         bounds.append("samples" if samples > device + sent else "network" if sent > 0.15 * device else "device")
-    trained = [terms.total / rate for rate in rates]
     times = [seconds + drawn["start"] for seconds, drawn in zip(trained, draws)]
     usual = sorted(range(len(rates)), key=rates.__getitem__)[len(rates) // 2]
     price = hosts * float(machine.price or 0.0) / 3600
@@ -183,6 +184,12 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         soonest=min(trained),
         parts=dict(zip(PARTS, parts[usual])),
     )
+
+
+def _pauses(terms: Terms, share: float) -> float:
+    """Seconds of all evaluations and checkpoints. ``share``: of the run's time of an evaluation on one rank."""
+    (scores, score), (saves, save) = terms.scores, terms.saves
+    return scores * score * share + saves * save
 
 
 def _samples(terms: Terms, cores: float) -> float:

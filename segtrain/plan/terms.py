@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from segtrain.config import Config, duration_in_steps
-from segtrain.diagnose.evidence import gather
+from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.remedies import receiving
 from segtrain.diagnose.stats import run_stats
@@ -29,7 +30,8 @@ class Terms:
     ``device_range``, ``sample_range``: factors between which the device's time and the costs of samples lie.
     ``buckets``: (bytes, share of the backward pass after which it is ready) of each; () if not known. ``unsent``: why
     ``gradients`` are not known; "" if they are. ``workers``: of a rank's loader; None: one for each core but one.
-    ``local``: ranks of a host of a run without GPUs.
+    ``local``: ranks of a host of a run without GPUs. ``scores``, ``saves``: how many evaluations and checkpoints
+    the whole run has, and how many seconds one takes: an evaluation on one rank.
     """
 
     machine: str
@@ -47,6 +49,8 @@ class Terms:
     unsent: str = ""
     local: int = 1
     workers: float | None = None
+    scores: tuple[float, float] = (0.0, 0.0)
+    saves: tuple[float, float] = (0.0, 0.0)
 
 
 def terms_of(run: Path, on: str = "") -> Terms:
@@ -84,7 +88,18 @@ def terms_of(run: Path, on: str = "") -> Terms:
         buckets=model.buckets_of(gradients),
         unsent=unsent,
         local=rank.ranks_here,
+        scores=_pauses(evidence, "eval", total_steps, rank.world),
+        saves=_pauses(evidence, "checkpoint", total_steps, 1),
     )
+
+
+def _pauses(evidence: Evidence, kind: str, steps: int, ranks: int) -> tuple[float, float]:
+    """How many evaluations or checkpoints a run of ``steps`` has, and the seconds of one, on one of its ``ranks``."""
+    took = {event.get("step"): event["seconds"] for event in evidence.of(kind) if event.get("seconds")}
+    if not took:
+        return 0.0, 0.0
+    done = max(event.get("step") or 0 for event in evidence.of("step", kind))
+    return len(took) * max(1.0, steps / max(1, done)), ranks * median(took.values())
 
 
 def terms_for(run: Path, config: Config, ranks: int) -> Terms:
@@ -98,18 +113,27 @@ def terms_for(run: Path, config: Config, ranks: int) -> Terms:
         text = f"{run}: it has other settings than the job: {'; '.join(changed)}"
         raise ConfigError(text, code="run-of-other-settings", found=changed)
     seen = [(event["step"], event["epoch"]) for event in there.steps if event.get("epoch")]
-    epochs = config.train.duration.endswith("ep")
-    if epochs and not seen:
+    if config.train.duration.endswith("ep") and not seen:
         text = f"{run}: it does not say how many images an epoch has: name a run that trained for some steps"
         raise ConfigError(text, code="run-too-short", found=str(run))
     batch, before = config.train.batch_size, (there.config.get("train") or {}).get("batch_size", 0)
-    samples = round(seen[-1][0] * before / seen[-1][1]) if epochs else 0
+    samples = round(seen[-1][0] * before / seen[-1][1]) if seen else 0
+    steps = duration_in_steps(config.train.duration, samples, batch)
     images = batch / ranks
+
+    def due(every: str, pauses: tuple[float, float]) -> tuple[float, float]:
+        """As many of the run's evaluations or checkpoints as the job has."""
+        if every == "auto" or (every.endswith("ep") and not samples):
+            return pauses[0] * steps * batch / terms.total, pauses[1]
+        return float(-(-steps // duration_in_steps(every, samples, batch, steps))), pauses[1]
+
     return replace(
         terms,
         images=images,
         device=terms.device * images / terms.images,
-        total=float(duration_in_steps(config.train.duration, samples, batch) * batch),
+        total=float(steps * batch),
+        scores=due(config.eval.every, terms.scores),
+        saves=due(config.checkpoint.every, terms.saves),
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from segtrain.machines import all_types, dated, sources
 from segtrain.plan.market import NO_SPOT, Market
 from segtrain.plan.offers import ASSUMED, KNEE, Offer, Plan, shown
+from segtrain.plan.terms import Terms
 
 MOST = 16  # lines of the table
 
@@ -91,6 +92,16 @@ def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) ->
     )
 
 
+def _pauses(terms: Terms) -> str:
+    (scores, score), (saves, save) = terms.scores, terms.saves
+    if not scores and not saves:
+        return "not counted: evaluations and checkpoints, of which the run had none"
+    return (
+        f"counted, as in the run: {scores:.0f} evaluations of {score:.3g} s on one rank, shared by all ranks, and "
+        f"{saves:.0f} checkpoints of {save:.3g} s"
+    )
+
+
 def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
     terms, left = found.terms, Counter(found.left_out.values())
     sent = f"{terms.gradients / 1e6:.3g} MB of gradients"
@@ -99,6 +110,7 @@ def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
         f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
         f"{1000 * terms.cpu:.3g} ms of CPU" + (f", {sent}" if terms.gradients and not terms.buckets else ""),
         *([f"computed, by a pass of the run's network without data: {sent}"] if terms.buckets else []),
+        _pauses(terms),
         f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and rates of GPUs "
         f"({sources('gpus')['sheet']})",
         "assumed: " + "; ".join(f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items()),
