@@ -37,7 +37,8 @@ TINY = {
     "log": {"pictures": 2, "tensorboard": False},
 }
 SLOW = "prove.md"
-WITHOUT_COMMANDS = {"architecture.md", "glossary.md", "ray.md"}  # those of ray.md need the extra ray
+# Those of ray.md need the extra ray; those of gpu-bench.md take minutes (tests/test_gpu_bench.py rehearses them).
+WITHOUT_COMMANDS = {"architecture.md", "glossary.md", "gpu-bench.md", "ray.md"}
 NEEDS = {"transforms.md": "albumentations"}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
