@@ -172,7 +172,7 @@ def _child(name: str, rig: Rig, file: Path, log: Path) -> None:
 
 
 class Report:
-    """The result files, written anew after each stage."""
+    """The result files, rewritten after each stage."""
 
     def __init__(self, args: argparse.Namespace, first: list[dict[str, Any]]) -> None:
         gpu = next((row["result"] for row in first if row["what"] == "GPU"), args.device)

@@ -10,7 +10,7 @@ import torch
 
 from segtrain.errors import ConfigError
 
-# Autocast dtype of the forward pass. tf32 is no dtype: float32 whose products are rounded to 10 bits in the GPU.
+# Autocast dtype of the forward pass. With tf32, tensors stay float32; the GPU rounds factors of products to 10 bits.
 AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 AUTO = ("bf16", "fp16", "fp32")  # what train.precision=auto may choose, in this order

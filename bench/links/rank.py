@@ -70,7 +70,7 @@ class Sleeper(nn.Module):
 
 
 def _steps(model: nn.Module, count: int) -> float:
-    """The median seconds of a step; the first two do not count, because DDP makes its buckets anew after the first."""
+    """The median seconds of a step; the first two do not count, because DDP rebuilds its buckets after the first."""
     x, times = torch.zeros(1, requires_grad=True), []
     for _ in range(count + 2):
         begin = time.perf_counter()

@@ -33,7 +33,7 @@ WAYS: dict[str, tuple[float, int, str]] = {
     "local SGD, averaged every 4 steps": (25, 4, "weights"),
 }
 RANK = 2  # of PowerSGD's matrices, as in segtrain/parallel/model.py
-# DDP makes its buckets anew after the first step, and PowerSGD begins with the third.
+# DDP rebuilds its buckets after the first step, and PowerSGD begins with the third.
 WARM, REPEATS = 3, 2
 
 

@@ -13,7 +13,7 @@ from segtrain.errors import ConfigError
 from segtrain.plan import spot
 from segtrain.plan.offers import ASSUMED, Interval, Offer, Plan
 
-# Seconds of a checkpoint if there is no run, or if it has written none.
+# Assumed seconds per checkpoint, without a run that has written one.
 CHECKPOINT_S = 10.0
 NO_SPOT = "no spot prices, which change by the hour: give them with --spot"
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(h|d)")

@@ -114,7 +114,7 @@ def terms_for(run: Path, config: Config, ranks: int) -> Terms:
         raise ConfigError(text, code="run-of-other-settings", found=changed)
     seen = [(event["step"], event["epoch"]) for event in there.steps if event.get("epoch")]
     if config.train.duration.endswith("ep") and not seen:
-        text = f"{run}: it does not say how many images an epoch has: name a run that trained for some steps"
+        text = f"{run}: its images per epoch are not known: name a run that trained for some steps"
         raise ConfigError(text, code="run-too-short", found=str(run))
     batch, before = config.train.batch_size, (there.config.get("train") or {}).get("batch_size", 0)
     samples = round(seen[-1][0] * before / seen[-1][1]) if seen else 0
