@@ -2,10 +2,14 @@
 
     python bench/plan_runs.py                  # 8 minutes; 6 jobs, each with 6 planned runs; writes bench/results
     python bench/plan_runs.py --jobs 1 --runs 2 --seed 3
+    python bench/plan_runs.py --again 8        # 10 minutes; how much the speeds of runs of the same job differ
 
 A job is drawn: crop, images of a rank's step, network, cost of a sample. It runs once on one rank with one loader worker;
 `segtrain.plan` takes its terms from this run's journal and spans. Then it is planned and run with drawn numbers of ranks and
 workers. All runs have one thread per rank.
+
+``--again`` plans nothing: it runs three jobs N times in turns, on one rank and on two. Their ratios are what the plan assumes
+between two runs of a job on CPUs (``again on CPUs`` in segtrain/plan/offers.py). Give another seed to what this should predict.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from itertools import permutations, product
 from pathlib import Path
 from statistics import median
 
@@ -132,17 +137,35 @@ def rows_of(jobs: int, runs: int, seed: int, folder: Path) -> list[Row]:
     return rows
 
 
+def ratios(times: int, seed: int, folder: Path) -> list[float]:
+    """Speed of each run by that of each other run of the same job and number of ranks, ascending."""
+    rng = random.Random(seed)
+    jobs = [job_of(rng) for _ in range(3)]
+    found: dict[tuple[int, int], list[float]] = {}
+    for time in range(times):
+        for (k, job), ranks in product(enumerate(jobs), (1, 2)):
+            found.setdefault((k, ranks), []).append(train(job, ranks, ranks, 60, folder / f"{time}-{k}-{ranks}"))
+            print(f"job {k}, ranks {ranks}: {found[k, ranks][-1]:.1f} images/s", flush=True)
+    return sorted(one / other for rates in found.values() for one, other in permutations(rates, 2))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--runs", type=int, default=6, help="planned runs of each job")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--again", type=int, default=0, metavar="N", help="run three jobs N times, and plan nothing")
     parser.add_argument("--note", default="", help="what else ran on the machine")
     parser.add_argument("--out", type=Path, help="a Markdown file; default: bench/results/DATE-plan-runs.md")
     args = parser.parse_args()
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SEGTRAIN_CACHE"] = f"{folder}/cache"
+        if args.again:
+            found = ratios(args.again, args.seed, Path(folder))
+            low, high = (found[int(share * len(found))] for share in (0.05, 0.95))
+            print(f"ratios of two runs: 90 % lie from {low:.2f} to {high:.2f}")
+            return
         rows = rows_of(args.jobs, args.runs, args.seed, Path(folder))
     errors = [row.error for row in rows]
     inside = sum(row.inside for row in rows)

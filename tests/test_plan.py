@@ -146,6 +146,37 @@ def test_two_runs_of_a_job_differ_and_workers_may_be_set() -> None:
     assert three.rate[1] == pytest.approx(3 / 0.1, rel=0.02)
 
 
+def test_runs_on_shared_cores_differ_more() -> None:
+    """The same device and length: only the kind of machine differs, and its cores are as busy as the run's."""
+    gpu, cpu = (
+        next(o for o in plan(replace(TERMS, machine=name, computed=1e-6), (1,)).offers if o.machine.name == name)
+        for name in ("ml.g5.xlarge", "ml.c5.xlarge")
+    )
+    assert cpu.rate[1] == pytest.approx(gpu.rate[1], rel=0.01)
+    assert cpu.rate[2] / cpu.rate[0] > 2 * (gpu.rate[2] / gpu.rate[0] - 1) + 1
+
+
+def test_busier_cores_are_slower() -> None:
+    """Samples need (16 * 0.6 + 0.02) s of one of 4 cores, which bounds the step. The run had used half of its cores."""
+    own = replace(TERMS, machine="ml.g5.xlarge", cpu=0.6, wall=0.6, workers=4)
+    full, half = (
+        next(o for o in plan(replace(own, busy=busy), (1,)).offers if o.machine.name == own.machine)
+        for busy in (1.0, 0.5)
+    )
+    assert full.bound == half.bound == "samples"
+    assert full.rate[1] / half.rate[1] == pytest.approx(1.7**0.5, rel=0.02)
+    # On a GPU host the device is not slower.
+    light = replace(own, cpu=0.001, wall=0.001)
+    assert plan(light, (1,)).offers[0].rate == plan(replace(light, busy=0.0), (1,)).offers[0].rate
+    # Without a GPU it is: 0.98 s of CPU time in 0.25 s keep all 4 cores busy.
+    cpus = replace(TERMS, machine="ml.c5.xlarge", cpu=0.001, computed=0.98, wall=0.001)
+    (full,), (half,) = (
+        [o for o in plan(replace(cpus, busy=busy), (1,)).offers if o.machine.name == cpus.machine]
+        for busy in (1.0, 0.5)
+    )
+    assert full.rate[1] / half.rate[1] == pytest.approx(1.7**0.5, rel=0.03)
+
+
 def test_ranks_of_a_host_without_gpus_exchange_gradients_by_gloo() -> None:
     """Two ranks of 4 cores each on a type of 8, from one rank on a type of 4."""
     own = replace(TERMS, machine="ml.c5.xlarge", device=1.0, buckets=((70e6, 1.0),), gradients=70e6)

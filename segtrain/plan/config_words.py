@@ -11,7 +11,7 @@ from segtrain.plan.described import ConfigPlan, Job
 from segtrain.plan.device import FITTED, MEMORY
 from segtrain.plan.market import NO_SPOT, Market
 from segtrain.plan.memory import ALLOWED, FRAGMENTS, GIB
-from segtrain.plan.offers import ASSUMED, Offer
+from segtrain.plan.offers import Offer, assumed
 from segtrain.plan.words import choice, table
 
 
@@ -102,15 +102,15 @@ def _notes(found: ConfigPlan) -> list[str]:
         + (f"prices on demand ({', '.join(prices)}), " if prices else "")
         + f"sizes of machines, and rates of GPUs ({named['sheet']})"
     )
-    assumed = [] if sample.measured else [f"{told}: {sample.says}; --probe measures it"]
+    guessed = [] if sample.measured else [f"{told}: {sample.says}; --probe measures it"]
     if job.step is None:
-        assumed.append(
+        guessed.append(
             f"in {job.framework}, GPUs reach {FITTED.tensor:.0%} of the peak of their tensor cores and {MEMORY:.0%} of "
             "their memory bandwidth (segtrain/plan/device.py, fitted on NVIDIA's page of ResNet-50 v1.5)"
         )
-    assumed += [f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items() if name != "speed"]
-    assumed += [f"{size / GIB:g} GiB for {why}" for size, why in ALLOWED.values()]
-    lines.append("assumed: " + "; ".join([*assumed, f"{FRAGMENTS - 1:.0%} of the activations is lost to fragments"]))
+    guessed += assumed("speed", "again on CPUs")
+    guessed += [f"{size / GIB:g} GiB for {why}" for size, why in ALLOWED.values()]
+    lines.append("assumed: " + "; ".join([*guessed, f"{FRAGMENTS - 1:.0%} of the activations is lost to fragments"]))
     lines.append("evaluations and checkpoints are not counted; a step on CPUs is not planned: use --like RUN")
     left = Counter(found.left_out.values())
     some: dict[str, list[str]] = {}

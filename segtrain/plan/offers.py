@@ -17,8 +17,12 @@ ASSUMED: dict[str, tuple[float, float, str]] = {
     "latency": (20e-6, 60e-6, "seconds of a message between hosts"),
     "spread": (0.01, 0.04, "standard deviation of a step, as a share of it"),
     "speed": (0.75, 1.33, "factor of the device's time on another GPU than the run's, beyond the ratio of data sheets"),
-    "again": (0.93, 1.08, "factor of time between two runs of the same job on machines of the same type"),
+    "again": (0.93, 1.08, "factor of time between two runs of the same job on machines with GPUs of the same type"),
     "start": (240.0, 720.0, "seconds from sending a job to its first step: machines, image, data index"),
+    # 90 % of the ratios of two runs on shared cores: bench/plan_runs.py --again 9 --seed 11.
+    "again on CPUs": (0.77, 1.3, "factor of time between two runs of the same job on shared cores"),
+    # Two threads of a core do 1.2 to 2 times the work of one, and most clouds count threads as vCPUs.
+    "crowd": (1.0, 1.7, "factor of CPU time if all vCPUs are busy, against half of them"),
 }
 DRAWS = 200
 DRAWN = 0.8  # share of the logarithmic range of what is drawn that an interval covers
@@ -118,13 +122,23 @@ def plan(terms: Terms, hosts: Sequence[int] = HOSTS, where: Sequence[Machine] = 
 
 
 def drawn() -> list[dict[str, float]]:
-    """Values of what is assumed, and where in the ranges of the terms the device and the samples are, from 0 to 1."""
-    rng, more = random.Random(0), random.Random(1)
+    """Values of what is assumed, and where in the ranges of the terms the device and the samples are, from 0 to 1.
+
+    The values of one name are spread evenly over its range, in an order of its own.
+    """
+    places = {name: [(k + 0.5) / DRAWS for k in range(DRAWS)] for name in (*ASSUMED, "device", "samples")}
+    for name, of_name in places.items():
+        random.Random(name).shuffle(of_name)
     return [
-        {name: least * (most / least) ** rng.random() for name, (least, most, _) in ASSUMED.items()}
-        | {"device": more.random(), "samples": more.random()}
-        for _ in range(DRAWS)
+        {name: _between(ASSUMED[name][:2], places[name][k]) for name in ASSUMED}
+        | {name: places[name][k] for name in ("device", "samples")}
+        for k in range(DRAWS)
     ]
+
+
+def assumed(*without: str) -> list[str]:
+    """What is assumed, in words, ``without`` what does not matter for a plan."""
+    return [f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items() if name not in without]
 
 
 def _why_not(machine: Machine, own: Machine) -> str:
@@ -154,9 +168,14 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
     rates, bounds, alone, parts, trained = [], [], [], [], []
     for drawn in draws:
         slower = ratio * (drawn["speed"] if ratio != 1 else 1.0)
-        slower *= _between(terms.device_range, drawn["device"]) * drawn["again"]
+        again = drawn["again" if machine.gpus else "again on CPUs"]
+        slower *= _between(terms.device_range, drawn["device"]) * again
         device = terms.device * slower
-        samples = _samples(terms, cores) * _between(terms.sample_range, drawn["samples"]) * drawn["again"]
+        samples = _samples(terms, cores) * _between(terms.sample_range, drawn["samples"]) * again
+        crowd = drawn["crowd"] ** _crowding(terms, device, samples, cores)
+        samples *= crowd
+        if not machine.gpus:
+            device *= crowd
         sent = _exposed(terms, machine, hosts, local, device, drawn)
         longest = max(device + sent, samples)
         step = longest * model.slowest(ranks, drawn["spread"])
@@ -196,6 +215,12 @@ def _samples(terms: Terms, cores: float) -> float:
     """Seconds in which the cores of a rank make the samples of a step."""
     workers = terms.workers or max(1.0, cores - 1)
     return max(terms.images * terms.wall / workers, (terms.images * terms.cpu + terms.computed) / cores)
+
+
+def _crowding(terms: Terms, device: float, samples: float, cores: float) -> float:
+    """How much busier a host's vCPUs are than in the run: 1 for each half of them."""
+    busy = (terms.images * terms.cpu + terms.computed) / (max(device, samples) * cores)
+    return 2 * max(0.0, min(1.0, busy) - terms.busy)
 
 
 def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: float, drawn: dict[str, float]) -> float:

@@ -31,7 +31,8 @@ class Terms:
     ``buckets``: (bytes, share of the backward pass after which it is ready) of each; () if not known. ``unsent``: why
     ``gradients`` are not known; "" if they are. ``workers``: of a rank's loader; None: one for each core but one.
     ``local``: ranks of a host of a run without GPUs. ``scores``, ``saves``: how many evaluations and checkpoints
-    the whole run has, and how many seconds one takes: an evaluation on one rank.
+    the whole run has, and how many seconds one takes: an evaluation on one rank. ``busy``: share of its hosts' vCPUs
+    that the run used.
     """
 
     machine: str
@@ -51,6 +52,7 @@ class Terms:
     workers: float | None = None
     scores: tuple[float, float] = (0.0, 0.0)
     saves: tuple[float, float] = (0.0, 0.0)
+    busy: float = 1.0
 
 
 def terms_of(run: Path, on: str = "") -> Terms:
@@ -90,6 +92,7 @@ def terms_of(run: Path, on: str = "") -> Terms:
         local=rank.ranks_here,
         scores=_pauses(evidence, "eval", total_steps, rank.world),
         saves=_pauses(evidence, "checkpoint", total_steps, 1),
+        busy=figures.own_cpu / sum(one.cores for one in figures.ranks),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from segtrain.machines import all_types, dated, sources
 from segtrain.plan.market import NO_SPOT, Market
-from segtrain.plan.offers import ASSUMED, KNEE, Offer, Plan, shown
+from segtrain.plan.offers import KNEE, Offer, Plan, assumed, shown
 from segtrain.plan.terms import Terms
 
 MOST = 16  # lines of the table
@@ -104,6 +104,7 @@ def _pauses(terms: Terms) -> str:
 
 def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
     terms, left = found.terms, Counter(found.left_out.values())
+    on_gpus = bool(all_types()[terms.machine].gpus)
     sent = f"{terms.gradients / 1e6:.3g} MB of gradients"
     lines = [
         "",
@@ -113,13 +114,13 @@ def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
         _pauses(terms),
         f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and rates of GPUs "
         f"({sources('gpus')['sheet']})",
-        "assumed: " + "; ".join(f"{name} {low:g} to {high:g}, {why}" for name, (low, high, why) in ASSUMED.items()),
+        "assumed: " + "; ".join(assumed(*(("again on CPUs",) if on_gpus else ("again", "speed")))),
         f"knee: twice as many hosts bring less than {KNEE:g}x the speed",
         market.note(best) if market else NO_SPOT,
         "the global batch grows with the number of devices: choose lr and schedule for it",
     ]
     if left:
         lines.append("left out: " + "; ".join(f"{count} types: {why}" for why, count in left.most_common()))
-    if all_types()[terms.machine].gpus == 0:
+    if not on_gpus:
         lines.append("no GPU is offered: the run trained on CPUs, and that does not tell the time of a step on a GPU")
     return lines
