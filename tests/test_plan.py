@@ -174,7 +174,7 @@ def test_busier_cores_are_slower() -> None:
         [o for o in plan(replace(cpus, busy=busy), (1,)).offers if o.machine.name == cpus.machine]
         for busy in (1.0, 0.5)
     )
-    assert full.rate[1] / half.rate[1] == pytest.approx(1.7**0.5, rel=0.03)
+    assert full.rate[1] / half.rate[1] == pytest.approx(1.7**0.5, rel=0.05)
 
 
 def test_ranks_of_a_host_without_gpus_exchange_gradients_by_gloo() -> None:
