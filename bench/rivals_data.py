@@ -48,7 +48,8 @@ class Side(NamedTuple):
 SIDES = {
     "decode": Side("decode.py", note="image and mask decoded whole, nothing else; threads", same=False),
     "segtrain": Side("ours.py", note="plain files; uint8 to the device"),
-    "segtrain-floats": Side("ours.py", ("--floats",), note="plain files; normalized on the CPU"),
+    "segtrain-floats": Side("ours.py", ("--floats",), note="plain files; normalized by the workers"),
+    "segtrain-two-passes": Side("ours.py", ("--two-passes",), note="plain files; normalized by torch afterwards"),
     "segtrain-processes": Side("ours.py", ("--processes",), note="plain files; workers are processes"),
     "segtrain-packages": Side(
         "ours.py", note="plain files; without the native part", environment=(("SEGTRAIN_NATIVE", "0"),)

@@ -327,7 +327,7 @@ def test_batches_for_another_loop(tmp_path: Path) -> None:
         assert torch.equal(again[0], before[0])
         assert torch.equal(again[1], before[1])
     raw = [
-        next(iter(segtrain.data.loader(config, data=Stripes(), normalized=False, rank=rank, world_size=2)))[0]
+        next(iter(segtrain.data.loader(config, data=Stripes(), dtype="uint8", rank=rank, world_size=2)))[0]
         for rank in (0, 1)
     ]
     assert (raw[0].dtype, tuple(raw[0].shape)) == (torch.uint8, (1, 24, 24, 3))

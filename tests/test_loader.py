@@ -22,6 +22,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, Batch, EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.order import eval_groups, samples
 from segtrain.data.pixels.crop import StoredSample
+from segtrain.data.pixels.floats import Floats
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.workers.autoscaler import Autoscaler, WorkerCount, worker_count
 from segtrain.errors import DataError
@@ -411,3 +412,42 @@ def test_colors_are_left_to_the_device(kind: str, tmp_path: Path) -> None:
         made = normalize(a.images, colors=a.colors, covered=a.covered)
         assert (made - normalize(b.images)).abs().max() <= 3 / (255 * min(IMAGENET_STD))
     assert 16 < changed < 32
+
+
+@pytest.mark.parametrize("floats", [Floats(), Floats("bfloat16"), Floats(channels_last=True), Floats("bfloat16", True)])
+def test_workers_normalize_to_the_bits_of_normalize(floats: Floats, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also rotated crops, transforms, and crops that were made without the native part."""
+    colored = SETTINGS.model_copy(update={"jitter": (0.3, 0.3, 0.3)})
+    rotated = colored.model_copy(update={"rotate": 20.0})
+    for data, native, transforms in (
+        (colored, "1", None),
+        (colored, "0", None),
+        (rotated, "1", None),
+        (colored, "1", brighter),
+    ):
+        monkeypatch.setenv("SEGTRAIN_NATIVE", native)
+        options = {"workers": 2, "transforms": transforms}
+        for (made,), (plain,) in zip(load(data, floats=floats, **options), load(data, **options)):
+            expected = normalize(plain.images, channels_last=floats.channels_last).to(made.images.dtype)
+            assert made.images.dtype == getattr(torch, floats.dtype)
+            assert made.images.stride() == expected.stride()
+            assert torch.equal(made.images, expected)
+            assert torch.equal(made.masks, plain.masks)
+
+
+def brighter(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    return np.minimum(image, 225) + 30, mask
+
+
+def test_lent_memory_is_used_again_only_when_its_tensors_are_gone() -> None:
+    options = {"seed": 5, "batch_size": 4, "accumulate": 2, "last_step": 40, "workers": 2, "prefetch": 4}
+    with TrainLoader(Pictures(), SETTINGS, **options) as loader:
+        plain = content(kept(loader))
+    with TrainLoader(Pictures(), SETTINGS, **options, lends=True) as loader:
+        lent = []
+        for step, parts in enumerate(loader):
+            lent.append(parts if step < 20 else kept([parts])[0])
+            blocks = len(loader._ring._all)
+            del parts
+    assert content(lent) == plain
+    assert 20 < blocks <= 26  # those that are kept, those in progress, and one or two that were given last

@@ -7,12 +7,15 @@ import ctypes
 import cv2
 import numpy as np
 import pytest
+import torch
 from pngs import LIBRARY
 from test_augment import VOID, plain
 
 from segtrain.config import Data
 from segtrain.data.augment.geometry import FILL, GRAY, Geometry, apply, draw
 from segtrain.data.order import rng_for
+from segtrain.data.pixels.floats import Floats
+from segtrain.data.pixels.normalize import normalize
 
 LEVELS = {"plain": 0, "avx2": 1, "avx512": 2}  # a processor without one of them tests the next lower twice
 OLD = int(cv2.__version__.split(".")[0]) < 5
@@ -43,20 +46,22 @@ class Native:
         geometry: Geometry,
         crop: tuple[int, int],
         rect: list[int] | None = None,
+        floats: Floats | None = None,
     ) -> np.ndarray:
         """``image``: the whole picture, perhaps reduced, of which only the rectangle that is needed is handed over."""
         reduced = image.shape[:2]
         top, left, bottom, right = rect = rect or self.need(geometry, crop, reduced, True)
         part = np.ascontiguousarray(image[top:bottom, left:right])  # what lies around it belongs to the allocator
-        out = np.full((crop[0] * crop[1] * 3 + 64), 0xEE, np.uint8)
+        size = floats.bytes_of(crop) if floats else crop[0] * crop[1] * 3
+        out = np.full(size + 64, 0xEE, np.uint8)
         colors = (ctypes.c_float * 4)(geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue)
-        code = self.library.st_warp(
+        code = self.library.st_warp_floats(
             _address(part), part.shape[1] * 3, _ints(rect), _ints(reduced), _place(geometry, crop), colors,
-            bytes(FILL), _address(out), self.simd, self.message,
+            bytes(FILL), _address(out), self.simd, self.message, ctypes.byref(floats.form) if floats else None,
         )  # fmt: skip
         self._done(code)
         assert (out[-64:] == 0xEE).all()
-        return out[:-64].reshape(*crop, 3)
+        return floats.view(out[:-64], *crop) if floats else out[:-64].reshape(*crop, 3)
 
     def mask(
         self, mask: np.ndarray, geometry: Geometry, crop: tuple[int, int], lut: np.ndarray, known: np.ndarray
@@ -97,7 +102,9 @@ def native(request: pytest.FixtureRequest) -> Native:
     size = ctypes.c_size_t
     pointer = ctypes.c_void_p
     library.st_source_rect.argtypes = [pointer, pointer, ctypes.c_int, pointer, ctypes.c_char_p]
-    library.st_warp.argtypes = [pointer, size, *[pointer] * 4, ctypes.c_char_p, pointer, ctypes.c_int, ctypes.c_char_p]
+    library.st_warp_floats.argtypes = [
+        pointer, size, *[pointer] * 4, ctypes.c_char_p, pointer, ctypes.c_int, ctypes.c_char_p, pointer
+    ]  # fmt: skip
     library.st_sample_mask.argtypes = [
         pointer, size, *[pointer] * 4, ctypes.c_int, pointer, ctypes.c_int, ctypes.c_char_p
     ]  # fmt: skip
@@ -319,3 +326,41 @@ def test_the_mean_of_a_tall_bright_crop(native: Native) -> None:
     for scaled in ((700, 9), (690, 9)):
         geometry = Geometry((700, 9), scaled, 0, 0, contrast=0.5)
         assert (native.warp(image, geometry, (680, 9)) == 250).all()
+
+
+FORMS = [Floats(dtype, last, *terms) for dtype in ("float32", "bfloat16") for last in (False, True)
+         for terms in ((), ((0.1, 0.5, 0.9), (0.3, 1.0, 0.01)))]  # fmt: skip
+
+
+@pytest.mark.parametrize("floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}")
+def test_floats_are_the_levels_normalized_afterwards_to_the_bit(native: Native, floats: Floats) -> None:
+    """Odd sizes, flips, padding on all sides, reductions, a copy of rows, and colors with and without contrast."""
+    for seed, size in enumerate([(211, 317), (40, 57), (3, 5), (90, 147), (640, 90)] * 4):
+        image, _ = noise(*size, seed)
+        crop = (90, 147) if seed % 3 else (61, 16)
+        scale = (0.2, 3) if seed % 4 else (1, 1)
+        data = Data(scale=scale, hue=0.2, jitter=(0.4, 0.4 * (seed % 2), 0.3), color_jitter_prob=0.7)
+        geometry = draw(rng_for(seed, 0, 0), size, crop, data)
+        levels = native.warp(image, geometry, crop)
+        assert same(native.warp(image, geometry, crop, floats=floats), levels, floats)
+
+
+def same(out: np.ndarray, levels: np.ndarray, floats: Floats) -> bool:
+    """Whether ``out`` has the bits of torch's normalization."""
+    values = normalize(torch.tensor(levels)[None], floats.mean, floats.std)[0].to(getattr(torch, floats.dtype))
+    values = values.permute(1, 2, 0) if floats.channels_last else values
+    kind = torch.int16 if floats.dtype == "bfloat16" else torch.int32
+    return np.array_equal(out.view(f"i{floats.item_bytes}"), values.contiguous().view(kind).numpy())
+
+
+@pytest.mark.parametrize("floats", FORMS, ids=lambda f: f"{f.dtype}-{'NHWC' if f.channels_last else 'NCHW'}-{f.std[0]}")
+def test_finished_levels_are_normalized_with_the_library_and_without(
+    native: Native, floats: Floats, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for height, width in ((1, 1), (5, 15), (3, 16), (2, 65), (9, 131)):
+        levels, _ = noise(height, width)
+        for setting in ("1", "0"):
+            monkeypatch.setenv("SEGTRAIN_NATIVE", setting)
+            out = floats.view(np.empty(floats.bytes_of((height, width)), np.uint8), height, width)
+            floats.write(levels, out)
+            assert same(out, levels, floats)

@@ -1,6 +1,7 @@
 """segtrain's own pipeline: TrainLoader over plain files, or over shards which ``segtrain data pack`` made.
 
-It gives uint8 and leaves the normalization to the device; with --floats it normalizes on the CPU, as the others do.
+It gives uint8 and leaves the normalization to the device. With --floats its workers normalize to float32 (n, 3, H, W), as
+the others do; with --two-passes the batch is normalized afterwards, by torch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import segtrain.config
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import TrainLoader
 from segtrain.data.pixels import native
+from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.normalize import normalize
 
 
@@ -46,7 +48,7 @@ def packed(source: Path, target: Path, image: str) -> Path:
 
 def main() -> None:
     args = arguments(
-        floats="normalize on the CPU", processes="workers are processes", restart="shards: JPEG with restart markers",
+        floats="the workers normalize", two_passes="normalize whole batches, after the workers", processes="workers are processes", restart="shards: JPEG with restart markers",
         raw="shards: pixels", png="shards: PNG in strips", keep="shards: the files as they are",
     )  # fmt: skip
     root = Path(args.data)
@@ -72,11 +74,13 @@ def main() -> None:
         last_step=10**6,
         workers=args.workers,
         kind=kind,
+        floats=Floats() if args.floats else None,
+        lends=args.floats,
     )
 
     def batches() -> Any:
         for (batch,) in loader:
-            yield (normalize(batch.images), batch.masks) if args.floats else (batch.images, batch.masks)
+            yield (normalize(batch.images), batch.masks) if args.two_passes else (batch.images, batch.masks)
 
     with loader:
         measure(

@@ -15,8 +15,11 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader, image_sizes, normalize, worker_kind
 from segtrain.data.order import eval_groups
 from segtrain.data.own import own_dataset, own_labels
+from segtrain.data.pixels.floats import Floats
 from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import ConfigError
+
+DTYPES = ("float32", "bfloat16", "uint8")
 
 
 class BatchLoader:
@@ -24,10 +27,11 @@ class BatchLoader:
 
     split: by default ``data.train_split``, or ``data.split`` with ``train=False``. data: a map-style dataset of
     (image, mask, id) to use instead of ``data.root``. train: random crops with augmentation; otherwise each whole image
-    once. normalized: images are float32 (n, 3, H, W), normalized with ImageNet's mean and standard deviation, and masks
-    are int64 (n, H, W); otherwise images are uint8 (n, H, W, 3) RGB and masks uint8 (n, H, W). Ignored pixels have the
-    id ``data.ignore_index``. rank, world_size: each rank gets its part of ``train.batch_size``; the defaults are the
-    environment variables RANK and WORLD_SIZE.
+    once. dtype: ``float32`` or ``bfloat16`` images (n, 3, H, W) are normalized with ImageNet's mean and standard
+    deviation, and masks are int64 (n, H, W); ``uint8`` images are (n, H, W, 3) RGB and masks uint8 (n, H, W).
+    channels_last: the memory format of normalized images. Ignored pixels have the id ``data.ignore_index``. rank,
+    world_size: each rank gets its part of ``train.batch_size``; the defaults are the environment variables RANK and
+    WORLD_SIZE. A batch stays valid as long as its tensors are kept.
 
     The attribute ``dataset.labels`` has the classes. Raises ConfigError or DataError.
     """
@@ -39,7 +43,8 @@ class BatchLoader:
         *,
         data: Any = None,
         train: bool = True,
-        normalized: bool = True,
+        dtype: str = "float32",
+        channels_last: bool = False,
         rank: int | None = None,
         world_size: int | None = None,
     ) -> None:
@@ -48,7 +53,11 @@ class BatchLoader:
             self.dataset = open_dataset(config.data, name)
         else:
             self.dataset = own_dataset(data, own_labels(data, config.data), name)
-        self.config, self.train, self.normalized, self.epoch = config, train, normalized, 0
+        if dtype not in DTYPES:
+            says = f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: pass one of them"
+            raise ConfigError(says, code="loader-dtype", found=dtype)
+        self.floats = None if dtype == "uint8" else Floats(dtype, channels_last)
+        self.config, self.train, self.epoch = config, train, 0
         self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
         self.world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
         if not 0 <= self.rank < self.world_size:
@@ -92,19 +101,19 @@ class BatchLoader:
             workers=self.workers,
             kind=worker_kind(config.data),
             prefetch=config.data.prefetch,
+            floats=self.floats,
+            lends=True,
         )
         with batches:
             for (batch,) in batches:
-                yield self._given(batch.images, batch.masks)
+                yield batch.images, batch.masks.long() if self.floats else batch.masks
 
     def _whole_images(self) -> Iterator[tuple[Tensor, Tensor]]:
         prefetch = self.config.data.prefetch
         with EvalLoader(self.dataset, self._groups, self.workers, prefetch, sizes=self._sizes) as batches:
-            for _, images, masks in batches:
-                yield self._given(images, masks)
-
-    def _given(self, images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
-        """The tensors for the caller: copies, because the loader reuses its memory."""
-        if self.normalized:
-            return normalize(images), masks.long()
-        return images.clone(), masks.clone()
+            for _, images, masks in batches:  # in memory that the loader reuses
+                if self.floats is None:
+                    yield images.clone(), masks.clone()
+                else:
+                    values = normalize(images, channels_last=self.floats.channels_last)
+                    yield values.to(getattr(torch, self.floats.dtype)), masks.long()

@@ -21,6 +21,7 @@ from segtrain.callable_module import make_callable
 from segtrain.config import Data
 from segtrain.data.cache import RamCache, SampleSource
 from segtrain.data.order import rank_slice, samples
+from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
@@ -41,7 +42,7 @@ _HEADER_READERS, _HEADERS = 64, 4
 class Batch:
     """One micro-batch of one rank. Its tensors are in reused memory: clone them to keep them beyond the next step."""
 
-    images: torch.Tensor  # uint8 (n, H, W, 3), RGB
+    images: torch.Tensor  # uint8 (n, H, W, 3), RGB; or normalized (n, 3, H, W), if the loader makes floats
     masks: torch.Tensor  # uint8 (n, H, W), train ids
     indices: np.ndarray  # int64 [n], of the samples in the data set
     epochs: np.ndarray  # int64 [n]
@@ -80,8 +81,10 @@ class TrainLoader(Loader):
     ``crop_and_scale(step)`` returns the crop (height, width) and the random scale (min, max). ``workers=0`` reads in
     the consumer's thread. ``prefetch`` micro-batches (at least one step) are made ahead. ``pool``: shared workers to
     use instead of ``workers`` workers of ``kind``. ``autoscaler``: sets the number of workers. ``transforms``: objects
-    that replace ``data.transforms``. ``colors``: the device does color jitter, with parameters in the Batch. Raises
-    ConfigError if the batch is too small for the ranks, DataError if there are no samples or a file is bad.
+    that replace ``data.transforms``. ``colors``: the device does color jitter, with parameters in the Batch.
+    ``floats``: the workers normalize the images, in this form (not with ``colors``). ``lends``: the memory of a Batch
+    is reused only when its tensors are gone, so they need no copies. Raises ConfigError if the batch is too small for
+    the ranks, DataError if there are no samples or a file is bad.
     """
 
     def __init__(
@@ -105,6 +108,8 @@ class TrainLoader(Loader):
         autoscaler: Autoscaler | None = None,
         transforms: Any = None,
         colors: bool = False,
+        floats: Floats | None = None,
+        lends: bool = False,
     ) -> None:
         if not len(dataset):
             samples(seed, 0, 0, 0)  # raises DataError
@@ -112,8 +117,8 @@ class TrainLoader(Loader):
         self.dataset: SampleSource = dataset
         if data.cache == "ram" and not isinstance(dataset, RamCache):
             self.dataset = RamCache(dataset)
-        self.maker = SampleMaker(self.dataset, data, seed, transforms)
-        self.seed, self.batch_size, self.colors = seed, batch_size, colors
+        self.maker = SampleMaker(self.dataset, data, seed, transforms, floats)
+        self.seed, self.batch_size, self.colors, self.floats, self.lends = seed, batch_size, colors, floats, lends
         self.parts = [rank_slice(batch_size, world, rank, accumulate, micro) for micro in range(accumulate)]
         self.first_step, self.last_step = first_step, last_step
         self.crop_and_scale = crop_and_scale or (lambda step: (data.crop, data.scale))
@@ -131,15 +136,19 @@ class TrainLoader(Loader):
             epochs, indices = samples(self.seed, len(self.dataset), step * self.batch_size, self.batch_size)
             crop, scale = self.crop_and_scale(step)
             shapes = [(part.stop - part.start, *crop) for part in self.parts]
-            batch = BatchTask(self.maker, ring.take(sum(offsets(shape)[-1] for shape in shapes)), [])
-            start = 0
+            size = sum(offsets(shape, 0, self.floats)[-1] for shape in shapes)
+            batch, start = BatchTask(self.maker, ring.take(size), []), 0
             for part, shape in zip(self.parts, shapes):
                 tasks = [Task(int(i), int(e), crop, scale) for i, e in zip(indices[part], epochs[part])]
                 numbers = indices[part].tolist()
-                images, masks, memory = batch.lay_out(self.dataset, tasks, numbers, shape, start, self.colors)
+                images, masks, memory = batch.lay_out(
+                    self.dataset, tasks, numbers, shape, start, self.colors, self.floats
+                )
                 looks = map(torch.from_numpy, colors_in(memory)) if self.colors else ()
                 batch.result.append(Batch(images, masks, indices[part], epochs[part], *looks))
-                start = offsets(shape, start)[-1]
+                start = offsets(shape, start, self.floats)[-1]
+            if self.lends:
+                ring.lend(batch.block, batch.views)
             yield batch
 
 

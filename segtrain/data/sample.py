@@ -19,6 +19,7 @@ from segtrain.data.augment.transforms import transforms_of
 from segtrain.data.cache import SampleSource
 from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
+from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.stages import AUGMENT, DECODE, READ
 from segtrain.errors import ConfigError, DataError, SegtrainError
@@ -46,13 +47,15 @@ class Task:
 class SampleMaker:
     """Makes training samples of ``source``. It can be pickled, so that each worker process can have a copy.
 
-    ``transforms``: augmentation to use instead of ``data.transforms``, see ``transforms.Transforms``.
+    ``transforms``: augmentation to use instead of ``data.transforms``, see ``transforms.Transforms``. ``floats``: the
+    form of normalized images, if they are wanted instead of levels.
     """
 
     source: SampleSource
     data: Data
     seed: int
     transforms: Any = None
+    floats: Floats | None = None
     tiles: Tiles = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,13 +68,19 @@ class SampleMaker:
         """Write the crop to ``image_out`` uint8 (h, w, 3) and ``mask_out`` uint8 (h, w), both contiguous.
 
         ``colors_out``: uint8 [COLOR_BYTES]. If given, the color terms and the covered part are written there (see
-        ``colors_in``), and the crop keeps its colors: the device changes them. Raises DataError naming the file.
+        ``colors_in``), and the crop keeps its colors: the device changes them. With ``floats``, ``image_out`` is uint8
+        [bytes], the memory of the normalized image. Raises DataError naming the file.
         """
         try:
+            made = image_out = image_out if self.floats is None else self.floats.view(image_out, *task.crop)
+            if self.floats is not None and self.transforms is not None:
+                made = np.empty((*task.crop, 3), np.uint8)
             if self.transforms is None or self.data.transforms_mode == "after":
-                self._make(task, image_out, mask_out, colors_out)
+                self._make(task, made, mask_out, colors_out)
             if self.transforms is not None:
-                self._transform(task, image_out, mask_out)
+                self._transform(task, made, mask_out)
+            if self.floats is not None and made is not image_out:
+                self.floats.write(made, image_out)
         except Exception as error:
             raise named(self.source, task.index, error) from error
 
@@ -96,7 +105,8 @@ class SampleMaker:
             colors[0], covered[0] = color_terms(geometry.colors), geometry.covered(task.crop)
             geometry = geometry.plain()
         jpeg_index = self.tiles.get(task.index, record.image_name, record.image, size)
-        write_crop(record, labels, geometry, task.crop, (image_out, mask_out), jpeg_index)
+        floats = self.floats if self.transforms is None else None
+        write_crop(record, labels, geometry, task.crop, (image_out, mask_out), jpeg_index, floats)
 
     def _transform(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray) -> None:
         """Apply the user's transforms to the finished crop, or to the whole image."""

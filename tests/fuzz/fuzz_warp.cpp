@@ -33,19 +33,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         known[id] = uint8_t(id != data[22]);
     }
     size_t area = size_t(geometry.crop.height) * size_t(geometry.crop.width);
-    std::vector<uint8_t> first, first_mask;
+    std::vector<uint8_t> first, first_mask, first_values;
     int first_unknown = 0;
     for (Simd simd : {Simd::plain, Simd::avx2, Simd::vbmi}) {
         if (simd > best_simd()) break;
         // Of exactly the crop's size, so that the sanitizer finds an access beyond it.
-        std::vector<uint8_t> image(area * 3), mask(area);
+        std::vector<uint8_t> image(area * 3), mask(area), values(area * 3 * (data[23] & 1 ? 2 : 4));
+        Floats floats{values.data(), (data[23] & 1) != 0, (data[23] & 2) != 0, {100, 110, 120}, {0.1f, 0.2f, 0.3f}};
         int unknown = -1;
         try {
             Rect need = source_rect(geometry, reduced, true), ids = source_rect(geometry, geometry.size, false);
             std::vector<uint8_t> pixels(size_t(need.height()) * size_t(need.width()) * 3), raw(size_t(ids.height()) * size_t(ids.width()));
             for (size_t k = 0; k < pixels.size(); ++k) pixels[k] = data[24 + k % (size - 24)];
             for (size_t k = 0; k < raw.size(); ++k) raw[k] = data[24 + k % (size - 24)];
-            warp_by({pixels.data(), size_t(need.width()) * 3, need, 3}, reduced, geometry, fill, image.data(), simd);
+            Picture picture{pixels.data(), size_t(need.width()) * 3, need, 3};
+            warp_by(picture, reduced, geometry, fill, image.data(), nullptr, simd);
+            warp_by(picture, reduced, geometry, fill, nullptr, &floats, simd);
             unknown = mask_by({raw.data(), size_t(ids.width()), ids, 1}, geometry, lut, known, 255, mask.data(), simd);
         } catch (const Fault&) {
             return 0;
@@ -53,8 +56,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         if (simd == Simd::plain) {
             first = image;
             first_mask = mask;
+            first_values = values;
             first_unknown = unknown;
-        } else if (image != first || mask != first_mask || unknown != first_unknown) {
+        } else if (image != first || mask != first_mask || values != first_values || unknown != first_unknown) {
             std::abort();
         }
     }

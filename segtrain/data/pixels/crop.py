@@ -16,6 +16,7 @@ import numpy as np
 from segtrain.data.augment.geometry import FILL, Geometry, apply
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode, native
+from segtrain.data.pixels.floats import Floats
 from segtrain.data.stages import AUGMENT, DECODE
 from segtrain.errors import DataError, file_error
 
@@ -105,11 +106,21 @@ def write_crop(
     crop: tuple[int, int],
     out: Pair,
     index: bytes = b"",
+    floats: Floats | None = None,
 ) -> None:
     """Write a crop of (height, width) to ``out``. Raises DataError.
 
-    ``index``: the positions of the tiles in a JPEG, from ``jpeg_tiles.Tiles``; b"" for none.
+    ``index``: the positions of the tiles in a JPEG, from ``jpeg_tiles.Tiles``; b"" for none. ``floats``: the form of
+    ``out[0]``, if it is a view for normalized values.
     """
+    if not geometry.angle and _native_crop(record, labels, geometry, crop, out, index, floats):
+        return
+    if floats is not None:
+        levels = np.empty((*crop, 3), np.uint8)
+        write_crop(record, labels, geometry, crop, (levels, out[1]), index)
+        with AUGMENT:
+            floats.write(levels, out[0])
+        return
     if geometry.angle:
         found = _upright(geometry, crop)
         if found is None:
@@ -121,22 +132,34 @@ def write_crop(
         with AUGMENT:
             _rotate(pixels, matrix, labels.ignore_index, out)
         return
-    if record.mask is not None:
-        mapped = record.ids == "train" and isinstance(record.mask, np.ndarray)
-        lut, known = _TRAIN_IDS if mapped else labels.table
-        with DECODE:
-            unknown = native.crop(
-                record.image, record.mask, geometry, crop, lut, known, FILL, labels.ignore_index, *out,
-                (record.image_name, record.mask_name), index,
-            )  # fmt: skip
-        if unknown is not None and unknown >= 0:
-            mask_of(record, labels)  # its error names the unknown ids and counts their pixels
-        if unknown is not None:
-            return
     with DECODE:
         image, mask = pixels_of(record, labels)
     with AUGMENT:
         apply(image, mask, geometry, crop, labels.ignore_index, out)
+
+
+def _native_crop(
+    record: StoredSample,
+    labels: LabelSpace,
+    geometry: Geometry,
+    crop: tuple[int, int],
+    out: Pair,
+    index: bytes,
+    floats: Floats | None,
+) -> bool:
+    """Write a crop with the native decoder. False if it cannot: see ``native.crop``."""
+    if record.mask is None:
+        return False
+    mapped = record.ids == "train" and isinstance(record.mask, np.ndarray)
+    lut, known = _TRAIN_IDS if mapped else labels.table
+    with DECODE:
+        unknown = native.crop(
+            record.image, record.mask, geometry, crop, lut, known, FILL, labels.ignore_index, *out,
+            (record.image_name, record.mask_name), index, floats.form if floats else None,
+        )  # fmt: skip
+    if unknown is not None and unknown >= 0:
+        mask_of(record, labels)  # its error names the unknown ids and counts their pixels
+    return unknown is not None
 
 
 def _upright(geometry: Geometry, crop: tuple[int, int]) -> tuple[Geometry, tuple[int, int], np.ndarray] | None:

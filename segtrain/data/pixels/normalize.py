@@ -8,10 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from segtrain.data.augment.geometry import FILL, GRAY
-
-# Mean and standard deviation of ImageNet's training images, in values from 0 to 1. Pretrained encoders expect them.
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+from segtrain.data.pixels.floats import IMAGENET_MEAN as IMAGENET_MEAN
+from segtrain.data.pixels.floats import IMAGENET_STD as IMAGENET_STD
 
 
 def normalize(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from segtrain.data.cache import SampleSource
+from segtrain.data.pixels.floats import Floats
 from segtrain.data.sample import COLOR_BYTES, files_of
 from segtrain.data.stages import Cost, begin, end
 from segtrain.data.workers.memory import SharedBlock
@@ -43,6 +44,7 @@ class BatchTask:
     maker: Maker
     block: SharedBlock
     result: Any = None
+    views: list[np.ndarray] = field(default_factory=list)  # of the images and masks
     samples: list[SampleTask] = field(default_factory=list)
     left: int = 0
     errors: dict[int, Exception] = field(default_factory=dict)  # by position among the samples
@@ -59,31 +61,41 @@ class BatchTask:
         shape: tuple[int, ...],
         start: int = 0,
         colors: bool = False,
+        floats: Floats | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
         """Add n samples of H x W pixels, whose memory begins at byte ``start`` of the block. ``shape``: (n, H, W).
 
-        Returns views of the block: images uint8 (n, H, W, 3), masks uint8 (n, H, W), and colors uint8
-        [n * COLOR_BYTES].
+        Returns views of the block: images uint8 (n, H, W, 3) or the ``floats`` (n, 3, H, W), masks uint8 (n, H, W), and
+        colors uint8 [n * COLOR_BYTES].
         """
         count, height, width = shape
-        pixels = height * width
-        images, masks, looks, _ = offsets(shape, start)
+        pixels, each = height * width, (height, width, 3) if floats is None else (floats.bytes_of((height, width)),)
+        images, masks, looks, _ = offsets(shape, start, floats)
         for k, (task, index) in enumerate(zip(tasks, indices)):
-            image, mask = (images + 3 * k * pixels, (height, width, 3)), (masks + k * pixels, (height, width))
+            image, mask = (images + k * math.prod(each), each), (masks + k * pixels, (height, width))
             look = ((looks + k * COLOR_BYTES, (COLOR_BYTES,)),) if colors else ()
             self.add(task, (image, mask, *look), partial(files_of, dataset, index))
         part = self.block.part
-        views = torch.from_numpy(part(images, (*shape, 3))), torch.from_numpy(part(masks, shape))
-        return *views, part(looks, (count * COLOR_BYTES,))
+        views = part(images, (count, *each)), part(masks, shape)
+        self.views += views
+        seen, ids = map(torch.from_numpy, views)
+        return seen if floats is None else tensor_of(seen, floats, shape), ids, part(looks, (count * COLOR_BYTES,))
 
 
-def offsets(shape: tuple[int, ...], start: int = 0) -> tuple[int, ...]:
+def tensor_of(memory: torch.Tensor, floats: Floats, shape: tuple[int, ...]) -> torch.Tensor:
+    """The ``floats`` in ``memory`` uint8 (n, bytes) as a tensor (n, 3, H, W). ``shape``: (n, H, W)."""
+    values = memory.view(getattr(torch, floats.dtype)).view(shape[0], *floats.shape(*shape[1:]))
+    return values.permute(0, 3, 1, 2) if floats.channels_last else values
+
+
+def offsets(shape: tuple[int, ...], start: int = 0, floats: Floats | None = None) -> tuple[int, ...]:
     """Offsets in a block of the images, masks, and colors of ``shape`` (n, H, W), and the offset of their end.
 
     Each part is padded to whole cache lines (64 bytes).
     """
     pixels = math.prod(shape)
-    sizes = (-(-size // 64) * 64 for size in (3 * pixels, pixels, shape[0] * COLOR_BYTES))
+    images = 3 * pixels if floats is None else floats.bytes_of(shape)
+    sizes = (-(-size // 64) * 64 for size in (images, pixels, shape[0] * COLOR_BYTES))
     return tuple(itertools.accumulate(sizes, initial=start))
 
 

@@ -13,6 +13,7 @@ import math
 import mmap
 import os
 import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,18 @@ class Ring:
     def give(self, block: SharedBlock) -> None:
         """Return a block that is no longer read or written."""
         self._free.append(block)
+
+    def lend(self, block: SharedBlock, views: list[np.ndarray]) -> None:
+        """Return ``block`` when none of ``views``, and no tensor that was made of one, exists. Empties the list."""
+        left = list(range(len(views)))
+
+        def gone() -> None:
+            if left.pop() == 0:  # only one of several threads sees the last number
+                self.give(block)
+
+        for view in views:
+            weakref.finalize(view, gone).atexit = False
+        views.clear()
 
     def close(self) -> None:
         for block in self._all:

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 class Loader:
     """Iterates over the results of ``_batches``, one pass at a time. At most ``ahead`` batches are in progress.
 
-    The memory of a result is reused when the next result is requested. Closing ends the pass. It also ends the workers,
+    The memory of a result is reused when the next result is requested; if ``lends`` is set, when its tensors are gone.
+    Closing ends the pass. It also ends the workers,
     except those of a given ``pool``. A pass whose iterator is dropped is closed.
     """
 
     dataset: SampleSource
+    lends = False
 
     def __init__(
         self,
@@ -96,9 +98,11 @@ class Loader:
         """Wait for the next batch; None after the last one."""
         try:
             if self._given is not None:
-                self._ring.give(self._given.block)
+                if not self.lends:
+                    self._ring.give(self._given.block)
+                # A worker may still refer to its last sample, and thus to the batch.
                 self._given.samples.clear()
-                self._given = None
+                self._given.result = self._given = None
             if not self._waiting:
                 self.close()
                 return None

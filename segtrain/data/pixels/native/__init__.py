@@ -16,6 +16,7 @@ from typing import Any, Union
 import numpy as np
 
 from segtrain.data.pixels.header import damaged
+from segtrain.data.pixels.native.structures import FloatForm, Request, Stored
 from segtrain.errors import DataError
 
 # The environment variable names another library, such as one that was built for the image of a job's container.
@@ -26,45 +27,6 @@ _MESSAGE = 256
 # Environment variable that is set after the warning about a slower decoder; worker processes inherit it.
 _WARNED = "SEGTRAIN_SLOW_JPEG_WARNED"
 _pointer, _number, _text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-
-
-class Stored(ctypes.Structure):
-    """A file's bytes, or pixels. Mirrors StStored of sample.cpp."""
-
-    _fields_ = (
-        ("data", _pointer),
-        ("size", ctypes.c_int64),
-        ("stride", ctypes.c_int64),
-        ("kind", ctypes.c_int32),
-        ("height", ctypes.c_int32),
-        ("width", ctypes.c_int32),
-        ("unused", ctypes.c_int32),
-    )
-
-
-class Request(ctypes.Structure):
-    """One sample to make. Mirrors StRequest of sample.cpp."""
-
-    _fields_ = (
-        ("image", Stored),
-        ("mask", Stored),
-        ("size", ctypes.c_int32 * 2),
-        ("scaled", ctypes.c_int32 * 2),
-        ("crop", ctypes.c_int32 * 2),
-        ("top", ctypes.c_int32),
-        ("left", ctypes.c_int32),
-        ("flip", ctypes.c_int32),
-        ("colors", ctypes.c_float * 4),
-        ("fill", ctypes.c_uint8 * 4),
-        ("lut", _pointer),
-        ("known", _pointer),
-        ("index", _pointer),
-        ("index_size", ctypes.c_int64),
-        ("out_image", _pointer),
-        ("out_mask", _pointer),
-        ("unknown_id", ctypes.c_int32),
-        ("image_done", ctypes.c_int32),
-    )
 
 
 @cache
@@ -83,6 +45,10 @@ def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
     if not hasattr(library, "st_layout") or library.st_layout() != ctypes.sizeof(Request):
         return None, f"{path} is of another version of segtrain: install segtrain again"
     library.st_crop.argtypes = [ctypes.POINTER(Request), _text]
+    if hasattr(library, "st_floats"):  # a library that was built before it existed makes no floats
+        form = ctypes.POINTER(FloatForm)
+        library.st_crop_floats.argtypes = [ctypes.POINTER(Request), form, _text]
+        library.st_floats.argtypes = [_pointer, _number, _number, form, _pointer, _text]
     library.st_whole.argtypes = [ctypes.POINTER(Stored), _number, _pointer, _number, _number, _text]
     # Reading a header takes less time than releasing the GIL: this call keeps it.
     library.st_size = ctypes.PyDLL(path).st_size  # type: ignore[attr-defined]
@@ -189,16 +155,18 @@ def crop(
     mask_out: np.ndarray,
     names: tuple[str, str],
     index: bytes = b"",
+    floats: FloatForm | None = None,
 ) -> int | None:
     """Write one sample: ``image_out`` uint8 (h, w, 3), ``mask_out`` uint8 (h, w), both contiguous.
 
+    ``floats``: the form of ``image_out`` if it is an array for normalized values, see ``pixels.floats``.
     ``geometry``: augment.Geometry. ``lut``, ``known``: uint8 [256], the train id of each raw id, and 1 if it has one.
     ``index``: the ``jpeg_index`` of this image. Returns None if other packages must do it (no library, another format),
     else the first unknown raw id, or -1 if all ids are known. Raises DataError.
     """
     library = _library()
     kinds = kind_of(image), kind_of(mask)
-    if library is None or None in kinds or kinds[1] == JPEG:
+    if library is None or None in kinds or kinds[1] == JPEG or (floats and not hasattr(library, "st_floats")):
         return None
     for content, channels in ((image, 3), (mask, 1)):
         if isinstance(content, np.ndarray) and not _plain(content, channels):
@@ -213,8 +181,17 @@ def crop(
     if index:
         request.index, request.index_size = _address(index)
     message = ctypes.create_string_buffer(_MESSAGE)
-    code = library.st_crop(request, message)
+    code = library.st_crop_floats(request, floats, message) if floats else library.st_crop(request, message)
     return int(request.unknown_id) if _done(code, message, names[request.image_done]) else None
+
+
+def to_floats(levels: np.ndarray, form: FloatForm, out: np.ndarray) -> bool:
+    """Normalize ``levels`` uint8 (H, W, 3) into ``out``, both contiguous. False if other packages must do it."""
+    library = _library()
+    if library is None or not hasattr(library, "st_floats"):
+        return False
+    message = ctypes.create_string_buffer(_MESSAGE)
+    return bool(library.st_floats(_address(levels)[0], *levels.shape[:2], form, _address(out)[0], message) == 0)
 
 
 def size(content: Content, name: str) -> tuple[int, int] | None:

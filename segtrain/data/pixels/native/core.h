@@ -105,11 +105,21 @@ PngHeader png_header(Bytes file);
 Picture png_region(Bytes file, Rect need, int channels, Scratch& scratch);
 
 // warp.cpp ------------------------------------------------------------------------------------------------------------
+// Normalized values instead of levels: (level - shift) * scale of each channel, in float32, each step rounded. bfloat16
+// is that value rounded to the nearest, ties to even.
+struct Floats {
+    void* out;  // (3, height, width) if `planar`, else (height, width, 3), without gaps
+    bool bfloat16, planar;
+    float shift[3], scale[3];
+};
 // The rectangle that `warp` (interpolate is true) or `sample_mask` (false) reads. `reduced` is the size of the decoded
 // picture: a JPEG that the DCT has scaled is smaller than geometry.size, the size in its header.
 Rect source_rect(const Geometry& geometry, Size reduced, bool interpolate);
 // Writes the crop as RGB (crop.height, crop.width, 3), with its colors changed. Pixels outside the picture are `fill`.
-void warp(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out);
+// If `floats` is not null, the same levels are normalized and written there, and `out` is not used.
+void warp(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out, const Floats* floats);
+// Writes RGB levels (height, width, 3), without gaps between rows, as floats.
+void to_floats(const uint8_t* levels, Size size, const Floats& floats);
 // Writes the crop's train ids, lut[raw id], by nearest neighbor. Pixels outside the picture are `ignore`. Returns the
 // first raw id with known[id] == 0, or -1 if all ids are known.
 int sample_mask(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256],

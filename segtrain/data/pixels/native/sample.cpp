@@ -89,7 +89,9 @@ void copy_to_caller(const std::vector<uint8_t>& made, uint8_t** out, int64_t* si
 
 }  // namespace
 
-ST_EXPORT int st_crop(StRequest* request, char* message) {
+ST_EXPORT int st_crop(StRequest* request, char* message) { return st_crop_floats(request, nullptr, message); }
+
+ST_EXPORT int st_crop_floats(StRequest* request, const StFloats* floats, char* message) {
     return guarded(message, [&] {
         static thread_local Scratch image_memory, mask_memory;
         Geometry geometry{{request->size[0], request->size[1]},     {request->scaled[0], request->scaled[1]},
@@ -104,7 +106,9 @@ ST_EXPORT int st_crop(StRequest* request, char* message) {
             Size reduced{(geometry.size.height + denom - 1) / denom, (geometry.size.width + denom - 1) / denom};
             Bytes index{request->index, size_t(request->index_size)};
             Picture picture = region(request->image, source_rect(geometry, reduced, true), 3, denom, index, image_memory);
-            warp(picture, reduced, geometry, request->fill, request->out_image);
+            Floats form;
+            if (floats) form = floats->at(request->out_image);
+            warp(picture, reduced, geometry, request->fill, request->out_image, floats ? &form : nullptr);
         }
         request->image_done = 1;
         request->unknown_id = -1;
@@ -114,6 +118,10 @@ ST_EXPORT int st_crop(StRequest* request, char* message) {
             request->unknown_id = sample_mask(ids, geometry, request->lut, request->known, request->fill[3], request->out_mask);
         }
     });
+}
+
+ST_EXPORT int st_floats(const uint8_t* levels, int height, int width, const StFloats* floats, void* out, char* message) {
+    return guarded(message, [&] { to_floats(levels, {height, width}, floats->at(out)); });
 }
 
 ST_EXPORT int st_size(const StStored* stored, int32_t size[2], char* message) {

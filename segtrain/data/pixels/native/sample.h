@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "core.h"
+
 #define ST_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace segtrain {
@@ -31,11 +33,25 @@ struct StRequest {
     int32_t image_done;  // output: 1 once the image is complete; an error is then about the mask
 };
 
+// The form of normalized images; see Floats in core.h.
+struct StFloats {
+    int32_t bfloat16, planar;
+    float shift[3], scale[3];
+
+    segtrain::Floats at(void* out) const {
+        return {out, bfloat16 != 0, planar != 0, {shift[0], shift[1], shift[2]}, {scale[0], scale[1], scale[2]}};
+    }
+};
+
 // A function with a `message` returns 0 on success, 1 with the cause of a fault in `message`, and 2 if another decoder
 // has to read the file.
 
 // Makes one sample. If `out_image` or `out_mask` is null, that part is left out.
 ST_EXPORT int st_crop(StRequest* request, char* message);
+// The same with a normalized image: `out_image` is an array of floats.
+ST_EXPORT int st_crop_floats(StRequest* request, const StFloats* floats, char* message);
+// Normalizes RGB levels (height, width, 3) without gaps between rows.
+ST_EXPORT int st_floats(const uint8_t* levels, int height, int width, const StFloats* floats, void* out, char* message);
 // Writes the height and width in the header to `size`.
 ST_EXPORT int st_size(const StStored* stored, int32_t size[2], char* message);
 // Decodes a whole picture to `out`, without gaps between rows. `channels`: 3 for RGB, 1 for stored ids.

@@ -1,7 +1,8 @@
 // Resampling of a decoded rectangle to the pixels of a crop.
 //
-// Images are resampled bilinearly. Scale, crop, flip, and padding are one pass, which writes to the final place. Then
-// one affine map changes the colors. Masks are resampled by nearest neighbor.
+// Images are resampled bilinearly. Scale, crop, flip, colors, and normalization are one pass over rows, which writes to
+// the final place. Only a change of contrast needs a second pass, because it depends on the mean of all pixels. Masks
+// are resampled by nearest neighbor.
 //
 // Samples are taken at pixel centers. Positions are exact fractions, weights have 15 bits, and rows are interpolated to
 // 1/64 of a level before they are blended. The result differs from exact arithmetic by at most 0.05 of a level before
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "warp_axes.h"
@@ -51,13 +53,25 @@ class Sums {
     int rows_ = 0;
 };
 
+// What is done with a row after it is resampled. Each part may be null.
+struct Finish {
+    const ColorMap* colors;
+    const FloatRows* floats;
+
+    void row(uint8_t* pixels, int width, int number) const {
+        if (colors) colors->apply(pixels, width);
+        if (floats) floats->write(pixels, width, number);
+    }
+};
+
 // The part of the crop that is inside the picture.
 struct Target {
     uint8_t* pixels;
-    size_t pitch;  // bytes from one row to the next
+    size_t pitch;  // bytes from one row to the next; 0 if a row is not needed after `finish`
     bool flip;
     Simd simd;
     Sums* sums;  // of the result, or null
+    Finish finish;
 };
 
 void copy_rows(const Picture& picture, const Axes& both, const Target& target) {
@@ -66,7 +80,9 @@ void copy_rows(const Picture& picture, const Axes& both, const Target& target) {
     for (int row = 0; row < both.y.count(); ++row) {
         const uint8_t* from = picture.pixels + size_t(row + both.y.first + both.y.origin - picture.covers.top) * picture.stride +
                               size_t(both.x.first + both.x.origin - picture.covers.left) * 3;
-        std::memcpy(target.pixels + size_t(row) * target.pitch, from, size_t(values));
+        uint8_t* to = target.pixels + size_t(row) * target.pitch;
+        std::memcpy(to, from, size_t(values));
+        target.finish.row(to, both.x.count(), row);
         if (!sums) continue;
         add_row(from, values, sums);
         target.sums->next();
@@ -96,7 +112,9 @@ void resample(const Picture& picture, const Axes& both, const Target& target) {
         Tap found = both.y.tap(both.y.first + row);
         const int16_t* above = line_of(found.first);
         const int16_t* below = line_of(found.second);
-        blend_rows(above, below, found.weight, count * 3, target.pixels + size_t(row) * target.pitch, sums);
+        uint8_t* to = target.pixels + size_t(row) * target.pitch;
+        blend_rows(above, below, found.weight, count * 3, to, sums);
+        target.finish.row(to, count, row);
         if (sums) target.sums->next();
     }
 }
@@ -109,7 +127,7 @@ Picture averaged(const Picture& picture, Rect need, Size whole, int block, Simd 
     Picture small{memory.data(), pitch, blocks, 3};
     if (block == 2) {  // the mean of 4 pixels is the bilinear interpolation at the corner between them
         Axes halves{{2, 1, blocks.top, blocks.bottom, 0, whole.height, 1}, {2, 1, blocks.left, blocks.right, 0, whole.width, 1}, 1};
-        resample(picture, halves, {memory.data(), pitch, false, simd, nullptr});
+        resample(picture, halves, {memory.data(), pitch, false, simd, nullptr, {}});
         return small;
     }
     int64_t count = int64_t(block) * block;
@@ -144,8 +162,9 @@ void pad(const Geometry& geometry, const Axes& both, int left, const uint8_t fil
 
 }  // namespace
 
-void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out, Simd simd) {
-    static thread_local std::vector<uint8_t> memory;
+void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out,
+             const Floats* floats, Simd simd) {
+    static thread_local std::vector<uint8_t> memory, levels;
     static thread_local Sums sums;
     Colors colors{geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue};
     for (float value : {colors.brightness, colors.contrast, colors.saturation, colors.hue})
@@ -153,11 +172,27 @@ void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, con
     Axes both = axes(geometry, reduced);
     Rect need = interpolated_rect(both, reduced);
     check(picture, need, 3);
+    int rows = both.y.count(), columns = both.x.count();
     int left = geometry.flip ? geometry.crop.width - both.x.last : both.x.first;
     size_t pitch = size_t(geometry.crop.width) * 3;
     bool colored = colors.brightness != 1 || colors.contrast != 1 || colors.saturation != 1 || colors.hue != 0;
-    Target target{out + size_t(both.y.first) * pitch + size_t(left) * 3, pitch, geometry.flip, simd,
-                  colors.contrast != 1 ? &sums : nullptr};
+    bool two_passes = colors.contrast != 1;
+    ColorMap map(colors, 0, simd);
+    std::optional<FloatRows> float_rows;
+    Finish finish{colored ? &map : nullptr, nullptr};
+    Target target{nullptr, pitch, geometry.flip, simd, nullptr, {}};
+    if (!floats) {
+        target.pixels = out + size_t(both.y.first) * pitch + size_t(left) * 3;
+    } else {
+        finish.floats = &float_rows.emplace(*floats, geometry.crop, both.y.first, left, simd);
+        target.pitch = two_passes ? size_t(columns) * 3 : 0;
+        levels.resize(two_passes ? size_t(rows) * target.pitch : size_t(columns) * 3);
+        target.pixels = levels.data();
+    }
+    if (two_passes)
+        target.sums = &sums;
+    else
+        target.finish = finish;
     bool same = both.y.size == both.y.scaled && both.x.size == both.x.scaled && both.y.denom == 1;
     if (same && !geometry.flip)
         copy_rows(picture, both, target);
@@ -165,11 +200,15 @@ void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, con
         resample(picture, both, target);
     else
         resample(averaged(picture, need, reduced, both.block, simd, memory), both, target);
-    if (colored) {
-        double mean = target.sums ? sums.mean_gray(double(both.y.count()) * both.x.count()) : 0;
-        change_colors(target.pixels, pitch, both.y.count(), both.x.count(), colors, mean, simd);
+    if (two_passes) {
+        map = ColorMap(colors, sums.mean_gray(double(rows) * columns), simd);
+        for (int row = 0; row < rows; ++row) finish.row(target.pixels + size_t(row) * target.pitch, columns, row);
     }
-    if (both.y.count() < geometry.crop.height || both.x.count() < geometry.crop.width) pad(geometry, both, left, fill, out);
+    if (rows == geometry.crop.height && columns == geometry.crop.width) return;
+    if (floats)
+        float_rows->pad(fill, both.y.last, left + columns);
+    else
+        pad(geometry, both, left, fill, out);
 }
 
 int mask_by(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256], uint8_t ignore,
@@ -209,8 +248,8 @@ Rect source_rect(const Geometry& geometry, Size reduced, bool interpolate) {
     return interpolate ? interpolated_rect(axes(geometry, reduced), reduced) : nearest_rect(axes(geometry));
 }
 
-void warp(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out) {
-    warp_by(picture, reduced, geometry, fill, out, best_simd());
+void warp(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out, const Floats* floats) {
+    warp_by(picture, reduced, geometry, fill, out, floats, best_simd());
 }
 
 int sample_mask(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256], uint8_t ignore,

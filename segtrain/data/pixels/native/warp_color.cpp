@@ -23,43 +23,34 @@ constexpr double kTurn[3][3] = {{-0.168621795, -0.329804745, 0.498426540},
                                 {0.327963394, -0.034610688, -0.293352706},
                                 {-1.246461366, 1.043228883, 0.203232483}};
 
-struct Affine {
-    double matrix[3][3], offset;
-};
+}  // namespace
 
-Affine affine_of(const Colors& colors, double mean_gray) {
+ColorMap::ColorMap(const Colors& colors, double mean_gray, Simd simd) : simd_(simd) {
     double gain = double(colors.brightness) * colors.contrast, angle = 2 * 3.14159265358979323846 * colors.hue;
     double cosine = std::cos(angle), sine = std::sin(angle), kept = double(colors.saturation);
-    Affine map;
     // The gray part of a color stays. The rest is scaled by saturation and turned by hue.
     for (int i = 0; i < 3; ++i)
         for (int j = 0; j < 3; ++j)
-            map.matrix[i][j] = gain * (kGray[j] + kept * (cosine * ((i == j) - kGray[j]) + sine * kTurn[i][j]));
-    map.offset = (1 - double(colors.contrast)) * colors.brightness * mean_gray;
-    return map;
+            exact_.matrix[i][j] = gain * (kGray[j] + kept * (cosine * ((i == j) - kGray[j]) + sine * kTurn[i][j]));
+    exact_.offset = (1 - double(colors.contrast)) * colors.brightness * mean_gray;
+    small_ = to_fixed_point();
 }
 
-// The same map in integers of 16 bits: (sum of round(value * 128 * matrix / 32768) + offset) >> shift.
-struct FixedPoint {
-    int16_t matrix[9], offset;
-    int shift;
-};
-
 // Returns false if the values are too large for 16 bits.
-bool to_fixed_point(const Affine& affine, FixedPoint* map) {
+bool ColorMap::to_fixed_point() {
     double most = 0;
-    for (const auto& row : affine.matrix) most = std::max(most, std::abs(row[0]) + std::abs(row[1]) + std::abs(row[2]));
-    most += std::abs(affine.offset) / 255;
+    for (const auto& row : exact_.matrix) most = std::max(most, std::abs(row[0]) + std::abs(row[1]) + std::abs(row[2]));
+    most += std::abs(exact_.offset) / 255;
     if (!(most < 31)) return false;
     int whole = 0;  // bits before the binary point
     while (most >= 0.99 * (1 << whole)) ++whole;
-    map->shift = 7 - whole;
-    map->offset = int16_t(std::lround(affine.offset * (1 << map->shift)) + (1 << map->shift >> 1));
-    for (int k = 0; k < 9; ++k) map->matrix[k] = int16_t(std::lround(affine.matrix[k / 3][k % 3] * (1 << (15 - whole))));
+    map_.shift = 7 - whole;
+    map_.offset = int16_t(std::lround(exact_.offset * (1 << map_.shift)) + (1 << map_.shift >> 1));
+    for (int k = 0; k < 9; ++k) map_.matrix[k] = int16_t(std::lround(exact_.matrix[k / 3][k % 3] * (1 << (15 - whole))));
     return true;
 }
 
-void map_plain(uint8_t* pixel, int count, const FixedPoint& map) {
+void ColorMap::map_plain(uint8_t* pixel, int count, const FixedPoint& map) {
     for (; count > 0; --count, pixel += 3) {
         int in[3] = {pixel[0] << 7, pixel[1] << 7, pixel[2] << 7};
         for (int c = 0; c < 3; ++c) {
@@ -71,6 +62,8 @@ void map_plain(uint8_t* pixel, int count, const FixedPoint& map) {
 }
 
 #ifdef ST_X86
+
+namespace {
 
 // Shuffle tables: which byte goes where when pixels are split into planes and interleaved again. `split` and
 // `interleave` are for AVX-512, the others for AVX2.
@@ -105,7 +98,9 @@ struct Shuffles {
 };
 const Shuffles kShuffles;
 
-__attribute__((target("avx512f,avx512bw,avx512vbmi"))) int map_wide(uint8_t* pixels, int count, const FixedPoint& map) {
+}  // namespace
+
+__attribute__((target("avx512f,avx512bw,avx512vbmi"))) int ColorMap::map_wide(uint8_t* pixels, int count, const FixedPoint& map) {
     __m512i m[9], split[3];
     __m512i first = _mm512_load_si512(kShuffles.interleave[0]), second = _mm512_load_si512(kShuffles.interleave[1]);
     for (int k = 0; k < 9; ++k) m[k] = _mm512_set1_epi16(map.matrix[k]);
@@ -131,6 +126,8 @@ __attribute__((target("avx512f,avx512bw,avx512vbmi"))) int map_wide(uint8_t* pix
     return k;
 }
 
+namespace {
+
 __attribute__((target("avx2"))) inline __m256i both_lanes(const uint8_t* low, const uint8_t* high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
                                    _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
@@ -140,7 +137,9 @@ __attribute__((target("avx2"))) inline __m256i table(const uint8_t* from) {
     return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
 }
 
-__attribute__((target("avx2"))) int map_avx2(uint8_t* pixels, int count, const FixedPoint& map) {
+}  // namespace
+
+__attribute__((target("avx2"))) int ColorMap::map_avx2(uint8_t* pixels, int count, const FixedPoint& map) {
     __m256i m[9];
     for (int k = 0; k < 9; ++k) m[k] = _mm256_set1_epi16(map.matrix[k]);
     const __m256i offset = _mm256_set1_epi16(map.offset);
@@ -172,30 +171,22 @@ __attribute__((target("avx2"))) int map_avx2(uint8_t* pixels, int count, const F
 }
 
 #else
-int map_wide(uint8_t*, int, const FixedPoint&) { return 0; }
-int map_avx2(uint8_t*, int, const FixedPoint&) { return 0; }
+int ColorMap::map_wide(uint8_t*, int, const FixedPoint&) { return 0; }
+int ColorMap::map_avx2(uint8_t*, int, const FixedPoint&) { return 0; }
 #endif
 
-}  // namespace
-
-void change_colors(uint8_t* pixels, size_t pitch, int height, int width, const Colors& colors, double mean_gray, Simd simd) {
-    Affine exact = affine_of(colors, mean_gray);
-    FixedPoint map;
-    bool small = to_fixed_point(exact, &map);
-    for (int y = 0; y < height; ++y, pixels += pitch) {
-        if (small) {
-            int done = simd == Simd::vbmi ? map_wide(pixels, width, map) : simd == Simd::avx2 ? map_avx2(pixels, width, map) : 0;
-            map_plain(pixels + size_t(done) * 3, width - done, map);
-            continue;
-        }
-        // Such large factors are never used in training, so this case may be slow.
-        for (uint8_t* pixel = pixels; pixel < pixels + size_t(width) * 3; pixel += 3) {
-            double in[3] = {double(pixel[0]), double(pixel[1]), double(pixel[2])};
-            for (int c = 0; c < 3; ++c) {
-                const double* row = exact.matrix[c];
-                double sum = row[0] * in[0] + row[1] * in[1] + row[2] * in[2] + exact.offset;
-                pixel[c] = uint8_t(std::max(0.0, std::min(255.0, std::floor(sum + 0.5))));
-            }
+void ColorMap::apply(uint8_t* row, int width) const {
+    if (small_) {
+        int done = simd_ == Simd::vbmi ? map_wide(row, width, map_) : simd_ == Simd::avx2 ? map_avx2(row, width, map_) : 0;
+        return map_plain(row + size_t(done) * 3, width - done, map_);
+    }
+    // Such large factors are never used in training, so this case may be slow.
+    for (uint8_t* pixel = row; pixel < row + size_t(width) * 3; pixel += 3) {
+        double in[3] = {double(pixel[0]), double(pixel[1]), double(pixel[2])};
+        for (int c = 0; c < 3; ++c) {
+            const double* line = exact_.matrix[c];
+            double sum = line[0] * in[0] + line[1] * in[1] + line[2] * in[2] + exact_.offset;
+            pixel[c] = uint8_t(std::max(0.0, std::min(255.0, std::floor(sum + 0.5))));
         }
     }
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "core.h"
+#include "sample.h"
 #include "warp_rows.h"
 
 using namespace segtrain;
@@ -27,8 +28,6 @@ int guarded(char message[256], Work work) {
 
 }  // namespace
 
-#define ST_EXPORT extern "C" __attribute__((visibility("default")))
-
 // `simd`: 0 plain, 1 AVX2, 2 AVX-512, but at most what the processor supports. The functions return -2 for a Fault.
 ST_EXPORT int st_source_rect(const int32_t place[9], const int32_t reduced[2], int interpolate, int32_t rect[4], char message[256]) {
     return guarded(message, [&] {
@@ -39,13 +38,23 @@ ST_EXPORT int st_source_rect(const int32_t place[9], const int32_t reduced[2], i
     });
 }
 
-ST_EXPORT int st_warp(const uint8_t* pixels, size_t stride, const int32_t covers[4], const int32_t reduced[2], const int32_t place[9],
-                      const float colors[4], const uint8_t fill[3], uint8_t* out, int simd, char message[256]) {
+// `floats`: the form of a normalized result, or null for levels.
+ST_EXPORT int st_warp_floats(const uint8_t* pixels, size_t stride, const int32_t covers[4], const int32_t reduced[2],
+                             const int32_t place[9], const float colors[4], const uint8_t fill[3], void* out, int simd,
+                             char message[256], const StFloats* floats) {
     return guarded(message, [&] {
         Picture picture{pixels, stride, {covers[0], covers[1], covers[2], covers[3]}, 3};
-        warp_by(picture, {reduced[0], reduced[1]}, geometry_of(place, colors), fill, out, std::min(Simd(simd), best_simd()));
+        Floats form;
+        if (floats) form = floats->at(out);
+        warp_by(picture, {reduced[0], reduced[1]}, geometry_of(place, colors), fill, static_cast<uint8_t*>(out),
+                floats ? &form : nullptr, std::min(Simd(simd), best_simd()));
         return 0;
     });
+}
+
+ST_EXPORT int st_warp(const uint8_t* pixels, size_t stride, const int32_t covers[4], const int32_t reduced[2], const int32_t place[9],
+                      const float colors[4], const uint8_t fill[3], uint8_t* out, int simd, char message[256]) {
+    return st_warp_floats(pixels, stride, covers, reduced, place, colors, fill, out, simd, message, nullptr);
 }
 
 ST_EXPORT int st_sample_mask(const uint8_t* pixels, size_t stride, const int32_t covers[4], const int32_t place[9],

@@ -64,8 +64,48 @@ void add_row(const uint8_t* row, int count, uint16_t* sums);
 struct Colors {
     float brightness, contrast, saturation, hue;
 };
-// Changes colors in place, by one affine map. `mean_gray`: the mean gray level of these pixels before the change.
-void change_colors(uint8_t* pixels, size_t pitch, int height, int width, const Colors& colors, double mean_gray, Simd simd);
+// Changes colors in place, by one affine map. `mean_gray`: the mean gray level of all pixels before the change; it
+// does not count if contrast is 1.
+class ColorMap {
+  public:
+    ColorMap(const Colors& colors, double mean_gray, Simd simd);
+    void apply(uint8_t* row, int width) const;
+
+  private:
+    struct Affine {
+        double matrix[3][3], offset;
+    };
+    // The same map in integers of 16 bits: (sum of round(value * 128 * matrix / 32768) + offset) >> shift.
+    struct FixedPoint {
+        int16_t matrix[9], offset;
+        int shift;
+    };
+    bool to_fixed_point();
+    static void map_plain(uint8_t* pixel, int count, const FixedPoint& map);
+    static int map_avx2(uint8_t* pixels, int count, const FixedPoint& map);
+    static int map_wide(uint8_t* pixels, int count, const FixedPoint& map);
+
+    Affine exact_;
+    FixedPoint map_;
+    bool small_;  // the values fit into 16 bits
+    Simd simd_;
+};
+
+// Writes rows of levels as normalized floats, at (top, left) of a crop.
+class FloatRows {
+  public:
+    FloatRows(const Floats& floats, Size crop, int top, int left, Simd simd)
+        : floats_(floats), crop_(crop), top_(top), left_(left), simd_(simd) {}
+    void write(const uint8_t* levels, int width, int row) const;
+    // Writes padding around the rows [top, bottom) and columns [left, right) of the crop.
+    void pad(const uint8_t fill[3], int bottom, int right) const;
+
+  private:
+    Floats floats_;
+    Size crop_;
+    int top_, left_;
+    Simd simd_;
+};
 
 // Maps the raw ids of a row to train ids at the columns of a crop: out[k] = lut[row[columns[k]]].
 class Ids {
@@ -106,7 +146,8 @@ class Ids {
 };
 
 // `warp` and `sample_mask` of core.h with the given vector instructions, for tests.
-void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out, Simd simd);
+void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out,
+             const Floats* floats, Simd simd);
 int mask_by(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256], uint8_t ignore,
             uint8_t* out, Simd simd);
 

@@ -1,0 +1,79 @@
+"""Normalized images as the workers of a loader write them: float32 or bfloat16, in planes or interleaved.
+
+The values are those of ``normalize`` to the bit: the levels of a crop are rounded to integers first. The native
+resampler normalizes each row as it makes it, so that no image of levels lies in memory in between.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from segtrain.data.pixels import native
+from segtrain.data.pixels.native.structures import FloatForm
+
+# Mean and standard deviation of ImageNet's training images, in values from 0 to 1. Pretrained encoders expect them.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Floats:
+    """The form of normalized images: ``(level / 255 - mean) / std``.
+
+    dtype: ``float32`` or ``bfloat16``. channels_last: whether the memory of an image is (H, W, 3) instead of (3, H, W).
+    """
+
+    dtype: str = "float32"
+    channels_last: bool = False
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of a value."""
+        return 2 if self.dtype == "bfloat16" else 4
+
+    def shape(self, height: int, width: int) -> tuple[int, int, int]:
+        """The shape of an image in memory."""
+        return (height, width, 3) if self.channels_last else (3, height, width)
+
+    def view(self, memory: np.ndarray, height: int, width: int) -> np.ndarray:
+        """The image in ``memory`` uint8 [bytes]: float32, or uint16 with the bits of bfloat16."""
+        kind = np.uint16 if self.dtype == "bfloat16" else np.float32
+        return memory.view(kind).reshape(self.shape(height, width))
+
+    @cached_property
+    def form(self) -> FloatForm:
+        """The same for the native resampler."""
+        shift, scale = ((v.item() for v in part) for part in self._terms)
+        numbers = type(FloatForm().shift)
+        return FloatForm(self.dtype == "bfloat16", not self.channels_last, numbers(*shift), numbers(*scale))
+
+    @property
+    def _terms(self) -> tuple[np.ndarray, np.ndarray]:
+        """What is subtracted from a level, and what the difference is multiplied by: float32 (3,) each."""
+        shift, scale = [255.0 * m for m in self.mean], [1.0 / (255.0 * s) for s in self.std]
+        return np.array(shift, np.float32), np.array(scale, np.float32)
+
+    def write(self, levels: np.ndarray, out: np.ndarray) -> None:
+        """Normalize ``levels`` uint8 (H, W, 3), contiguous, into ``out``, a ``view``."""
+        if native.to_floats(levels, self.form, out):
+            return
+        shift, scale = self._terms
+        values = (levels.astype(np.float32) - shift) * scale
+        values = values if self.channels_last else values.transpose(2, 0, 1)
+        out[...] = _to_bfloat16(values) if self.dtype == "bfloat16" else values
+
+    def bytes_of(self, shape: tuple[int, ...]) -> int:
+        """Bytes of images with ``shape`` (n, H, W)."""
+        return math.prod(shape) * 3 * self.item_bytes
+
+
+def _to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """The bits of bfloat16, uint16, of finite float32 values: rounded to the nearest, ties to even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
