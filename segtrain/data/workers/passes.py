@@ -102,7 +102,8 @@ class Loader:
                     self._ring.give(self._given.block)
                 # A worker may still refer to its last sample, and thus to the batch.
                 self._given.samples.clear()
-                self._given.result = self._given = None
+                self._given.result = None
+                self._given = None
             if not self._waiting:
                 self.close()
                 return None
