@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch.findings import Finding, error, note
 from launch.job import Job
 from segtrain.errors import SegtrainError
-from segtrain.machines import Machine, all_types
+from segtrain.machines import Machine, all_types, gpus
 
 if TYPE_CHECKING:
     from segtrain.config import Config
-    from segtrain.plan.offers import Interval, Offer
+    from segtrain.plan.offers import Interval, Offer, Plan
+    from segtrain.plan.terms import Terms
 
+PLAN = "segtrain/plan.json"  # in a bundle of code: what is predicted, for the run folder
 _SOURCE = "segtrain plan --like, 80 % of the cases in parentheses"
+
+
+class Unpredicted(Exception):
+    """Why nothing is predicted: a finding."""
+
+    def __init__(self, text: str, cure: str = "", code: str = "plan-unknown") -> None:
+        super().__init__(text)
+        self.finding = note(code, f"time and cost are not predicted: {text}", cure)
 
 
 def forecast(
@@ -27,44 +38,110 @@ def forecast(
 
     ``price``: dollars per hour of a machine, if it is not that of the table.
     """
+    yield from told(partial(on_type, job, config, name, hosts, ranks, price), config)
+
+
+def on_type(job: Job, config: Config, name: str, hosts: int, ranks: int, price: float | None = None) -> Plan:
+    """The plan of a job, with one offer. Arguments as of ``forecast``. Raises Unpredicted."""
     machine = all_types().get(name)
     if not job.like:
         cure = "--like RUN, a run with this config, if only a short one; or segtrain plan CONFIG, which needs no run"
-        yield note("plan-without-run", "time and cost are not predicted: no past run is given", cure)
-    elif machine is None:
-        yield note("plan-unknown", f"time and cost are not predicted: {name} is not in segtrain's tables")
-    elif machine.gpus and ranks != hosts * machine.gpus:
+        raise Unpredicted("no past run is given", cure, "plan-without-run")
+    if machine is None:
+        raise Unpredicted(f"{name} is not in segtrain's tables")
+    if machine.gpus and ranks != hosts * machine.gpus:
         what = f"strategy={job.strategy} uses {ranks} of {hosts * machine.gpus} GPUs"
-        yield note("plan-unknown", f"time and cost are not predicted: {what}, and plans are for one rank on each")
-    else:
-        yield from _from(job, config, machine if price is None else replace(machine, price=price), hosts, ranks)
-
-
-def _from(job: Job, config: Config, machine: Machine, hosts: int, ranks: int) -> Iterator[Finding]:
+        raise Unpredicted(f"{what}, and plans are for one rank on each")
     try:
-        from segtrain.plan.offers import plan
-        from segtrain.plan.terms import terms_for
+        from segtrain.plan.terms import terms_of
 
-        terms = terms_for(Path(job.like), config, ranks)
-        found = plan(terms, (hosts,), [machine])
+        terms = terms_of(Path(job.like))
     except (SegtrainError, ImportError) as problem:
-        text = f"time and cost are not predicted: {problem}"
-        yield note("plan-unknown", text, f"another run, or segtrain plan --like {job.like} --on TYPE")
-        return
+        cure = f"another run, or segtrain plan --like {job.like} --on TYPE"
+        raise Unpredicted(str(problem), cure) from None
+    return _plan(job, config, terms, hosts, ranks, machine if price is None else replace(machine, price=price))
+
+
+def on_nodes(job: Job, config: Config, hosts: int, local: int, cores: int = 0, gpu: str | None = None) -> Plan:
+    """The plan of a job on ``hosts`` nodes of a cluster with ``local`` ranks each, with one offer. Raises Unpredicted.
+
+    ``cores``: of a node; 0: as many as the host of the past run. ``gpu``: the name of its GPUs; "": those of that host;
+    None: it has none. A node costs train.price, or nothing.
+    """
+    try:
+        from segtrain.plan.nodes import node
+        from segtrain.plan.terms import terms_there
+
+        terms, host = terms_there(Path(job.like))
+    except (SegtrainError, ImportError) as problem:
+        raise Unpredicted(str(problem), "another run") from None
+    known = (gpu or host.gpu) if gpu is not None else ""
+    own = node(f"a node of {cores or host.vcpus} cores", cores or host.vcpus, 0.0, known, local * (gpu is not None))
+    if own.gpu != host.gpu and not {own.gpu, host.gpu} <= {"", *gpus()}:
+        raise Unpredicted(f"the rates of {own.gpu} or {host.gpu} are not in segtrain's tables", "another run")
+    own = replace(own, price=config.train.price or 0.0)
+    terms = replace(terms, machine=own.name, local=local)
+    return _plan(job, config, terms, hosts, hosts * local, own, host if host.gpus else own)
+
+
+def _plan(
+    job: Job, config: Config, terms: Terms, hosts: int, ranks: int, machine: Machine, own: Machine | None = None
+) -> Plan:
+    """The plan with the one offer of ``hosts`` machines. ``terms``: of the run. Raises Unpredicted."""
+    from segtrain.plan.offers import plan
+    from segtrain.plan.terms import terms_for
+
+    try:
+        found = plan(terms_for(terms, Path(job.like), config, ranks), (hosts,), [machine], own)
+    except (SegtrainError, ImportError) as problem:
+        raise Unpredicted(str(problem), "another run") from None
     if not found.offers:
         why = found.left_out.get(machine.name, f"the run was on {terms.machine}, which tells nothing of {machine.name}")
-        yield note("plan-unknown", f"time and cost are not predicted from --like {job.like}: {why}", "another run")
+        raise Unpredicted(f"{why} (--like {job.like})", "another run")
+    return found
+
+
+def told(predict: Callable[[], Plan], config: Config) -> Iterator[Finding]:
+    """What a plan with one offer says of time, cost, and limits. An error for a limit that is broken in all cases."""
+    try:
+        (offer,) = predict().offers
+    except Unpredicted as problem:
+        yield problem.finding
         return
-    (offer,) = found.offers
+    machine, hourly = offer.machine, offer.hosts * float(offer.machine.price or 0.0)
+    text = f"{offer.hosts} x {machine.name}: about "
+    if machine.name in all_types():
+        text += f"{_spread(offer.seconds, 60)} min" + (f" and ${_spread(offer.dollars, 1)}" if hourly else "")
+        text += " to the end, with the time until the first step"
+    else:
+        text += f"{_spread(offer.trained, 60)} min, {_spread(offer.trained, 3600 / offer.hosts)} node-hours"
+        text += f", and ${_spread(offer.trained, 3600 / hourly)}" if hourly else ""
+        text += " to the end, without the time in the queue"
+    text += f"; bound by {'its samples' if offer.bound == 'samples' else f'the {offer.bound}'}"
     kept, broken = _limits(config, offer)
-    cost = f" and ${_spread(offer.dollars, 1)}" if machine.price else ""
-    text = (
-        f"{hosts} x {machine.name}: about {_spread(offer.seconds, 60)} min{cost} to the end, with the time until the "
-        f"first step; bound by {'its samples' if offer.bound == 'samples' else f'the {offer.bound}'}"
-    )
     yield note("plan", "; ".join([text, *kept]), source=_SOURCE)
     for limit in broken:
         yield error("plan-over-limit", limit, "a larger limit, more machines, or a shorter train.duration", _SOURCE)
+
+
+def file_of(predict: Callable[[], Plan], config: Config) -> bytes:
+    """The plan of a job, for its run folder; empty if nothing is predicted."""
+    try:
+        found = predict()
+    except Unpredicted:
+        return b""
+    from segtrain.plan.saved import content
+
+    return content(found, config.model_dump(mode="json"), found.offers[0].machine.name)
+
+
+def keep(file: bytes, run: Path) -> None:
+    """Write a plan into the folder of a run that has not begun. Raises DataError."""
+    from segtrain.observe.journal import FILE
+    from segtrain.plan.saved import write
+
+    if file and not (run / FILE).is_file():
+        write(file, run)
 
 
 def _limits(config: Config, offer: Offer) -> tuple[list[str], list[str]]:

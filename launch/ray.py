@@ -7,6 +7,7 @@ python launch/ray.py configs/camvid_cpu.yaml --elastic 1:4 --address auto
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,8 +19,9 @@ if not __package__:
     ]
 
 from launch.findings import errors, refused, say  # noqa: E402
+from launch.forecast import file_of, keep, told  # noqa: E402
 from launch.raytrain.arguments import build_parser  # noqa: E402
-from launch.raytrain.checks import offline  # noqa: E402
+from launch.raytrain.checks import offline, predicted  # noqa: E402
 from launch.raytrain.job import COMMAND, load  # noqa: E402
 from launch.raytrain.start import cluster, gpus_each, online, train  # noqa: E402
 from segtrain.errors import EXIT_ERROR, SegtrainError  # noqa: E402
@@ -37,12 +39,19 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
         with cluster(job) as ray:
             gpus = gpus_each(job, ray, config)
             findings += online(job, ray, gpus)
+            plan = b""
+            if job.like and config is not None:
+                predict = partial(predicted, job, config, ray.nodes(), gpus)
+                findings += told(predict, config)
+                plan = file_of(predict, config)
             if known.get("dry_run"):
                 say(findings)
                 print("dry run: nothing was trained", file=sys.stderr)
                 return EXIT_ERROR if errors(findings) else 0
             if refused(findings, "nothing was started"):
                 return EXIT_ERROR
+            if plan and "://" not in (run := str(job.settings.get("out", job.run))):
+                keep(plan, Path(run))
             return train(job, ray, gpus, config)
     except SegtrainError as error:
         print(f"error: {error}", file=sys.stderr)

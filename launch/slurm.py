@@ -24,10 +24,11 @@ if not __package__:
 
 from launch import console  # noqa: E402
 from launch.findings import errors, refused, say  # noqa: E402
+from launch.forecast import keep  # noqa: E402
 from launch.hpc.arguments import ACTIONS, build_parser, refuse_together  # noqa: E402
 from launch.hpc.job import COMMAND, SlurmJob  # noqa: E402
 from launch.hpc.preflight.online import look  # noqa: E402
-from launch.hpc.preflight.training import offline  # noqa: E402
+from launch.hpc.preflight.training import offline, plan_files  # noqa: E402
 from launch.hpc.prepare import by_hand, dependency, interactive, refuse, write  # noqa: E402
 from launch.hpc.script import environment, sbatch_script  # noqa: E402
 from launch.job import load_job  # noqa: E402
@@ -79,6 +80,7 @@ def _interactive(job: SlurmJob) -> int:
         return EXIT_ERROR
     words = interactive(job, inside)
     _say_left_out(job)
+    _keep_plans(job)
     print(shlex.join(words), file=sys.stderr, flush=True)
     found = {key: os.path.expandvars(value) for key, value in environment(job).items()}
     if "PYTHONPATH" in found:
@@ -105,6 +107,7 @@ def _send(job: SlurmJob, known: dict[str, Any]) -> int:
     if refused(look(job, probe="no_probe" not in known), "nothing was submitted"):
         return EXIT_ERROR
     script = write(job)
+    _keep_plans(job)
     try:
         number = submit(script, dependency(job))
     except KeyboardInterrupt:
@@ -115,6 +118,12 @@ def _send(job: SlurmJob, known: dict[str, Any]) -> int:
         print(f"follow it: {COMMAND} --attach {number}    stop it: {COMMAND} --stop {number}")
         return 0
     return follow(number, console.out)
+
+
+def _keep_plans(job: SlurmJob) -> None:
+    """Write what is predicted into the run folders, for `segtrain plan --record`."""
+    for run, plan in plan_files(job, ROOT) if job.like else ():
+        keep(plan, run)
 
 
 def _come_back(known: dict[str, Any]) -> int:

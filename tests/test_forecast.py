@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
+import tarfile
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_plan import of_one_rank
 
-from launch import sagemaker, vertex
+from launch import sagemaker, slurm, vertex
+from launch.aws import job as aws
+from launch.aws.bundle import build
 from launch.findings import Finding
-from launch.forecast import forecast
-from launch.job import Job
+from launch.forecast import Unpredicted, forecast, keep
+from launch.hpc.job import SlurmJob
+from launch.hpc.preflight.training import plan_files
+from launch.job import ROOT, Job, load_job
+from launch.raytrain.checks import predicted
+from launch.raytrain.job import RayJob
 from segtrain.config import load_config
+from segtrain.data.labels.presets import SCENES
 from segtrain.machines import machines
+from segtrain.plan import saved
 from segtrain.plan.offers import plan
 from segtrain.plan.terms import terms_of
+from segtrain.train.rundir import make_run_dir, prepare_run_dir
 
 TYPE = "ml.g5.xlarge"
 SETTINGS = ("model.arch=pico", "data.crop=[64,96]", "train.batch_size=64", "train.duration=5000st")
@@ -90,6 +103,73 @@ def test_what_is_not_known_is_said_in_one_line_and_stops_nothing(run: Path, tmp_
         (one,) = found
         assert one.level == "note"
         assert words in f"{one.message} {one.cure}", one
+
+
+def test_nodes_of_a_cluster_take_node_hours(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run does not say the type of its host; the prediction is for nodes with its GPU and cores."""
+    config = str(run / "config.yaml")
+    settings = ["--config", config, "--output", str(tmp_path / "out"), "--like", str(run)]
+    words = [*settings, "--nodes", "2", "--gpus", "1", "--dry-run", "--partition", "gpu"]
+    slurm.main([*words, "train.batch_size=128", "train.deadline=20m"])
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "2 x a node of 4 cores (1 x GPU): about 5" in shown
+    assert "node-hours to the end, without the time in the queue" in shown
+    assert "$" not in shown
+    assert "train.deadline=20m would stop the training" in shown
+    keys = {"config": config, "like": str(run), "seeds": "1,2", "gpus": "1", "output": str(tmp_path / "out")}
+    job = load_job(SlurmJob, keys, {}, ["train.price=3"])
+    for folder, plan_of_run in plan_files(job, ROOT):
+        keep(plan_of_run, folder)
+        (offer,) = saved.read(folder / saved.FILE)["offers"]
+        assert (offer["machine"], offer["price"], offer["batch"]) == ("a node of 4 cores (1 x GPU)", 3, 64)
+        assert offer["seconds"][1] == pytest.approx(5000 * 64 / offer["rate"][1], rel=0.01)
+    (folder / "journal.jsonl").write_text("")
+    keep(b"of another job with this folder", folder)
+    assert saved.read(folder / saved.FILE)
+
+
+@pytest.mark.parametrize(
+    ("job", "gpus", "expected"),
+    [
+        (RayJob(workers=3), 1, (1, "a node of 16 cores (3 x A100-40GB)")),
+        (RayJob(workers=8), 1, (2, "a node of 16 cores (4 x A100-40GB)")),
+        (RayJob(elastic=(1, 99)), 1, (2, "a node of 16 cores (4 x A100-40GB)")),
+        (RayJob(workers=5), 1, "[4, 1] ranks"),
+        (RayJob(workers=2, cpus=64), 1, "no node fits"),
+        (RayJob(workers=2), 0, "tells nothing"),
+    ],
+)
+def test_ray_fills_a_node_before_the_next_one(run: Path, job: RayJob, gpus: int, expected: Any) -> None:
+    spans = run / "spans/rank-00000.jsonl"
+    spans.write_text(spans.read_text().replace('"device"', '"gpu": "NVIDIA A100-SXM4-40GB", "device"'))
+    resources = {"CPU": 16.0, "GPU": 4.0, "accelerator_type:A100": 1.0}
+    nodes = [{"Alive": alive, "Labels": {}, "Resources": resources} for alive in (True, True, False)]
+    config = load_config(None, [*SETTINGS, f"train.batch_size={64 * job.most}"])
+    call = partial(predicted, replace(job, like=str(run)), config, nodes, gpus)
+    if isinstance(expected, tuple):
+        (offer,) = call().offers
+        assert (offer.hosts, offer.machine.name) == expected
+    else:
+        with pytest.raises(Unpredicted, match=re.escape(expected)):
+            call()
+
+
+def test_a_prediction_travels_with_the_code_into_the_run_folder(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"config": str(run / "config.yaml"), "like": str(run), "type": TYPE, "output": "s3://out"}
+    build(ROOT, aws.load_job(None, keys), tmp_path / "code.tar.gz")
+    with tarfile.open(tmp_path / "code.tar.gz") as tar:
+        tar.extract("segtrain/plan.json", tmp_path, filter="data")
+    (offer,) = saved.read(tmp_path / "segtrain/plan.json")["offers"]
+    assert (offer["machine"], offer["hosts"], offer["batch"]) == (TYPE, 1, 64)
+    config = load_config(None, [*SETTINGS, f"out={tmp_path}/new"])
+    make_run_dir(config)
+    monkeypatch.setattr("segtrain.__file__", str(tmp_path / "segtrain/__init__.py"))
+    for _ in range(2):
+        prepare_run_dir(config, SCENES, {})
+        assert saved.read(config.run_dir / saved.FILE)["offers"] == [offer]
+        (tmp_path / "segtrain/plan.json").write_text("the plan of the job that resumes the run")
 
 
 def test_the_launchers_say_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -267,3 +267,18 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
         hosts_of("1,0")
     assert seconds_of("90m") == 5400
     assert hosts_of("4,1, 2") == (1, 2, 4)
+
+
+def test_waits_for_cores_do_not_hide_the_work_of_a_step(tmp_path: Path) -> None:
+    """Ranks on crowded cores wait for each other and for cores at the same time. The work takes its CPU time."""
+    spans = a_run(tmp_path, augment=0.001, wait=0.1) / "spans/rank-00000.jsonl"
+    lines = [json.loads(line) for line in spans.read_text().splitlines()]
+    for line in lines:
+        line.update({"device": "cpu"} if "begin" in line else {"cpu_s": 5.0, "cpu_wait_s": 5.9, "threads": 1})
+        if "phases" in line:
+            line["phases"] = {"forward": 0.1, "gradient_sync": 5.8}
+            line["workers"]["cpu_wait_s"] = 0.0
+    spans.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    terms = terms_of(tmp_path, on="ml.c5.xlarge")
+    assert 0.01 < terms.device == terms.computed
+    assert plan(terms, (1,)).offers

@@ -39,7 +39,7 @@ def planned(folder: Path, steps: int = 100, **changed: Any) -> Path:
 
 def test_a_finished_run_adds_a_row(tmp_path: Path) -> None:
     a_plan_of_5000_steps = planned(tmp_path / "runs/a", steps=5000)
-    (row,) = record.update([tmp_path / "runs"]).rows
+    (row,) = record.update([str(tmp_path / "runs")]).rows
     kept = saved.read(a_plan_of_5000_steps / saved.FILE)
     (offer,) = [one for one in kept["offers"] if one["machine"] == TYPE]
     assert (row["run"], row["machine"], row["hosts"]) == ("a", TYPE, 1)
@@ -49,9 +49,9 @@ def test_a_finished_run_adds_a_row(tmp_path: Path) -> None:
     assert row["minutes"]["happened"] == pytest.approx(1.0, abs=0.001)  # from the beginning of the process
     assert row["minutes"]["predicted"][1] == pytest.approx(5000 * 64 / offer["rate"][1] / 60, rel=0.01)
     assert row["dollars"]["happened"] == pytest.approx(offer["price"] / 60, rel=0.001)
-    assert record.update([tmp_path / "runs"]).rows == (row,)  # once
+    assert record.update([str(tmp_path / "runs")]).rows == (row,)  # once
     (a_plan_of_5000_steps / saved.FILE).unlink()
-    assert record.update([tmp_path / "runs"]).rows == (row,)  # from the record, when the run has gone
+    assert record.update([str(tmp_path / "runs")]).rows == (row,)  # from the record, when the run has gone
 
 
 def test_errors_by_hand() -> None:
@@ -79,7 +79,7 @@ def test_errors_by_hand() -> None:
 )
 def test_runs_that_are_left_out(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
     run = planned(tmp_path / "a", steps=5000, **changed)
-    found = record.update([tmp_path])
+    found = record.update([str(tmp_path)])
     assert found.rows == ()
     assert why in found.left_out[str(run)]
     assert why in record.text(found)
@@ -91,18 +91,18 @@ def test_all_processes_of_a_resumed_run_count(tmp_path: Path) -> None:
     events = [begins[0], {"event": "step", "ts": now + 70, "step": 20}, begins[1],
               {"event": "run_end", "ts": now + 1030, "status": "done", "step": 5000}]  # fmt: skip
     planned(tmp_path / "a", events=events)
-    (row,) = record.update([tmp_path]).rows
+    (row,) = record.update([str(tmp_path)]).rows
     assert row["minutes"]["happened"] == pytest.approx(1.5, abs=0.001)  # 60 s, and 30 s
     other = [*events[:2], {**begins[1], "hosts": 2}, events[3]]
     planned(tmp_path / "b", events=other)
-    found = record.update([tmp_path])
+    found = record.update([str(tmp_path)])
     assert found.rows == (row,)
     assert "different machines" in next(iter(found.left_out.values()))
 
 
 def test_a_shorter_run_tells_its_speed_alone(tmp_path: Path) -> None:
     run = planned(tmp_path / "a", steps=100)
-    found = record.update([tmp_path])
+    found = record.update([str(tmp_path)])
     assert set(found.rows[0]) >= {"step", "rate"}
     assert not {"minutes", "dollars"} & set(found.rows[0])
     assert "6,400 images" in found.gaps[str(run)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import Zygote, refused
+from test_plan import a_run
 
 from launch import vertex
 from launch.gcp import bundle
@@ -26,7 +27,9 @@ from launch.rehearse import apart, network
 from launch.rehearse.cluster import Plant, read_plant
 from segtrain.bucket.client import client_of
 from segtrain.bucket.versions import read_version, write_version
+from segtrain.config import load_config
 from segtrain.parallel.vertex_hosts import read_replicas
+from segtrain.plan.record import update
 
 NAMESPACES = network.namespaces()[0] is not None
 NAME = "segtrain-2026-11-23-03-56-05-089"
@@ -344,7 +347,9 @@ def test_a_worker_that_dies_changes_nothing_in_the_weights(
     torch = pytest.importorskip("torch")
     words = [f"{key}={json.dumps(value)}" for key, value in SETTINGS.items()]
     alone = zygote.start_ranks(2, "train", str(ROOT / "configs/scenes.yaml"), *words, f"out={tmp_path}/alone")
-    job = job_of(*words, checkpoints="gs://out/run")
+    like = a_run(tmp_path / "like", "g2-standard-8", ranks=2, augment=0.001, wait=0.1)
+    (like / "config.yaml").write_text(load_config(ROOT / "configs/scenes.yaml", words).to_yaml())
+    job = job_of(*words, checkpoints="gs://out/run", machine="g2-standard-8", like=str(like))
     request = request_of(job)
     del request["jobSpec"]["baseOutputDirectory"]  # whose model would take as long as all the rest
     bundle.build(ROOT, job, tmp_path / "bundle")
@@ -355,6 +360,11 @@ def test_a_worker_that_dies_changes_nothing_in_the_weights(
     log = Path(report.folder, "logs", f"{report.hosts[0].name}.log").read_text()
     assert "round 2: all 2 hosts are here" in log
     assert "going on from step" in log
+    found = update([str(tmp_path / "stage/gcs/out")])
+    assert not found.left_out
+    (row,) = found.rows
+    assert (row["run"], row["machine"], row["hosts"]) == ("run", "g2-standard-8", 2)
+    assert row["minutes"]["happened"] > 0
     states_of = [
         torch.load(folder / "checkpoints/step-00000010.pt", weights_only=True)["model"]
         for folder in (tmp_path / "alone", tmp_path / "stage/gcs/out/run")

@@ -13,6 +13,7 @@ from typing import Any
 
 from launch import bundle
 from launch.aws.job import SageMakerJob
+from launch.forecast import PLAN
 from launch.job import Job
 
 PROGRAM = "docker/sagemaker/train.py"
@@ -28,10 +29,15 @@ def contents(root: Path, job: Job) -> list[tuple[str, Path | bytes]]:
 def build(root: Path, job: Job, target: Path) -> dict[str, Any]:
     """Write the bundle of a job. Returns the number of files, bytes, and the SHA-256.
 
-    With helping hosts, each bundle has a new random key: only who may read the bundle can join the job's hosts.
+    With helping hosts, each bundle has a new random key: only who may read the bundle can join the job's hosts. What is
+    predicted for the job travels to its run folder.
     """
-    key: list[tuple[str, Path | bytes]] = [(KEY, secrets.token_bytes(32))] if _helped(job) else []
-    return bundle.write(sorted([*contents(root, job), *key], key=lambda item: item[0]), target)
+    from launch.aws.preflight.training import plan_file
+
+    more: list[tuple[str, Path | bytes]] = [(KEY, secrets.token_bytes(32))] if _helped(job) else []
+    if isinstance(job, SageMakerJob) and (plan := plan_file(job, root)):
+        more.append((PLAN, plan))
+    return bundle.write(sorted([*contents(root, job), *more], key=lambda item: item[0]), target)
 
 
 def packages(root: Path, job: Job) -> list[str]:

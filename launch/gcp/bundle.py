@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launch import bundle
+from launch.forecast import PLAN
 from launch.gcp.job import VertexJob
 
 
@@ -16,8 +17,12 @@ def contents(root: Path, job: VertexJob) -> list[tuple[str, Path | bytes]]:
 
 
 def build(root: Path, job: VertexJob, target: Path) -> dict[str, Any]:
-    """Write the bundle of a job. Returns the number of files, bytes, and the SHA-256."""
-    return bundle.write(contents(root, job), target)
+    """Write the bundle of a job, with what is predicted for it. Returns the number of files, bytes, and the SHA-256."""
+    from launch.gcp.preflight.training import plan_file
+
+    plan = plan_file(job, root)
+    more: list[tuple[str, Path | bytes]] = [(PLAN, plan)] if plan else []
+    return bundle.write(sorted([*contents(root, job), *more], key=lambda item: item[0]), target)
 
 
 def packages(root: Path) -> list[str]:

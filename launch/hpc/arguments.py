@@ -58,6 +58,7 @@ _TEXTS = {
         ("output", "DIR", "folder of runs, on the shared file system (default: runs)"),
         ("name", "WORD", "name of the job, and of its run folder in the output (default: segtrain)"),
         ("strategy", "NAME", "single, ddp, fsdp, or dp (default: ddp)"),
+        ("like", "RUN", "a past run with this config, to predict time and node-hours"),
         ("python", "FILE", "Python on the nodes (default: the one of this command)"),
     ),
     "time and requeueing": (

@@ -41,6 +41,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
     add("--output", metavar="DIR", help="folder of runs, which all nodes share (default: runs)")
     add("--name", metavar="WORD", help="name of the run folder in the output (default: segtrain)")
     add("--strategy", metavar="NAME", help="ddp or fsdp (default: ddp)")
+    add("--like", metavar="RUN", help="a past run with this config, to predict time and node-hours")
     add("--env", dest="environment", action="append", metavar="KEY=VALUE", help="repeatable")
     add("--job", metavar="FILE", help="YAML file with all of these")
     return parser

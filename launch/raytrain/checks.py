@@ -5,12 +5,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from launch import preflight
 from launch.findings import Finding, error, note
+from launch.forecast import Unpredicted, on_nodes
 from launch.preflight import Machines
 from launch.raytrain.job import RayJob
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+    from segtrain.plan.offers import Plan
 
 Node = Mapping[str, Any]  # an item of ``ray.nodes()``
 
@@ -24,10 +29,30 @@ def offline(job: RayJob, root: Path) -> tuple[list[Finding], Any]:
     return findings, read.config
 
 
+def predicted(job: RayJob, config: Config, nodes: Sequence[Node], gpus: int) -> Plan:
+    """The plan of the training on the nodes that its ranks get: Ray fills a node before it takes the next one.
+
+    With --elastic, of as many ranks as there is room for. ``gpus``: GPUs of each rank. Raises Unpredicted.
+    """
+    fitting = [node["Resources"] for node in nodes if node["Alive"] and _labeled(job, node)]
+    fitting.sort(key=lambda resources: -_ranks(resources, job.cpus, gpus))
+    left, counts = job.most, list[int]()
+    for resources in fitting:
+        if count := min(left, _ranks(resources, job.cpus, gpus)):
+            counts.append(count)
+            left -= count
+    if len(set(counts)) != 1:
+        text = f"the nodes get {counts} ranks, and plans are for the same number on each" if counts else "no node fits"
+        raise Unpredicted(text)
+    kinds = [key.partition(":")[2] for key in fitting[0] if key.startswith("accelerator_type:")]
+    cores = min(int(resources.get("CPU", 0)) for resources in fitting[: len(counts)])
+    return on_nodes(job, config, len(counts), counts[0], cores, "".join(kinds[:1]) if gpus else None)
+
+
 def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
     """Findings about the resources and labels of the nodes. ``gpus``: GPUs of each rank."""
     alive = [node for node in nodes if node["Alive"]]
-    fitting = [node for node in alive if all(node["Labels"].get(key) == text for key, text in job.labels.items())]
+    fitting = [node for node in alive if _labeled(job, node)]
     wanted = ", ".join(f"{key}={text}" for key, text in job.labels.items())
     if alive and not fitting:
         yield error(
@@ -46,6 +71,10 @@ def room(job: RayJob, nodes: Sequence[Node], gpus: int) -> Iterator[Finding]:
             "ray-room", f"{text}, but {job.least} are asked for",
             f"--workers {max(1, ranks)}, --cpus or --gpus for less, or --autoscaling where the cluster adds nodes",
         )  # fmt: skip
+
+
+def _labeled(job: RayJob, node: Node) -> bool:
+    return all(node["Labels"].get(key) == text for key, text in job.labels.items())
 
 
 def _ranks(resources: Mapping[str, float], cpus: int, gpus: int) -> int:

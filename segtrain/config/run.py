@@ -22,6 +22,8 @@ from segtrain.errors import ConfigError
 from segtrain.files import cache_folder
 
 PARTS = "parts.json"
+# What was predicted for the run before it began (segtrain.plan.saved).
+PLAN = "plan.json"
 
 # Settings that do not change what is trained. They are not part of the hash, and may change when a run resumes.
 _UNHASHED_DATA = "root split cache check faults overlap outage_s workers worker_kind prefetch color_jitter_on"

@@ -48,6 +48,7 @@ class Rank:
     host: str
     machine: str  # the type that was rented, "" where the platform does not say it
     device: str
+    gpu: str  # its name by the driver; "" without one, and in runs that did not record it
     cores: float  # its share of the host's
     host_cores: int
     ranks_here: int
@@ -229,6 +230,7 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         host=str(begin.get("host", "")),
         machine=str(begin.get("machine", "")),
         device=str(begin.get("device", "cpu")),
+        gpu=str(begin.get("gpu", "")),
         cores=cores / here,
         host_cores=cores,
         ranks_here=here,

@@ -27,7 +27,7 @@ REQUIRED = ("ts", "seconds", "first", "last")  # numbers that every window has
 STAGES = ("read", "decode", "augment", "assemble")
 # Fields of a line that hold text or an object; all other fields are numbers.
 _FORM: dict[str, Any] = {
-    **dict.fromkeys(("host", "device", "machine"), str),
+    **dict.fromkeys(("host", "device", "machine", "gpu"), str),
     **{"phases": {}, "shared": {}, "crowded": {}},
     "workers": {"kind": str, "seconds": {}, "reads": {}, "helpers": {}},
     "bucket": {"retries": {}, "retry_s": {}, "ahead": {}},
@@ -52,6 +52,7 @@ class Begin:
     bytes_gradient: int
     crowded: Mapping[str, Any] | None = None
     machine: str = ""  # the type that was rented, where the platform says it: "ml.g5.xlarge"
+    gpu: str = ""  # the name that its driver gives it
 
 
 @dataclass(frozen=True)

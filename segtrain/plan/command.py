@@ -101,7 +101,7 @@ def _record(args: Namespace, overrides: list[str]) -> None:
         raise ConfigError(f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other)
     from segtrain.plan import record
 
-    found = record.update([Path(folder) for folder in args.record or ["runs"]], args.on)
+    found = record.update(args.record or ["runs"], args.on)
     if args.json:
         print(json.dumps({**vars(found), "errors": record.errors(found.rows)}))
     else:

@@ -105,9 +105,12 @@ class Plan:
         return hosts
 
 
-def plan(terms: Terms, hosts: Sequence[int] = HOSTS, where: Sequence[Machine] = ()) -> Plan:
-    """Every type of ``where`` (default: SageMaker's) that has the run's kind of device, at its batch per device."""
-    own, left_out, offers = all_types()[terms.machine], dict[str, str](), list[Offer]()
+def plan(terms: Terms, hosts: Sequence[int] = HOSTS, where: Sequence[Machine] = (), own: Machine | None = None) -> Plan:
+    """Every type of ``where`` (default: SageMaker's) that has the run's kind of device, at its batch per device.
+
+    ``own``: the machine that the terms hold for, if it is of no type.
+    """
+    own, left_out, offers = own or all_types()[terms.machine], dict[str, str](), list[Offer]()
     draws = drawn()
     for machine in where or machines().values():
         if bool(machine.gpus) != bool(own.gpus):

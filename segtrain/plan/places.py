@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from segtrain.errors import ConfigError, closest
 from segtrain.machines import Machine, machines
-from segtrain.machines.gpu_names import gpu_named
+from segtrain.plan.nodes import node
 
 CLOUDS = {"aws": "sagemaker", "gcp": "vertex"}
-NODE_GBIT = 25.0  # network of a Slurm node, which sinfo does not tell
 _SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%G")
 _GRES = re.compile(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)")
 
@@ -61,31 +60,7 @@ def nodes(text: str) -> list[Machine]:
     for line in text.splitlines():
         name, cores, memory, gres = (word.strip() for word in line.split("|"))
         (kind, count) = next(iter(_GRES.findall(gres)), ("", "0"))
-        one = _node(name, int(cores), int(memory.rstrip("+")) / 1024, kind, int(count))
+        one = node(name, int(cores), int(memory.rstrip("+")) / 1024, kind, int(count))
         before = kinds.setdefault((one.vcpus, one.gpu, one.gpus), one)
         kinds[(one.vcpus, one.gpu, one.gpus)] = replace(before, memory_gb=min(before.memory_gb, one.memory_gb))
     return list(kinds.values())
-
-
-def _node(name: str, cores: int, memory_gb: float, kind: str, count: int) -> Machine:
-    """A node with ``count`` GPUs that the cluster calls ``kind``."""
-    known = gpu_named(kind) if count else None
-    gpu = known.name if known else kind
-    return Machine(
-        name=f"{name} ({count} x {gpu})" if count else name,
-        gpus=count,
-        gpu=gpu,
-        arch=known.arch if known else "",
-        gpu_memory_gb=known.memory_gb if known else 0,
-        vcpus=cores,
-        memory_gb=round(memory_gb, 1),
-        nvme_gb=0,
-        network_gbit=NODE_GBIT,
-        efa=False,
-        smddp=False,
-        price=0.0,
-        price_source="",
-        retired="",
-        speed=None,
-        source="sinfo",
-    )

@@ -18,6 +18,7 @@ from segtrain.observe.spent import spent
 from segtrain.plan.same import decisive, differences
 from segtrain.plan.saved import FILE, read
 from segtrain.runs.folder import RunFolder, load
+from segtrain.runs.remote import is_remote, local
 
 RECORD = "plan-record.jsonl"
 # Figures of a row: name -> unit.
@@ -37,19 +38,25 @@ class Found:
     gaps: dict[str, str]
 
 
-def update(folders: Sequence[Path], on: str = "") -> Found:
-    """Add the finished runs below ``folders`` that had a plan to the record of each folder, and read it.
+def update(places: Sequence[str], on: str = "") -> Found:
+    """Add the finished runs below ``places`` that had a plan to the record of each folder, and read it.
 
-    ``on``: the type of the machines of runs that do not say it. Raises DataError.
+    A run in a bucket, or sagemaker:JOB, goes to the record of runs/. ``on``: the type of the machines of runs that do
+    not say it. Raises SegtrainError.
     """
     rows, left_out, gaps = list[Mapping[str, Any]](), dict[str, str](), dict[str, str]()
-    for folder in folders:
-        if not folder.is_dir():
+    for location in places:
+        folder = Path("runs" if is_remote(location) else location)
+        if is_remote(location):
+            folder.mkdir(exist_ok=True)
+            runs = [(location, place) for place in _planned(local(location).folder)]
+        elif folder.is_dir():
+            runs = [(str(place.relative_to(folder)), place) for place in _planned(folder)]
+        else:
             raise DataError(f"{folder}: there is no such folder of runs", code="folder-missing", file=str(folder))
         kept = {row["run"]: row for row in _kept(folder / RECORD)}
         before = dict(kept)
-        for place in _planned(folder):
-            name = str(place.relative_to(folder))
+        for name, place in runs:
             try:
                 row, missing = _row(place, on)
             except SegtrainError as problem:

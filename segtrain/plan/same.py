@@ -12,6 +12,8 @@ _FREE = {
     "model": {"encoder_weights", "init"},
     "loss": set[str](),
 }
+# Settings that name a file, which may be in another folder on the machines of a job.
+_FILES = {"data": {"classes", "transforms"}}
 
 
 def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,7 +26,8 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
         part = settings.get(section)
         for key, value in part.items() if isinstance(part, Mapping) else ():
             if key not in free:
-                found[f"{section}.{key}"] = value
+                named = isinstance(value, str) and key in _FILES.get(section, ())
+                found[f"{section}.{key}"] = value.rpartition("/")[2] if named else value
     return found
 
 

@@ -10,12 +10,13 @@ from typing import Any
 
 from segtrain import __version__
 from segtrain.bucket import is_bucket
+from segtrain.config import PLAN
 from segtrain.errors import ConfigError, file_error
 from segtrain.files import write_atomically
 from segtrain.plan.offers import Offer, Plan
 from segtrain.plan.same import decisive
 
-FILE = "plan.json"
+FILE = PLAN
 FORMAT = 1
 
 
@@ -27,6 +28,23 @@ def save(found: Plan, settings: Mapping[str, Any], place: str, machine: str = ""
     if is_bucket(place):
         text = f"--save={place}: a plan is kept in a folder of this machine: name one, such as runs/NAME"
         raise ConfigError(text, code="save-not-local", found=place)
+    return write(content(found, settings, machine), Path(place))
+
+
+def write(text: bytes, run: Path) -> Path:
+    """Write a plan's file into a run folder, and return it. Raises DataError."""
+    file = run / FILE
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, text)
+    except OSError as error:
+        problem = f"the plan cannot be written: {error.strerror or error}: choose another folder"
+        raise file_error(str(file), problem, code="plan-unwritable") from None
+    return file
+
+
+def content(found: Plan, settings: Mapping[str, Any], machine: str = "") -> bytes:
+    """The file. Arguments as of ``save``."""
     whole = {
         "format": FORMAT,
         "made": time.time(),
@@ -36,14 +54,7 @@ def save(found: Plan, settings: Mapping[str, Any], place: str, machine: str = ""
         "total": found.terms.total,
         "offers": [_row(offer) for offer in found.offers],
     }
-    file = Path(place) / FILE
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(whole, indent=1).encode())
-    except OSError as error:
-        problem = f"the plan cannot be written: {error.strerror or error}: choose another folder"
-        raise file_error(str(file), problem, code="plan-unwritable") from None
-    return file
+    return json.dumps(whole, indent=1).encode()
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from segtrain.config import Config, duration_in_steps
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.remedies import receiving
-from segtrain.diagnose.stats import run_stats
+from segtrain.diagnose.stats import Figures, Rank, run_stats
 from segtrain.errors import ConfigError, closest
-from segtrain.machines import all_types
+from segtrain.machines import Machine, all_types
 from segtrain.plan import model
 from segtrain.plan.gradients import gradients_of
+from segtrain.plan.nodes import host_of
 from segtrain.plan.same import decisive, differences
 from segtrain.runs.find import run_home
 from segtrain.runs.folder import read_folder
@@ -60,27 +61,44 @@ def terms_of(run: Path, on: str = "") -> Terms:
 
     Raises DataError without spans, ConfigError if the type is unknown, or if the run is too short.
     """
-    evidence = gather(run)
-    figures = run_stats(evidence)
-    total_steps = int(evidence.start.get("total_steps") or 0)
-    if figures is None or not figures.steady or not total_steps:
-        fix = "name a run that trained for at least two log windows"
-        raise ConfigError(f"{run}: too short to plan from: {fix}", code="run-too-short", found=str(run))
-    rank = figures.most_starved_rank
-    name = on or rank.machine
+    figures = _figures(run)
+    name = on or figures.most_starved_rank.machine
     if name not in all_types():
         raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
-    if rank.samples is None:
+    return _terms(run, figures, name)
+
+
+def terms_there(run: Path) -> tuple[Terms, Machine]:
+    """The terms of a run for hosts like its own, of whatever type, and such a host. Raises as ``terms_of``."""
+    figures = _figures(run)
+    host = host_of(figures.most_starved_rank)
+    return _terms(run, figures, host.name), host
+
+
+def _figures(run: Path) -> Figures:
+    """The statistics of a run that tells enough. Raises DataError, and ConfigError."""
+    evidence = gather(run)
+    figures = run_stats(evidence)
+    if figures is None or not figures.steady or not evidence.start.get("total_steps"):
+        fix = "name a run that trained for at least two log windows"
+        raise ConfigError(f"{run}: too short to plan from: {fix}", code="run-too-short", found=str(run))
+    if figures.most_starved_rank.samples is None:
         fix = "name a run with data.workers of at least 1 and log.spans=true"
         raise ConfigError(
             f"{run}: it does not say what its samples cost: {fix}", code="no-sample-costs", found=str(run)
         )
+    return figures
+
+
+def _terms(run: Path, figures: Figures, name: str) -> Terms:
+    evidence, rank = figures.evidence, figures.most_starved_rank
+    total_steps = int(evidence.start["total_steps"])
     now = stages_of(figures, rank, others=False)
     gradients, unsent = gradients_of(run_home(run), evidence.config) if rank.world == 1 else ((), "")
     return Terms(
         machine=name,
         images=rank.images,
-        device=max(0.0, now.device - rank.spent("gradient_sync", "sync")),
+        device=_device(rank, now.device),
         wall=now.wall,
         cpu=now.cpu,
         computed=now.computed,
@@ -96,6 +114,15 @@ def terms_of(run: Path, on: str = "") -> Terms:
     )
 
 
+def _device(rank: Rank, usual: float) -> float:
+    """Seconds of the device's work in a step, without communication. ``usual``: with communication.
+
+    On a host whose cores are all busy, waits for cores hide in communication. The work takes at least its CPU time.
+    """
+    least = 1e-6 if rank.device.startswith("cuda") else max(1e-6, rank.computed / max(1, rank.threads))
+    return max(least, usual - rank.spent("gradient_sync", "sync"))
+
+
 def _pauses(evidence: Evidence, kind: str, steps: int, ranks: int) -> tuple[float, float]:
     """How many evaluations or checkpoints a run of ``steps`` has, and the seconds of one, on one of its ``ranks``."""
     took = {event.get("step"): event["seconds"] for event in evidence.of(kind) if event.get("seconds")}
@@ -105,12 +132,12 @@ def _pauses(evidence: Evidence, kind: str, steps: int, ranks: int) -> tuple[floa
     return len(took) * max(1.0, steps / max(1, done)), ranks * median(took.values())
 
 
-def terms_for(run: Path, config: Config, ranks: int) -> Terms:
-    """The terms of a job of ``ranks`` with ``config``, which has the length and the batch, by a run like it.
+def terms_for(terms: Terms, run: Path, config: Config, ranks: int) -> Terms:
+    """The terms of a job of ``ranks`` with ``config``, which has the length and the batch, by those of a run like it.
 
-    Raises ConfigError also if the run has other settings than the job.
+    Raises ConfigError if the run has other settings than the job.
     """
-    terms, there = terms_of(run), read_folder(run)
+    there = read_folder(run)
     changed = differences(decisive(there.config), decisive(config.model_dump(mode="json")))
     if changed:
         text = f"{run}: it has other settings than the job: {'; '.join(changed)}"

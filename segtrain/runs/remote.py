@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from segtrain.config import PLAN
 from segtrain.errors import ConfigError, DataError, file_error, some_of
 from segtrain.files import cache_folder
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
@@ -32,7 +33,7 @@ from segtrain.runs.vertex import VERTEX, experiment_rows
 MOST_LINES, MOST_SPANS, MOST_PROFILE, MOST_PICTURES, MOST_ARCHIVE = (mb << 20 for mb in (128, 128, 256, 16, 512))
 # When a job ends, its run is packed into this archive, with the checkpoints if the job has no S3 prefix for them.
 ARCHIVE = "/output/output.tar.gz"
-_RECORDS = ("config.yaml", "labels.json", "best.json", FILE)
+_RECORDS = ("config.yaml", "labels.json", "best.json", PLAN, FILE)
 _SPANS = r"spans/rank-\d+\.jsonl"
 _PICTURES = r"pictures/[^/]+\.png|images-(?:best|last)\.csv|stacks/rank-[\w-]+\.(?:txt|json)"
 _PROFILE = r"profile/system/incremental/(?:\d+/)?\d+\.algo-\d+\.json"

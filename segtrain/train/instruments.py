@@ -79,6 +79,7 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
         bytes_gradient=_bytes_gradient(learner.parameters, strategy),
         crowded=crowding(learner, strategy, config, size, max(images), session.output.screen.say),
         machine=machine_type(),
+        gpu=torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else "",
     )  # fmt: skip
     spans = Spans(
         file_of(config.run_dir, strategy.rank), begin, clock, lambda: _work(session, loader), first=session.state.step,

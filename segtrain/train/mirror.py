@@ -32,8 +32,8 @@ BEST = "best.json"
 _NEEDED = (
     "config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", "splits/", "wandb/run-id", "vertex/run"
 )  # fmt: skip
-# Files that are also fetched, because the run appends to them.
-_APPENDED = ("journal.jsonl", "spans/")
+# Files that are also fetched: the run appends to them, or keeps the first one.
+_APPENDED = ("journal.jsonl", "spans/", "plan.json")
 # Files that the hosts without rank 0 upload.
 OF_HOSTS = ("spans/", "profile/", "stacks/", "traces/", "hang/")
 _PREFIX = 1 << 20  # bytes compared at once

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from segtrain.config import PARTS, RUN_HEADER, Config, load_saved, read_parts
+import segtrain
+from segtrain.config import PARTS, PLAN, RUN_HEADER, Config, load_saved, read_parts
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.labels.space import LabelSpace
@@ -128,6 +129,14 @@ def prepare_run_dir(config: Config, labels: LabelSpace, parts: dict[str, str]) -
         write_atomically(run_dir / PARTS, (json.dumps(parts, indent=1) + "\n").encode())
     else:
         (run_dir / PARTS).unlink(missing_ok=True)
+    _keep_plan(run_dir)
+
+
+def _keep_plan(run_dir: Path) -> None:
+    """Copy what a launcher predicted, which came in the package of its bundle. A resumed run keeps its first plan."""
+    carried = Path(segtrain.__file__).with_name(PLAN)
+    if carried.is_file() and not (run_dir / PLAN).is_file():
+        write_atomically(run_dir / PLAN, carried.read_bytes())
 
 
 def keep_names(config: Config, splits: dict[str, Dataset]) -> None:

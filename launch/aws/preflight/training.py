@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,18 +16,19 @@ from launch.aws.job import SageMakerJob
 from launch.aws.preflight.cost import price_of
 from launch.aws.preflight.machines import ranks
 from launch.findings import Finding, error, note, warning
-from launch.forecast import forecast
+from launch.forecast import file_of, on_type, told
 from launch.preflight import Read, files_of_weights
 
 if TYPE_CHECKING:
     from segtrain.config import Config
+    from segtrain.plan.offers import Plan
 
 CHANNELS = "/opt/ml/input/data"
 
 
 def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
     """``bundled``: the names of the files in the code bundle; empty if they are not known."""
-    read = preflight.read_config(job, root, f"{CHANNELS}/{_channel(job) or 'train'}")
+    read = _read(job, root)
     yield from read.findings
     config = read.config
     if config is None:
@@ -35,11 +37,25 @@ def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterato
     yield from _weights(job, config)
     yield from preflight.batch(config, _machines(job))
     yield from preflight.hardware(config, _machines(job))
-    price, _ = price_of(job, job.training_type)
-    yield from forecast(job, config, job.training_type, job.training_hosts, ranks(job), price)
+    yield from told(partial(_predicted, job, config), config)
     yield from _kept(job, config)
     yield from preflight.trackers(job, config)
     yield from preflight.files(job, root, bundled)
+
+
+def plan_file(job: SageMakerJob, root: Path) -> bytes:
+    """What is predicted for a job, for its run folder; empty if nothing is."""
+    config = _read(job, root).config if job.like else None
+    return file_of(partial(_predicted, job, config), config) if config else b""
+
+
+def _read(job: SageMakerJob, root: Path) -> Read:
+    return preflight.read_config(job, root, f"{CHANNELS}/{_channel(job) or 'train'}")
+
+
+def _predicted(job: SageMakerJob, config: Config) -> Plan:
+    price, _ = price_of(job, job.training_type)
+    return on_type(job, config, job.training_type, job.training_hosts, ranks(job), price)
 
 
 def _machines(job: SageMakerJob) -> preflight.Machines:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch import preflight
 from launch.findings import Finding, error, warning
-from launch.forecast import forecast
+from launch.forecast import file_of, on_type, told
 from launch.gcp.job import VertexJob
 from launch.gcp.machines import GPUS, MACHINES
 from launch.gcp.preflight.machines import gpus, local_ranks, ranks
@@ -18,14 +19,14 @@ from launch.preflight import Read, files_of_weights
 
 if TYPE_CHECKING:
     from segtrain.config import Config
+    from segtrain.plan.offers import Plan
 
 _KEPT = re.compile(r"(gs|s3|az)://|/mnt/")
 
 
 def training(job: VertexJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
     """Findings about the training config. ``bundled``: names of the files in the code bundle; empty if unknown."""
-    settings = {**({"out": job.checkpoints} if job.checkpoints else {}), **job.settings}
-    read = preflight.read_config(replace(job, settings=settings), root, job.data or "gs://BUCKET/FOLDER")
+    read = _read(job, root)
     yield from read.findings
     config = read.config
     if config is None:
@@ -34,10 +35,25 @@ def training(job: VertexJob, root: Path, bundled: Collection[str]) -> Iterator[F
     yield from _weights(job, config)
     yield from preflight.batch(config, _machines(job))
     yield from preflight.hardware(config, _machines(job))
-    yield from forecast(job, config, _row(job), job.hosts, ranks(job))
+    yield from told(partial(_predicted, job, config), config)
     yield from _kept(job, config)
     yield from preflight.trackers(job, config)
     yield from preflight.files(job, root, bundled)
+
+
+def plan_file(job: VertexJob, root: Path) -> bytes:
+    """What is predicted for a job, for its run folder; empty if nothing is."""
+    config = _read(job, root).config if job.like else None
+    return file_of(partial(_predicted, job, config), config) if config else b""
+
+
+def _read(job: VertexJob, root: Path) -> Read:
+    settings = {**({"out": job.checkpoints} if job.checkpoints else {}), **job.settings}
+    return preflight.read_config(replace(job, settings=settings), root, job.data or "gs://BUCKET/FOLDER")
+
+
+def _predicted(job: VertexJob, config: Config) -> Plan:
+    return on_type(job, config, _row(job), job.hosts, ranks(job))
 
 
 def _machines(job: VertexJob) -> preflight.Machines:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch import job_values as values
 from launch import preflight
 from launch.findings import Finding, error, warning
+from launch.forecast import file_of, on_nodes, told
 from launch.hpc.job import SlurmJob
 from launch.preflight import Machines, Read, files_of_weights
 from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from segtrain.config import Config
+    from segtrain.plan.offers import Plan
 
 _ALONE = ("single", "dp")
 
@@ -26,18 +29,41 @@ def offline(job: SlurmJob, root: Path) -> list[Finding]:
     findings = [*_strategy(job), *_time(job), *_array(job), *_environment(job)]
     for task in job.tasks or ((),):
         try:
-            pairs = [setting.partition("=") for setting in task]
-            given = {key: values.scalar(text, key) for key, _, text in pairs}
+            findings += _trained(_of_task(job, task), root)
         except ConfigError as problem:
             findings.append(error("config", str(problem), "fix the setting of the array"))
-            continue
-        findings += _trained(replace(job, settings={**job.settings, **given}), root)
     return list(dict.fromkeys(findings))
+
+
+def plan_files(job: SlurmJob, root: Path) -> list[tuple[Path, bytes]]:
+    """What is predicted for the run in each run folder of the job; empty for a run without a prediction."""
+    found = []
+    for run, task in zip(job.runs(), job.tasks or ((),)):
+        one = _of_task(job, task)
+        config = _read(one, root).config
+        found.append((run, file_of(partial(_predicted, one, config), config) if config else b""))
+    return found
+
+
+def _of_task(job: SlurmJob, task: tuple[str, ...]) -> SlurmJob:
+    """The job of one task of an array. Raises ConfigError."""
+    pairs = [setting.partition("=") for setting in task]
+    given = {key: values.scalar(text, key) for key, _, text in pairs}
+    return replace(job, settings={**job.settings, **given})
+
+
+def _read(job: SlurmJob, root: Path) -> Read:
+    return preflight.read_config(job, root, job.data or "/FOLDER")
+
+
+def _predicted(job: SlurmJob, config: Config) -> Plan:
+    gpu = job.gpus.type if job.gpus else None
+    return on_nodes(job, config, job.nodes, job.local_ranks, job.cpus * job.local_ranks, gpu)
 
 
 def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
     """What is wrong with the training of a job, or of one task of an array."""
-    read = preflight.read_config(job, root, job.data or "/FOLDER")
+    read = _read(job, root)
     yield from read.findings
     if read.config is None:
         return
@@ -48,6 +74,8 @@ def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
     hardware = preflight.hardware(read.config, hosts)
     yield from (finding for finding in hardware if finding.code != "workers-many" or hosts.vcpus)
     yield from _resume(job, read.config)
+    if job.like:
+        yield from told(partial(_predicted, job, read.config), read.config)
 
 
 def machines(job: SlurmJob) -> Machines:
