@@ -29,13 +29,39 @@ def test_a_ring_of_equal_ranks_takes_what_the_closed_form_says(ranks: int) -> No
     )
 
 
+@pytest.mark.parametrize("size", [1e4, 1e8])
+@pytest.mark.parametrize("ranks", [2, 16, 1024])
+def test_a_tree_of_equal_ranks_takes_what_the_closed_form_says(ranks: int, size: float) -> None:
+    """Once the latency decides, and once the bandwidth."""
+    every = np.full(ranks, 5e9), np.full(ranks, 2e-5)
+    found = simulate.tree(np.zeros(ranks), size, *every).max()
+    assert found == pytest.approx(model.tree(size, ranks, 5e9, 2e-5), rel=0.02)
+    if ranks == 1024:
+        assert found < simulate.ring(np.zeros(ranks), size, *every).max()
+
+
+def test_a_tree_waits_for_its_last_rank_and_its_slowest_link() -> None:
+    ranks, size = 37, 1e8
+    ready, bandwidth, latency = np.zeros(ranks), np.full(ranks, 5e9), np.full(ranks, 2e-5)
+    plain = simulate.tree(ready, size, bandwidth, latency)
+    ready[11] = 1.0
+    assert simulate.tree(ready, size, bandwidth, latency).max() == pytest.approx(1 + plain.max(), rel=0.02)
+    bandwidth[7] /= 10
+    assert simulate.tree(0 * ready, size, bandwidth, latency).max() == pytest.approx(
+        model.tree(size, ranks, 5e8, 2e-5), rel=0.02
+    )
+
+
+@pytest.mark.parametrize("way", ["ring", "tree"])
 @pytest.mark.parametrize("bandwidth", [2e9, 2e10])
-def test_a_step_takes_what_the_closed_form_says(bandwidth: float) -> None:
+def test_a_step_takes_what_the_closed_form_says(bandwidth: float, way: str) -> None:
     """With 64 equal ranks: once the network decides, and once the device."""
     sizes = model.bucket_sizes(107e6)
     group = simulate.Group(64, 0.25, 0.0, bandwidth, 2e-5)
-    hidden = model.exposed(model.BACKWARD * 0.25, [model.ring(size, 64, bandwidth, 2e-5) for size in sizes])
-    assert simulate.step([group], sizes, np.random.default_rng(1)) == pytest.approx(0.25 + hidden, rel=0.02)
+    seconds = [getattr(model, way)(size, 64, bandwidth, 2e-5) for size in sizes]
+    hidden = model.exposed(model.BACKWARD * 0.25, seconds)
+    found = simulate.step([group], sizes, np.random.default_rng(1), getattr(simulate, way))
+    assert found == pytest.approx(0.25 + hidden, rel=0.02)
 
 
 @pytest.mark.parametrize("ranks", [8, 256, 4096])
@@ -57,10 +83,27 @@ def test_the_slow_machines_of_a_mixed_group_decide() -> None:
 @pytest.mark.parametrize(("hosts", "rate", "every"), [(1, 0.05, 1800.0), (8, 0.05, 600.0), (64, 0.02, 300.0)])
 def test_the_time_with_preemptions_is_that_of_the_simulation(hosts: int, rate: float, every: float) -> None:
     rng, work = random.Random(4), 200 * every
-    found = [simulate.preempted(work, every, 20.0, 400.0, hosts, rate / HOUR, rng) for _ in range(200)]
+    found = [simulate.preempted(work, every, 20.0, 400.0, [rate / HOUR] * hosts, rng) for _ in range(200)]
     expected = spot.expected(work, every, 20.0, 400.0, hosts * rate / HOUR)
     assert statistics.mean(found) == pytest.approx(expected, rel=0.02)
     assert expected > work * (1 + 20 / every)
+
+
+def test_a_run_of_thousands_of_ranks_of_two_kinds_whose_hosts_fail() -> None:
+    """256 hosts of 8 ranks. A quarter of them has devices that take 1.25 times as long, and is lost ten times as often."""
+    rng, device, steps, every = np.random.default_rng(5), 0.25, 20_000, 300.0
+    sizes, link = model.bucket_sizes(107e6), (3e9, 2e-5)
+    groups = [simulate.Group(1536, device, 0.01, *link), simulate.Group(512, 1.25 * device, 0.01, *link)]
+    step = statistics.mean(simulate.step(groups, sizes, rng) for _ in range(2))
+    hidden = model.exposed(model.BACKWARD * 1.25 * device, [model.ring(size, 2048, *link) for size in sizes])
+    closed = 1.25 * device * model.slowest(512, 0.01) + hidden  # the other kind never ends last
+    assert step == pytest.approx(closed, rel=0.02)
+    rates = [0.002 / HOUR] * 192 + [0.02 / HOUR] * 64
+    draws = random.Random(6)
+    found = [simulate.preempted(steps * step, every, 20.0, 400.0, rates, draws) for _ in range(200)]
+    expected = spot.expected(steps * closed, every, 20.0, 400.0, sum(rates))
+    assert statistics.mean(found) == pytest.approx(expected, rel=0.02)
+    assert expected > 1.15 * steps * closed
 
 
 @pytest.mark.parametrize(("checkpoint", "rate"), [(5.0, 0.05 / HOUR), (60.0, 1 / HOUR)])
@@ -70,6 +113,12 @@ def test_the_interval_is_the_best_one(checkpoint: float, rate: float) -> None:
     least = min(tried, key=lambda every: spot.expected(1e5, every, checkpoint, 300.0, rate))
     assert least == pytest.approx(best, rel=0.11)
     assert best == pytest.approx(sqrt(2 * checkpoint / rate), rel=0.1)  # Young's
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
+def test_the_interval_is_that_of_the_paper(minutes: float, expected: float) -> None:
+    """Captions of figures 3 to 5 of Daly's paper: a dump takes 5 minutes, and failures are ``minutes`` apart."""
+    assert spot.interval(5 * 60, 1 / (60 * minutes)) / 60 == pytest.approx(expected, abs=0.5 if expected > 10 else 0.05)
 
 
 def test_the_spot_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

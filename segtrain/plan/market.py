@@ -43,9 +43,11 @@ class Market:
         return spot.interval(self.checkpoint, self.preemptions * offer.hosts)
 
     def seconds(self, offer: Offer) -> Interval:
+        """With a checkpoint after each interval, in place of the run's own."""
         every, rate = self.interval(offer), self.preemptions * offer.hosts
         low, middle, high = (
-            spot.expected(seconds, every, self.checkpoint, self.resume, rate) for seconds in offer.seconds
+            spot.expected(seconds - offer.saving, every, self.checkpoint, self.resume, rate)
+            for seconds in offer.seconds
         )
         return low, middle, high
 

@@ -47,7 +47,8 @@ class Offer:
     ``rate``: images/s. ``efficiency``: of the same number of single GPUs. ``seconds``: to the end, with the start.
     ``dollars``: on demand. ``bound``: "device", "network", or "samples". ``needs``, ``has``: cores of a rank that the
     samples would need so that the device never waits, and that there are. ``batch``: images of a step, all ranks.
-    ``trained``: seconds with evaluations and checkpoints, without the start; ``soonest``: the least in any draw.
+    ``trained``: seconds with evaluations and checkpoints, without the start; ``soonest``: the least in any draw;
+    ``saving``: of its checkpoints.
     ``parts``: what -> seconds of a step, in the draw of the usual rate; they add up to the step.
     """
 
@@ -63,6 +64,7 @@ class Offer:
     batch: float
     trained: Interval
     soonest: float
+    saving: float
     parts: dict[str, float]
 
     @property
@@ -204,6 +206,7 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         batch=ranks * terms.images,
         trained=_interval(trained),
         soonest=min(trained),
+        saving=terms.saves[0] * terms.saves[1],
         parts=dict(zip(PARTS, parts[usual])),
     )
 

@@ -12,9 +12,11 @@ from math import exp, expm1, sqrt
 def interval(checkpoint: float, rate: float) -> float:
     """Seconds of work between two checkpoints with which a run ends soonest.
 
-    ``checkpoint``: seconds that one takes; ``rate``: of preemptions of the whole job. Daly's higher-order estimate (A
-    higher order estimate of the optimum checkpoint interval, FGCS 2006, equation 37). Its first term is that of Young
-    (CACM 1974). The work until a preemption if a checkpoint takes as long.
+    ``checkpoint``: seconds that one takes; ``rate``: of preemptions of the whole job. The result is the estimate of
+    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
+    Computer Systems 22 (2006), doi:10.1016/j.future.2004.11.016; a test compares it with the captions of its figures 3
+    to 5. Its first term is that of J. W. Young, "A first order approximation to the optimum checkpoint interval",
+    CACM 17 (1974). If a checkpoint takes twice the mean time to a preemption or more, it is that mean time.
     """
     between = 1 / rate
     if checkpoint >= 2 * between:
@@ -27,7 +29,12 @@ def expected(work: float, every: float, checkpoint: float, resume: float, rate: 
     """Expected seconds of a run of ``work`` seconds that saves after each ``every`` seconds of work.
 
     ``resume``: seconds from a preemption to the next step: new machines, start, and loading. Work since the last
-    checkpoint is lost. Preemptions also hit checkpoints and resumes. Exact for whole segments (Daly 2006, equation 20).
+    checkpoint is lost. Preemptions also hit checkpoints and resumes.
+
+    A segment has s = every + checkpoint seconds. A try ends after (1 - exp(-rate s)) / rate seconds on average, and
+    fails with the probability f = 1 - exp(-rate s). Then a resume comes first, which may fail too, and takes
+    D = (exp(rate resume) - 1) / rate. So the expected time of a segment is E = f / rate + f (D + E), or
+    E = exp(rate resume) (exp(rate s) - 1) / rate. Exact for a whole number of segments.
     """
     segments = work / every
     if rate <= 0:
