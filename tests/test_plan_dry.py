@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import count
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from segtrain.models import build_model
 from segtrain.plan.dry import DryModel
 from segtrain.plan.memory import ALLOWED, GIB, largest, moments, need, refusal
 from segtrain.plan.trace import kept_bytes
+from segtrain.train.ready import Ready
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="needs torch 2.1"
@@ -56,6 +58,23 @@ def test_the_bytes_of_a_pass_are_those_that_torch_keeps(arch: str, encoder: str)
     shares = [share for _, share in found.gradients]
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1, abs=0.01)
+
+
+def test_a_run_measures_when_its_gradients_are_ready() -> None:
+    """With a clock that counts its readings: of n gradients, the k-th is ready after k/n of the backward pass."""
+    config = settings("pico", "resnet18")
+    network, readings = build_model(config.model, CLASSES), count()
+    ready = Ready(network, torch.device("cpu"), lambda: next(readings))
+    for _ in range(2):  # two micro-batches
+        network(torch.randn(2, 3, *config.data.crop), low=True)[0].sum().backward()
+    computed = DryModel(config, CLASSES, 4).step(2).gradients
+    rows = ready.rows()
+    assert rows is not None
+    assert rows["bytes"] == [size for size, _ in computed]
+    assert rows["ready"] == pytest.approx([k / len(computed) for k in range(1, len(computed) + 1)], abs=1e-4)
+    ready.remove()
+    network(torch.randn(2, 3, *config.data.crop), low=True)[0].sum().backward()
+    assert ready.rows() == rows
 
 
 def test_half_precision_keeps_what_autocast_keeps() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from segtrain.config import make_config, read_parts
+from segtrain.diagnose.evidence import Evidence
 from segtrain.errors import SegtrainError
 from segtrain.runs.find import read_mapping
 
@@ -35,3 +36,16 @@ def gradients_of(home: Path, settings: Mapping[str, Any]) -> tuple[Gradients, st
         return (), str(error).splitlines()[0]
     share = 0.5 if config.parallel.compress in _HALVED else 1.0
     return tuple((share * size, ready) for size, ready in found), ""
+
+
+def recorded(evidence: Evidence) -> Gradients:
+    """The same as the run has measured it; () if it has not."""
+    found = next(iter(evidence.of("gradients")), {})
+    sizes, ready = found.get("bytes"), found.get("ready")
+    compress = evidence.setting("parallel.compress", "none")
+    if not isinstance(sizes, list) or not isinstance(ready, list) or compress == "powersgd":
+        return ()
+    if len(sizes) != len(ready) or not all(isinstance(value, (int, float)) for value in (*sizes, *ready)):
+        return ()
+    share = 0.5 if compress in _HALVED else 1.0
+    return tuple((share * size, place) for size, place in zip(sizes, ready))

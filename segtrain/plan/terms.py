@@ -14,7 +14,7 @@ from segtrain.diagnose.stats import Figures, Rank, run_stats
 from segtrain.errors import ConfigError, closest
 from segtrain.machines import Machine, all_types
 from segtrain.plan import model
-from segtrain.plan.gradients import gradients_of
+from segtrain.plan.gradients import gradients_of, recorded
 from segtrain.plan.nodes import host_of
 from segtrain.plan.same import decisive, differences
 from segtrain.runs.find import run_home
@@ -94,7 +94,9 @@ def _terms(run: Path, figures: Figures, name: str) -> Terms:
     evidence, rank = figures.evidence, figures.most_starved_rank
     total_steps = int(evidence.start["total_steps"])
     now = stages_of(figures, rank, others=False)
-    gradients, unsent = gradients_of(run_home(run), evidence.config) if rank.world == 1 else ((), "")
+    gradients, unsent = recorded(evidence), ""
+    if not gradients and rank.world == 1:
+        gradients, unsent = gradients_of(run_home(run), evidence.config)
     return Terms(
         machine=name,
         images=rank.images,

@@ -110,7 +110,7 @@ def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
         "",
         f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
         f"{1000 * terms.cpu:.3g} ms of CPU" + (f", {sent}" if terms.gradients and not terms.buckets else ""),
-        *([f"computed, by a pass of the run's network without data: {sent}"] if terms.buckets else []),
+        *([f"computed, from the layers of the run's network: {sent}"] if terms.buckets else []),
         _pauses(terms),
         f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and rates of GPUs "
         f"({sources('gpus')['sheet']})",

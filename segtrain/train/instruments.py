@@ -26,6 +26,7 @@ from segtrain.parallel.strategy import Strategy
 from segtrain.train.crowd import crowding
 from segtrain.train.learner import settle_buckets
 from segtrain.train.on_demand import Stacker, Tracer
+from segtrain.train.ready import ALONG, Ready
 from segtrain.train.session import Session
 
 # The share of a float32 gradient's bytes that parallel.compress sends; powersgd sends so little that it counts as 0.
@@ -92,10 +93,12 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
         session.output.journal.write("slow", step=session.state.step, cause=cause, text=text)
 
     starving = Starving(config.model_dump(mode="json"), slow, config.run_dir)
+    gradients = _gradients(session)
     tracer = Tracer(config.run_dir, strategy.rank, clock, session.pool.tally)
     stacker = Stacker(config.run_dir, strategy.rank, session.pool)
 
     def step(done: int) -> None:
+        gradients(done)
         if spans.step() and strategy.rank == 0:
             starving.look(spans.recent)
         tracer.step(done)
@@ -111,6 +114,27 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
     tracer.close()
     stacker.close()
     spans.close()
+
+
+def _gradients(session: Session) -> Callable[[int], None]:
+    """What to call after each step. Rank 0 of a new run measures its second step for the event ``gradients``."""
+    strategy, learner = session.strategy, session.learner
+    if strategy.rank or strategy.name not in ALONG or session.config.train.compile or session.state.step:
+        return lambda done: None
+    ready: Ready | None = None
+
+    def step(done: int) -> None:
+        nonlocal ready
+        if done == 1:
+            ready = Ready(learner.plain, strategy.device)
+        elif ready is not None:
+            ready.remove()
+            rows = ready.rows()
+            if rows:
+                session.output.journal.write("gradients", **rows)
+            ready = ready if rows is None else None
+
+    return step
 
 
 def _work(session: Session, loader: TrainLoader) -> Work:
