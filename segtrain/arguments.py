@@ -235,6 +235,7 @@ def _prove(subparsers: Any) -> None:
     prove = _command(subparsers, "prove", commands.prove, "verify the five guarantees on this machine with your config")
     prove.add_argument("config", nargs="?", help=CONFIG)
     prove.add_argument("--ranks", default="1,2,4", help="world sizes to compare (default: 1,2,4)")
+    prove.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where to compute (default: cpu)")
     _take_settings(prove)
 
 

@@ -234,7 +234,7 @@ def launch(args: Namespace, overrides: list[str], argv: list[str]) -> int:
 def prove(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.prove import parse_ranks, prove
 
-    return prove(args.config, overrides, parse_ranks(args.ranks))
+    return prove(args.config, overrides, parse_ranks(args.ranks), args.device)
 
 
 def bench_data(args: Namespace, overrides: list[str], argv: list[str]) -> None:

@@ -9,7 +9,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import torch
 
+from segtrain.config import load_config
+from segtrain.prove.ranks import own_gpu
+from segtrain.prove.short import shortened
 from segtrain.prove.table import FAIL, PASS, SKIPPED, ProofRow, row, table
 
 SMALL = [
@@ -24,10 +28,11 @@ import torch
 from segtrain.config import load_config
 from segtrain.prove import counts, gradient, plant, resume
 from segtrain.prove.short import changed, shortened
+gpus = 0
 {broken}
 folder = pathlib.Path(os.environ["FOLDER"])
 full = load_config(None, {settings})
-config, _ = shortened(full, None)
+config, _ = shortened(full, None, gpus, 2)
 rows = list({proof})
 print("ROWS", json.dumps([vars(found) for found in rows]))
 """
@@ -124,6 +129,48 @@ def test_a_score_that_knows_the_ranks_is_found(zygote, tmp_path: Path) -> None: 
     assert failures(verdicts(zygote, tmp_path, "evaluation", COUNTED_TWICE))
 
 
+# One GPU, whose work the CPU does.
+ONE_GPU = """
+from segtrain.parallel import strategy
+strategy.own_device = lambda wanted, cluster: torch.device("cpu")
+gpus = 1
+"""
+
+
+def test_a_gpu_is_shared_by_ranks_and_its_runs_are_repeated(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    rows = verdicts(zygote, tmp_path, "gradient", ONE_GPU)
+    assert [found["verdict"] for found in rows] == [PASS, SKIPPED, PASS], rows
+    assert "NCCL takes one rank per GPU" in rows[1]["remark"]
+    rows = verdicts(zygote, tmp_path, "resume", ONE_GPU)
+    assert "a second time" in rows[0]["compared"]
+    assert rows[0]["verdict"] == PASS, rows
+    assert not failures(rows), rows
+
+
+def test_a_gpu_that_is_not_deterministic_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    noise = """
+from segtrain.train import step
+plain = step._share
+step._share = lambda *args: plain(*args) * (1 + 1e-6 * int.from_bytes(os.urandom(1), "big"))
+"""
+    rows = verdicts(zygote, tmp_path, "resume", ONE_GPU + noise)
+    assert "a second time" in failures(rows)[0], rows
+
+
+def test_what_is_proved_on_a_gpu_and_what_is_not() -> None:
+    config = load_config(None, ["train.precision=bf16"])
+    short, remarks = shortened(config, None, 1, 2)
+    assert (short.train.device, short.train.precision, short.train.deterministic) == ("cuda", "bf16", True)
+    assert short.parallel.backend == "gloo"
+    assert any("2 ranks on 1 GPU over gloo" in text for text in remarks)
+    assert any("guarantees 4 and 5 on the CPU" in text for text in remarks)
+    short, remarks = shortened(config, None, 2, 2)
+    assert short.parallel.backend == "auto"
+    assert not any("gloo" in text for text in remarks)
+    assert [own_gpu(rank, 2, "") for rank in range(3)] == ["0", "1", "0"]
+    assert [own_gpu(rank, 2, "GPU-b, GPU-a") for rank in range(2)] == ["GPU-b", "GPU-a"]
+
+
 DRAWN_ANEW = """
 from segtrain.data import sample
 sample.rng_for = lambda *key: np.random.default_rng()
@@ -191,6 +238,7 @@ def test_wrong_use_is_an_error_and_no_verdict(zygote, tmp_path: Path) -> None:  
         (("--ranks", "1,x"), "--ranks"),
         (("data.layout=camvid", f"data.root={tmp_path}/none"), "no such folder"),
         (("model.arch=pixo",), "did you mean"),
+        *([] if torch.cuda.is_available() else [(("--device", "cuda"), "sees no GPU")]),
     ):
         process = zygote.start("prove", *SMALL[:1], *arguments)
         assert process.wait() == 2, process.output

@@ -10,6 +10,7 @@ from pathlib import Path
 from segtrain.config import Config, load_config
 from segtrain.data.audit.audit import class_weights
 from segtrain.errors import ConfigError, SegtrainError
+from segtrain.parallel.spawn import visible_gpus
 from segtrain.prove import counts, gradient, plant, resume
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed, shortened, smaller_images, survey
@@ -31,18 +32,23 @@ def parse_ranks(text: str) -> list[int]:
 
 
 def prove(
-    config_path: str | Path | None, overrides: list[str], ranks: list[int], say: Callable[[str], None] = print
+    config_path: str | Path | None,
+    overrides: list[str],
+    ranks: list[int],
+    device: str = "cpu",
+    say: Callable[[str], None] = print,
 ) -> int:
     """Verify the five guarantees. Print a line per comparison, then a table. Returns 1 if a comparison fails, else 0.
 
-    ``ranks``: world sizes to compare. Everything runs in CPU processes that this process starts, in a temporary folder.
-    Raises SegtrainError if the config is invalid or the data set cannot be listed.
+    ``ranks``: world sizes to compare. ``device``: cpu or cuda. Everything runs in processes that this process starts,
+    in a temporary folder. Raises SegtrainError if the config is invalid, the data set cannot be listed, or there is no
+    such device.
     """
     config = load_config(config_path, overrides)
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="segtrain-prove-") as scratch:
         rows, last = [], begin
-        for found in _rows(Path(scratch), config, sorted(set(ranks)), say):
+        for found in proofs(Path(scratch), config, sorted(set(ranks)), device, say):
             now = time.perf_counter()
             say(live(found, now - last))
             rows.append(found)
@@ -51,11 +57,18 @@ def prove(
     return 1 if any(found.verdict == FAIL for found in rows) else 0
 
 
-def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], None]) -> Iterator[ProofRow]:
-    """The rows of all proofs. The data set is checked first: if it has faults, nothing else can be verified."""
-    seen = on_ranks(folder, 1, survey, config)[0]
+def proofs(
+    folder: Path, config: Config, worlds: list[int], device: str, say: Callable[[str], None]
+) -> Iterator[ProofRow]:
+    """The rows of all proofs. The data set is checked first: if it has faults, nothing else can be verified.
+
+    Guarantees 4 and 5 concern the CPU's part of the work, so their proofs run on the CPU on any ``device``.
+    """
+    seen = on_ranks(folder, 1, survey, config, device)[0]
     weights = [float(w) for w in class_weights(seen.pixels, config.loss.class_weight_power)]
-    short, remarks = shortened(config, weights)
+    gpus = 0 if device == "cpu" else max(1, visible_gpus())
+    on_cpu = smaller_images(shortened(config, weights)[0], seen.size)
+    short, remarks = shortened(config, weights, gpus, max(worlds))
     short = smaller_images(short, seen.size)
     say(f"segtrain prove  {config.name or 'defaults'}  #{config.hash}: {config.model.arch} on {seen.name}, changed to")
     say("\n".join(f"  {remark}" for remark in remarks))
@@ -64,14 +77,14 @@ def _rows(folder: Path, config: Config, worlds: list[int], say: Callable[[str], 
         for promise in PROMISES[:-1]:
             yield row(promise, "-", "the data set has faults: fix them first")
         return
-    proofs: list[tuple[str, Callable[[], Iterator[ProofRow]]]] = [
-        (plant.NAME, lambda: plant.prove_planted(folder, changed(short, data__limit=0))),
-        (counts.WORKERS, lambda: counts.prove_workers(folder, short, config)),
+    todo: list[tuple[str, Callable[[], Iterator[ProofRow]]]] = [
+        (plant.NAME, lambda: plant.prove_planted(folder, changed(on_cpu, data__limit=0))),
+        (counts.WORKERS, lambda: counts.prove_workers(folder, on_cpu, config)),
         (gradient.NAME, lambda: gradient.prove_gradient(folder, short, worlds)),
         (resume.NAME, lambda: resume.prove_resume(folder, short, worlds)),
         (counts.SCORES, lambda: counts.prove_evaluation(folder, short, worlds)),
     ]
-    for promise, proof in proofs:
+    for promise, proof in todo:
         try:
             yield from proof()
         except SegtrainError as error:

@@ -19,6 +19,7 @@ from segtrain.parallel.strategy import start
 from segtrain.prove.ranks import RankFailed, on_ranks
 from segtrain.prove.table import ONE_RANK, ProofRow, listed, row
 from segtrain.train.loop import _digest
+from segtrain.train.numerics import set_numerics
 
 SCORES, WORKERS = "3 evaluation", "4 workers"
 COUNTS = (0, 1, 4)  # workers
@@ -44,15 +45,17 @@ def prove_evaluation(folder: Path, config: Config, worlds: list[int]) -> Iterato
 
 def score(cluster: Cluster, config: Config, folder: Path) -> tuple[np.ndarray, float, int]:
     """Confusion matrix, int64 (C, C); mIoU; number of images. Every rank returns the same."""
-    with start(config.parallel, cluster, "cpu") as strategy:
+    with start(config.parallel, cluster, config.train.device) as strategy:
+        precision = set_numerics(config, strategy)
         dataset = open_dataset(config.data, config.data.split)
         torch.manual_seed(config.train.seed)
         model = build_model(config.model, dataset.labels.num_classes)
         if checkpoint.checkpoints(folder / "whole"):
             model.load_state_dict(checkpoint.load_weights(folder / "whole", "last"))
         result = evaluate(
-            model, dataset, config.eval, rank=cluster.rank, world_size=cluster.world_size, all_reduce=strategy.reduce,
-            workers=1, base_scale=config.data.base_scale,
+            model.to(strategy.device), dataset, config.eval, device=strategy.device, precision=precision,
+            rank=cluster.rank, world_size=cluster.world_size, all_reduce=strategy.reduce, workers=1,
+            base_scale=config.data.base_scale,
         )  # fmt: skip
     return result.confusion, float(result.scores.miou), len(dataset)
 

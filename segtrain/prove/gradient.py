@@ -60,6 +60,11 @@ def prove_gradient(folder: Path, config: Config, worlds: list[int]) -> Iterator[
         synced = ", synchronized batch norm" if first.batch_norms else ""
         yield _row(f"gradient on {listed(wide)} ranks compared with 1{synced}", [measure(world) for world in wide])
 
+    if config.train.device == "cuda" and config.parallel.backend == "gloo":
+        yield row(
+            NAME, f"gradient on {listed(wide)} ranks over NCCL", "NCCL takes one rank per GPU; --ranks asks for more"
+        )
+
     # With accumulation, batch norm sees micro-batches instead of the batch, so the network is a different function.
     # Freeze batch norm to make the gradients comparable.
     frozen = first.batch_norms > 0
@@ -88,7 +93,7 @@ def gradient(
     the statistics of the whole batch, which the file contains.
     """
     settings = changed(config, parallel__sync_bn=not frozen, train__batch_size=batch, train__accumulate=accumulate)
-    with start(settings.parallel, cluster, "cpu") as strategy:
+    with start(settings.parallel, cluster, settings.train.device) as strategy:
         dataset = open_dataset(settings.data, settings.data.train_split)
         labels = dataset.labels
         torch.manual_seed(settings.train.seed)
@@ -111,20 +116,20 @@ def gradient(
         planted = list(zip(epochs[:2].tolist(), indices[:2].tolist()))
         share, _ = gradients(
             model,
-            [_micro(b, planted, labels.ignore_index) for b in batches],
+            [_micro(b, planted, labels.ignore_index, strategy.device) for b in batches],
             criterion,
             strategy,
-            Precision("cpu", "fp32", settings.loss.full_logits),
+            Precision(strategy.device.type, "fp32", settings.loss.full_logits),
             seed=settings.train.seed,
-            votes=torch.zeros(1, dtype=torch.float64),
+            votes=torch.zeros(1, dtype=torch.float64, device=strategy.device),
             aux_weight=settings.loss.aux_weight,
             clock=Clock(),
         )
         loss = strategy.reduce(share.clone())
         inner = unwrapped(model)
         parts = [p.grad.reshape(-1) for p in inner.parameters() if p.grad is not None]
-        found = torch.cat([*parts, loss.reshape(1)])
-        buffers = {name: value.clone() for name, value in inner.named_buffers()}
+        found = torch.cat([*parts, loss.reshape(1)]).cpu()
+        buffers = {name: value.to("cpu", copy=True) for name, value in inner.named_buffers()}
     if (known is None or write) and cluster.rank == 0:
         torch.save({"gradient": found, "buffers": known["buffers"] if known else buffers}, reference)
     expected = found if known is None or write else known["gradient"]
@@ -156,12 +161,15 @@ def _prepare(model: nn.Module, known: dict[str, Any] | None) -> list[BatchNorm]:
     return batch_norms
 
 
-def _micro(batch: Batch, planted: list[tuple[int, int]], ignore_index: int) -> Micro:
-    """The batch in float64. The first of the ``planted`` samples (epoch, index) becomes void, the second half void."""
+def _micro(batch: Batch, planted: list[tuple[int, int]], ignore_index: int, device: torch.device) -> Micro:
+    """The batch in float64 on ``device``.
+
+    The first of the ``planted`` samples (epoch, index) becomes void, and the second half void.
+    """
     masks = batch.masks.clone()
     for k, sample in enumerate(zip(batch.epochs.tolist(), batch.indices.tolist())):
         if sample == planted[0]:
             masks[k] = ignore_index
         elif sample == planted[1]:
             masks[k, : masks.shape[1] // 2] = ignore_index
-    return Micro(normalize(batch.images).double(), masks)
+    return Micro(normalize(batch.images).double().to(device), masks.to(device))

@@ -1,4 +1,4 @@
-"""Runs a function on several CPU ranks of this machine, in forks of a process that has already imported torch."""
+"""Runs a function on several ranks of this machine, in forks of a process that has already imported torch."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ import segtrain.models.pico  # noqa: F401
 from segtrain.errors import SegtrainError
 from segtrain.files import writing
 from segtrain.parallel.cluster import Cluster, free_port
+from segtrain.parallel.spawn import visible_gpus
 
 TIMEOUT_S = 300.0  # per group of ranks; they need far less
 
@@ -38,7 +39,7 @@ class Ranks:
     """``world`` processes that each call ``function(cluster, *arguments)``.
 
     A killed process raises no error until ``results`` is called. This process must not have computed with torch, whose
-    threads do not survive a fork.
+    threads do not survive a fork, nor touched CUDA.
     """
 
     def __init__(self, folder: Path, world: int, function: Callable[..., Any], *arguments: Any) -> None:
@@ -98,6 +99,12 @@ def on_ranks(folder: Path, world: int, function: Callable[..., Any], *arguments:
     return Ranks(folder, world, function, *arguments).results()
 
 
+def own_gpu(rank: int, gpus: int, listed: str) -> str:
+    """CUDA_VISIBLE_DEVICES of a rank that shares ``gpus`` GPUs with others. ``listed``: its present value."""
+    names = [name.strip() for name in listed.split(",")] if listed else [str(index) for index in range(gpus)]
+    return names[rank % gpus]
+
+
 def _child(folder: Path, parent: int, cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
@@ -110,6 +117,8 @@ def _child(folder: Path, parent: int, cluster: Cluster, function: Callable[..., 
         os.environ.pop(name, None)
     if cluster.world_size > 1:
         os.environ.update(cluster.environment())
+    if (gpus := visible_gpus()) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = own_gpu(cluster.rank, gpus, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     try:
         outcome = function(cluster, *arguments)
     except SegtrainError as error:

@@ -36,6 +36,11 @@ def prove_resume(folder: Path, config: Config, worlds: list[int]) -> Iterator[Pr
     code = on_ranks(folder, 1, train_here, whole)[0]
     if code != 0:
         raise RankFailed(f"a run of {STEPS} steps exited with code {code}")
+    if config.train.device == "cuda":
+        again = changed(config, out=str(folder / "again"))
+        if code := on_ranks(folder, 1, train_here, again)[0]:
+            raise RankFailed(f"the second run exited with code {code}")
+        yield _judge(folder, "the same run a second time", STEPS, whole, again, weights=True)
     draw = random.Random()
     cases = [(signal.SIGTERM, 1, 3), (signal.SIGKILL, 1, 0), *([(signal.SIGKILL, 2, 2)] if max(worlds) > 1 else [])]
     for number, world, workers in cases:

@@ -6,12 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from segtrain.config import Config, make_config
 from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import open_dataset
+from segtrain.errors import ConfigError
 from segtrain.models import build_model
 from segtrain.observe.trackers import TRACKERS
 from segtrain.parallel.cluster import Cluster
+from segtrain.terminal import counted
 
 IMAGES = 5  # per split; not a multiple of 2, 3, or 4 ranks, nor of the batch size
 STEPS = 12
@@ -31,8 +35,11 @@ class Survey:
     size: tuple[int, int]  # of the first validation image
 
 
-def survey(cluster: Cluster, config: Config) -> Survey:
+def survey(cluster: Cluster, config: Config, device: str) -> Survey:
     """Open and audit both splits as training does, and build the model once. Raises SegtrainError if this fails."""
+    if device == "cuda" and not torch.cuda.is_available():
+        fix = "check the driver (nvidia-smi) and the build of torch, or prove on the CPU, without --device"
+        raise ConfigError(f"--device=cuda, but torch {torch.__version__} sees no GPU: {fix}", code="no-gpu")
     splits = list(dict.fromkeys((config.data.train_split, config.data.split)))
     datasets = [open_dataset(config.data, split) for split in splits]
     build_model(config.model.model_copy(update={"encoder_weights": None}), datasets[0].labels.num_classes)
@@ -60,10 +67,11 @@ def changed(config: Config, **settings: Any) -> Config:
     return make_config(content, "segtrain prove")
 
 
-def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list[str]]:
+def shortened(config: Config, weights: list[float] | None, gpus: int = 0, most: int = 1) -> tuple[Config, list[str]]:
     """The config of the proofs, and one line for each difference from the user's config.
 
-    ``weights``: class weights of the whole data set, used if the config asks for automatic ones.
+    ``weights``: class weights of the whole data set, used if the config asks for automatic ones. ``gpus``: number of
+    GPUs to prove on; 0: on the CPU. ``most``: the largest number of ranks.
     """
     data, train, parallel = config.data, config.train, config.parallel
     crop = _fewer_pixels(data.crop)
@@ -76,11 +84,12 @@ def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list
         "train__duration": f"{STEPS}st",
         "train__batch_size": BATCH,
         "train__accumulate": 1,
-        "train__precision": "fp32",
-        "train__device": "cpu",
+        "train__precision": train.precision if gpus else "fp32",
+        "train__device": "cuda" if gpus else "cpu",
+        "train__deterministic": train.deterministic or gpus > 0,
         "train__compile": False,
         "parallel__strategy": "auto",
-        "parallel__backend": "auto",
+        "parallel__backend": "gloo" if 0 < gpus < most else "auto",
         "parallel__procs": 1,
         "parallel__threads": 1,
         "parallel__compress": "none",
@@ -100,12 +109,17 @@ def shortened(config: Config, weights: list[float] | None) -> tuple[Config, list
         settings["loss__class_weights"] = weights
     limit, weights_file, strategy = settings["data__limit"], config.model.encoder_weights, parallel.strategy
     remarks = {
-        f"{limit} images per split, batches of {BATCH}, runs of {STEPS} steps, fp32 on the CPU": True,
+        f"{limit} images per split, batches of {BATCH}, runs of {STEPS} steps": True,
+        "fp32 on the CPU": not gpus,
+        f"train.precision={train.precision} on the GPU": gpus,
+        "train.deterministic=true, which exact resume needs on a GPU": gpus and not train.deterministic,
+        "guarantees 4 and 5 on the CPU, because the GPU has no part in them": gpus,
+        f"up to {most} ranks on {counted(gpus, 'GPU')} over gloo, because NCCL takes one rank per GPU": 0 < gpus < most,
         f"crops of {crop[0]}x{crop[1]} (the config: {data.crop[0]}x{data.crop[1]})": crop != data.crop,
         f"random weights (the config: {weights_file})": weights_file,
-        f"strategy ddp over gloo (the config: {strategy})": strategy in ("dp", "fsdp", "smddp"),
+        f"strategy ddp (the config: {strategy})": strategy in ("dp", "fsdp", "smddp"),
         f"gradients uncompressed (the config: {parallel.compress}, which rounds them)": parallel.compress != "none",
-        f"fp32 (the config: {train.precision})": train.precision != "fp32",
+        f"fp32 (the config: {train.precision})": train.precision != "fp32" and not gpus,
     }
     return changed(config, **settings), [text for text, applies in remarks.items() if applies]
 
