@@ -3,6 +3,7 @@
     python bench/rivals_train.py --install all --envs /tmp/rivals            # once; see rivals/install.py
     python bench/rivals_train.py --envs /tmp/rivals                          # rivals as their users start them: one process
     python bench/rivals_train.py --envs /tmp/rivals --ranks per-core         # rivals too with one process a core (torchrun)
+    python bench/rivals_train.py --device cuda --amp                         # the loops alone, on a GPU; see loops/race.py
 
 Same SMP model from scratch, global batch, crop, float32, pictures, cross-entropy with void; each rival with its own
 loop, optimizer, logging and input pipeline at their defaults (rivals/*.py say which), in its own environment and
@@ -22,6 +23,7 @@ import platform
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -53,6 +55,10 @@ def arguments() -> argparse.Namespace:
         "--segtrain", default=sys.executable, help="interpreter that has segtrain; 'none': rivals alone"
     )
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds that one start may take")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="the loops alone, on batches in the device's memory")
+    parser.add_argument("--amp", action="store_true", help="with --device: 16-bit arithmetic")
+    parser.add_argument("--tiny", action="store_true", help="with --device: a rehearsal, whose figures mean nothing")
+    parser.add_argument("--minutes", type=float, default=30.0, help="with --device: start nothing after this time")
     parser.add_argument("--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-rivals-train")
     return parser.parse_args()
 
@@ -195,12 +201,42 @@ def save(out: Path, facts: dict, results: list[race.Result], sides: list[str]) -
     out.with_name(out.name + ".md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
+def loops_alone(args: argparse.Namespace) -> int:
+    """In this process: every library that this Python has. Writes the rows as they come."""
+    sys.path.insert(0, str(HERE.parent))
+    from loops.race import race
+
+    date, rows = datetime.date.today().isoformat(), list[tuple[str, str]]()
+    out = args.out or HERE / "results" / f"{date}-rivals-{args.device}"
+    command = " ".join(["python", "bench/rivals_train.py", *sys.argv[1:]])
+
+    def note(what: str, result: str) -> None:
+        print(f"{what:70} {result}", flush=True)
+        rows.append((what, result))
+        lines = [
+            f"# Training loops on {args.device}, {date}",
+            "",
+            f"- machine: {machine()}",
+            f"- command: `{command}`",
+            "",
+        ]
+        lines += ["| | |", "|---|---|", *(f"| {one} | {other} |" for one, other in rows)]
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.with_name(out.name + ".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    race(args.device, args.amp, args.tiny, args.rounds, time.monotonic() + 60 * args.minutes, note)
+    print(f"written: {out}.md")
+    return 0
+
+
 def main() -> int:
     args = arguments()
     if args.install:
         for name in install.RIVALS if args.install == "all" else args.install.split(","):
             install.install(name, args.envs, args.base)
         return 0
+    if args.device:
+        return loops_alone(args)
     rivals = [] if args.rivals == "none" else args.rivals.split(",")
     missing = [r for r in rivals if r not in install.RIVALS or not install.python_of(args.envs, r).exists()]
     if missing:

@@ -47,7 +47,11 @@ def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path: Path) -> No
     judged = {name: sum(row["ok"] is True for row in rows) for name, rows in found["stages"].items()}
     assert judged["parity"] >= 10
     assert judged["resume"] == 2
-    assert judged["ranks"] == 1
+    assert judged["ranks"] == 2
+    assert judged["prove"] == 5
+    rivals = [row["what"] for row in found["stages"]["rivals"] if "x as fast" in row["result"]]
+    assert [what.partition(": ")[2] for what in rivals][:2] == ["segtrain, batches on the device", "plain loop"]
+    assert sum("mIoU" in row["result"] for row in found["stages"]["goal"]) == 2
     assert any("images/s" in row["result"] for row in found["stages"]["speed"])
     text = (tmp_path / "found.md").read_text()
     assert "A rehearsal: its figures mean nothing" in text
@@ -57,7 +61,11 @@ def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path: Path) -> No
 def test_a_wrong_result_stops_the_stages_of_speed_and_is_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = {"parity": [{"what": "x", "result": "1", "ok": False}], "speed": [{"what": "y", "result": "2", "ok": None}]}
+    rows = {
+        "check": [{"what": "GPU", "result": "none", "ok": None}],
+        "parity": [{"what": "x", "result": "1", "ok": False}],
+        "speed": [{"what": "y", "result": "2", "ok": None}],
+    }
     monkeypatch.setattr(gpu, "_stage", lambda stage, *_: rows[stage.name])
     monkeypatch.setattr(gpu, "_preload", lambda: None)
     arguments = ["--device", "cpu", "--out", str(tmp_path / "found"), "--stages", "parity,speed"]
@@ -66,10 +74,18 @@ def test_a_wrong_result_stops_the_stages_of_speed_and_is_the_exit_code(
     assert stages["speed"][0]["result"] == "parity failed"
     assert gpu.main([*arguments, "--keep-going"]) == 1
     assert json.loads((tmp_path / "found.json").read_text())["stages"]["speed"] == rows["speed"]
+    # The next call adds to the results, and a stage that does not fit into its time takes nothing away.
+    rows["parts"] = [{"what": "z", "result": "3", "ok": None}]
+    assert gpu.main([*arguments[:-1], "parts"]) == 0
+    assert gpu.main([*arguments[:-1], "speed", "--minutes", "0.1"]) == 0
+    assert json.loads((tmp_path / "found.json").read_text())["stages"] == {
+        "check": rows["check"], "parity": rows["parity"], "speed": rows["speed"], "parts": rows["parts"],
+    }  # fmt: skip
 
 
 def test_a_stage_that_hangs_or_fails_becomes_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = rig.Rig("cpu", True, tmp_path, 0.0)
+    noted: list[list[str]] = []
     for name, code, limit, what in (
         ("hangs", "import time\ndef run(rig):\n    rig.note('before', 1)\n    time.sleep(600)\n", 3.0, "time limit"),
         ("fails", "def run(rig):\n    rig.note('before', 1)\n    raise ValueError('no luck')\n", 600.0, "error"),
@@ -77,10 +93,12 @@ def test_a_stage_that_hangs_or_fails_becomes_a_row(tmp_path: Path, monkeypatch: 
         (tmp_path / "gpu_stages").mkdir(exist_ok=True)
         (tmp_path / "gpu_stages" / f"{name}.py").write_text(code)
         monkeypatch.setattr(sys.modules["gpu_stages"], "__path__", [str(tmp_path / "gpu_stages")])
-        found = gpu._stage(gpu.Stage(name, "planted", limit, True), where, limit)
+        stage = gpu.Stage(name, "planted", limit, True)
+        found = gpu._stage(stage, where, limit, lambda rows: noted.append([row["what"] for row in rows]))
         assert [row["what"] for row in found][-2:] == [what, "seconds"]
         assert found[-2]["ok"] is False
     assert found[0]["what"] == "before"
+    assert noted[0] == ["before"]  # while the stage was still running
     assert "no luck" in found[1]["result"]
 
 

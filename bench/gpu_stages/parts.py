@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +31,12 @@ def run(rig: Rig) -> None:
                 part(rig, classes, size)
     with reported(rig, "optimizers"):
         optimizers(rig)
+    if rig.on_gpu:
+        for lock in (pinned, registered):
+            with reported(rig, f"{lock.__name__} memory"):
+                copies(rig, lock)
+    else:
+        rig.left_out("copies from page-locked memory", "there is no GPU")
 
 
 def loss(rig: Rig, classes: int, size: tuple[int, int]) -> None:
@@ -80,3 +91,40 @@ def optimizers(rig: Rig) -> None:
     rig.note(f"unscaling of {name} (fp16)", f"{milliseconds(lambda: scaler.unscale_(parameters), rig.device):.2f} ms")
     took = milliseconds(lambda: full_state(network, optimizer), rig.device, 1, 3)
     rig.note(f"copy of {name} and its moments to the host", f"{took:.0f} ms")
+
+
+def pinned(size: int) -> torch.Tensor:
+    """Page-locked memory of torch's host allocator, which rounds sizes up to powers of two."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def registered(size: int) -> torch.Tensor:
+    """Ordinary memory that is page-locked afterwards, as the blocks of worker processes are."""
+    block = torch.zeros(size, dtype=torch.uint8)
+    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(block.data_ptr(), size, 0)))
+    return block
+
+
+def copies(rig: Rig, lock: Callable[[int], torch.Tensor]) -> None:
+    """A batch of 16 images of 1024x1024 and their masks."""
+    size, before = 16 * 1024 * 1024 * 4 + 4096, _resident_gib()
+    begin = time.perf_counter()
+    blocks = [lock(size) for _ in range(6)]
+    took = 1e3 * (time.perf_counter() - begin) / len(blocks)
+    held = _resident_gib() - before
+    there = torch.empty(size, dtype=torch.uint8, device=rig.device)
+    numbers = itertools.cycle(blocks)
+    copied = milliseconds(lambda: there.copy_(next(numbers), non_blocking=True), rig.device)
+    rig.note(
+        f"6 blocks of {size / 2**20:.1f} MiB, {lock.__name__}",
+        f"{size / copied / 1e6:.1f} GB/s to the GPU, {took:.1f} ms to lock one, {held / 6 * 1024:.0f} MiB held for each",
+    )
+    if lock is registered:
+        for block in blocks:
+            torch.cuda.cudart().cudaHostUnregister(block.data_ptr())
+
+
+def _resident_gib() -> float:
+    """Resident memory of this process, with page-locked memory."""
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 2**30

@@ -1,12 +1,24 @@
-"""Strategies and numbers of ranks against one plain process: the weights after a few steps of SGD."""
+"""Strategies and numbers of ranks against one plain process: the weights after a few steps of SGD. And the sentinel."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import torch
+
 from gpu_stages.rig import Rig, config
 from gpu_stages.runs import apart, relative, reported, train
+from segtrain.errors import SegtrainError
+from segtrain.parallel.cluster import Cluster
+from segtrain.prove.ranks import on_ranks
+from segtrain.train import rank
+from segtrain.train.sentinel import Sentinel
 
 STEPS = 3
 MOST = 1e-4  # relative difference of a tensor; fp32, other kernels, and other orders of sums
+MOST_BF16 = 5e-2
+SHARED = ("parallel.backend=gloo", "parallel.procs=2", "parallel.sync_bn=true")  # NCCL takes one rank per GPU
 
 
 def run(rig: Rig) -> None:
@@ -22,7 +34,8 @@ def run(rig: Rig) -> None:
         (f"ddp, 1 rank, {backend}", ["parallel.strategy=ddp", one]),
         (f"fsdp, 1 rank, {backend}", ["parallel.strategy=fsdp", one]),
         ("ddp, 2 ranks on one device, gloo, synchronized batch norm",
-         ["parallel.strategy=ddp", "parallel.backend=gloo", "parallel.procs=2", "parallel.sync_bn=true"]),
+         ["parallel.strategy=ddp", *SHARED]),
+        (f"fsdp, 1 rank, {backend}, bf16", ["parallel.strategy=fsdp", one, "train.precision=bf16"]),
     ]  # fmt: skip
     if gpus > 1:
         wide = [one, f"parallel.procs={2}", "parallel.sync_bn=true"]
@@ -34,6 +47,51 @@ def run(rig: Rig) -> None:
         with reported(rig, what):
             here = config(rig, f"ranks-{number}", *settings, "train.channels_last=false", *more)
             apart(rig, train, here, [])
-            rig.below(what, relative(here.run_dir, plain.run_dir), MOST)
+            rig.below(what, relative(here.run_dir, plain.run_dir), MOST_BF16 if "bf16" in what else MOST)
+    what = "the sentinel names the rank of a changed weight: ddp, 2 ranks on one device, gloo"
+    with reported(rig, what):
+        said = _planted(rig, config(rig, "ranks-sentinel", *settings, "log.sentinel=1", *SHARED[:1]))
+        rig.note(what, said[:140] or "nothing was found", "rank 1" in said)
+    if not rig.tiny:
+        what = "fsdp, 2 ranks on one device, gloo, synchronized batch norm"
+        here = config(rig, "ranks-fsdp", *settings, "train.channels_last=false", "parallel.strategy=fsdp", *SHARED)
+        with reported(rig, what):
+            apart(rig, _try, here, rig.folder / "fsdp.txt")
+            refused = (rig.folder / "fsdp.txt").read_text()
+            if refused:  # of the collectives that fsdp needs, gloo has not all for GPUs in every torch
+                rig.note(what, f"this torch cannot: {refused}")
+            else:
+                rig.below(what, relative(here.run_dir, plain.run_dir), MOST)
     if gpus < 2:
         rig.left_out("2 ranks with NCCL", f"this machine shows {gpus} GPUs, and NCCL takes one rank per GPU")
+
+
+def _planted(rig: Rig, here: Any) -> str:
+    """The error of a run in which a weight changes on rank 1 behind the first step."""
+    return str(on_ranks(rig.folder, 2, _with_fault, here)[0])
+
+
+def _with_fault(cluster: Cluster, here: Any) -> str:
+    look = Sentinel.step
+
+    def step(self: Any, number: int, *more: Any) -> None:
+        if number == 2 and cluster.rank == 1:
+            with torch.no_grad():
+                next(self._learner.plain.parameters()).view(-1)[0] += 0.25
+        look(self, number, *more)
+
+    Sentinel.step = step  # type: ignore[method-assign]
+    try:
+        rank.train(here, cluster)
+    except SegtrainError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def _try(here: Any, file: Path) -> None:
+    """Train, and write the error into ``file`` if there is one."""
+    file.write_text("")
+    try:
+        train(here, [])
+    except Exception as error:
+        file.write_text(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
