@@ -20,8 +20,10 @@ from segtrain.errors import SegtrainError
 if TYPE_CHECKING:
     from cloud.bucket import BucketServer
 
-# Ranks and xdist workers share the cores: more threads only wait for each other. Set before torch is imported.
+# Ranks and xdist workers share the cores: more threads only wait for each other, and must not spin while they wait (see
+# segtrain/cli.py). Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 ROOT = Path(__file__).parents[1]
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -215,7 +215,16 @@ def test_the_command_starts_its_own_ranks_on_a_cpu(segtrain, tmp_path: Path) -> 
     ("world", "settings"),
     [
         (1, ["parallel.strategy=dp"]),
-        (1, ["train.deterministic=true", "train.accumulate=2", "optim.clip=0.1", "optim.schedule=cosine"]),
+        (
+            1,
+            [
+                "train.deterministic=true",
+                "parallel.threads=2",
+                "train.accumulate=2",
+                "optim.clip=0.1",
+                "optim.schedule=cosine",
+            ],
+        ),
         (1, ["train.precision=bf16", "optim.name=muon", "optim.warmup=25%", "train.channels_last=true"]),
         (1, ["loss.terms=[ohem, dice, lovasz]", "loss.class_weights=auto", "train.accumulate=2"]),
         (1, ["loss.terms=[jaccard, focal, tversky]", "loss.full_logits=true", "loss.stride=2"]),

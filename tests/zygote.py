@@ -24,7 +24,10 @@ import segtrain.models.smp
 import segtrain.train.rank
 import segtrain.train.score
 from segtrain import stopping
+from segtrain.parallel import strategy
 from segtrain.train import loop
+
+strategy.cores = lambda: 1  # so many compute threads, unless a test asks for more: see conftest.py
 
 
 def hold(rank: str, step: int) -> None:
