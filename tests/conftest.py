@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import json
 import os
 import subprocess
@@ -39,9 +41,23 @@ def refused(code: str, **values: Any) -> Iterator[pytest.ExceptionInfo[SegtrainE
     assert {name: error.values.get(name) for name in values} == values, str(error)
 
 
+# Almost all objects that collecting tests makes stay, and the garbage collector would go through them again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+_NUMBERS = itertools.count()
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "segtrain-cache"))
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not in tmp_path: thousands of tests need none, and each one makes the next one slower.
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path_factory.getbasetemp() / f"caches/{next(_NUMBERS)}"))
     for name in LAUNCHER_VARIABLES:  # a rendezvous of one test must not reach the next
         monkeypatch.delenv(name, raising=False)
 

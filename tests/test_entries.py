@@ -228,7 +228,7 @@ def test_files_that_a_list_names_in_vain(tmp_path, monkeypatch, many):
 def test_a_kept_listing_of_no_use_is_made_again_and_said_once(tmp_path, small, counted, which, content):
     data = make(tmp_path, ["a", "b"])
     open_dataset(data, "train")
-    (place,) = (tmp_path / "segtrain-cache").glob(which)
+    (place,) = Path(os.environ["SEGTRAIN_CACHE"]).glob(which)
     place.write_bytes(content)
     again = open_dataset(data, "train")
     assert len(again.notes) == 1
@@ -299,11 +299,11 @@ def test_processes_that_start_together_list_once(tmp_path, small, monkeypatch):
         thread.join()
     assert len(found) == 4
     assert len(calls) == 1
-    assert not list((tmp_path / "segtrain-cache").glob("*.lock"))
+    assert not list(Path(os.environ["SEGTRAIN_CACHE"]).glob("*.lock"))
 
 
 def test_what_nobody_uses_is_removed(tmp_path, small):
-    cache = tmp_path / "segtrain-cache"
+    cache = Path(os.environ["SEGTRAIN_CACHE"])
     data = make(tmp_path, ["a", "b"])
     dataset = open_dataset(data, "train")
     old = [*cache.iterdir(), cache / "audit-1.json"]

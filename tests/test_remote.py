@@ -146,7 +146,7 @@ def test_a_jobs_run_is_told_of_as_on_a_disk_and_no_checkpoint_is_fetched(
     assert "algo-1.json" in asked
     assert ".pt" not in asked
     assert "sourcedir" not in asked
-    (copy,) = (tmp_path / "segtrain-cache/remote").iterdir()
+    (copy,) = Path(os.environ["SEGTRAIN_CACHE"], "remote").iterdir()
     files = [path for path in copy.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 2_000_000
     began = json.loads((job / "street/journal.jsonl").read_text().splitlines()[0])["ts"]
