@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import socket
@@ -60,11 +61,21 @@ def moto_server() -> str:
     return url
 
 
+@functools.cache
+def _read_each_model_once() -> None:
+    """All sessions share the service descriptions, which botocore parses for each one. EC2's alone takes a second."""
+    with contextlib.suppress(ImportError):
+        from botocore import session
+
+        session.create_loader = functools.cache(session.create_loader)
+
+
 def environment(cloud: str = "", moto: str = "", region: str = "us-east-1") -> dict[str, str]:
     """Variables that send boto3 to ``cloud`` (SageMaker, FSx, quotas, logs) and ``moto`` (everything else), never outside.
 
     Use: ``for key, value in environment(...).items(): monkeypatch.setenv(key, value)``.
     """
+    _read_each_model_once()
     nowhere = "http://127.0.0.1:9"  # the discard port: refused at once
     found = {
         "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
