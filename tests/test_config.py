@@ -281,3 +281,14 @@ def test_an_annotation_with_parts_is_not_a_section() -> None:
 
     assert is_section(Section)
     assert not any(is_section(kind) for kind in (tuple[str, str], dict[str, int], int, None))
+
+
+def test_a_mistake_is_blamed_on_the_file_or_on_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("train: {batch_size: 0}\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, ["optim.lr=x", "train.duration=10st"])
+    lines = {line.split("=")[0] for line in str(refused.value).splitlines()}
+    assert lines == {f"{path}: train.batch_size", "the command line: optim.lr"}
+    with pytest.raises(ConfigError, match=r"^the command line: train.batch_size=-1"):
+        load_config(path, ["train={batch_size: -1}"])

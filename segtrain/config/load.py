@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from segtrain.config.mistakes import explained, fields
+from segtrain.config.mistakes import COMMAND_LINE, explained, fields
 from segtrain.config.paste import set_nested, shell_word
 from segtrain.config.renamed import each_block, with_new_names
 from segtrain.config.run import Config
@@ -107,7 +107,7 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         raise ConfigError(why, code="config-not-a-file", found=kind)
     if path is not None:
         settings = {"name": Path(path).stem, **with_new_names(_read(Path(path)), str(path))}
-    return make_config(_overridden(settings, overrides), source=str(path or "the command line"))
+    return make_config(_overridden(settings, overrides), source=str(path or COMMAND_LINE), given=overrides)
 
 
 def load_saved(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -116,7 +116,7 @@ def load_saved(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     Like ``load_config``, but without looking up ``data.transforms``: no other file is read, and no code is imported.
     """
     settings = upgrade_settings(_read(Path(path)))
-    return make_config(_overridden(settings, overrides), source=str(path), saved=True)
+    return make_config(_overridden(settings, overrides), source=str(path), saved=True, given=overrides)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -182,9 +182,14 @@ def _own(section: str, block: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in block.items() if name not in foreign}
 
 
-def make_config(settings: dict[str, Any], source: str = "the settings", saved: bool = False) -> Config:
-    """A Config from nested settings. Raises ConfigError like ``load_config``. ``saved``: see ``load_saved``."""
+def make_config(
+    settings: dict[str, Any], source: str = "the settings", saved: bool = False, given: Sequence[str] = ()
+) -> Config:
+    """A Config from nested settings. Raises ConfigError like ``load_config``. ``saved``: see ``load_saved``.
+
+    ``given``: the ``section.key=value`` of the command line among them, so that an error does not blame ``source``.
+    """
     try:
         return Config.model_validate(with_new_names(settings, source), context={"saved": saved})
     except ValidationError as error:
-        raise explained(error, source) from None
+        raise explained(error, source, [text.partition("=")[0] for text in given]) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import typing
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from segtrain.config.section import Section, SettingError, blocks, is_section
 from segtrain.config.yaml_text import unspaced
 from segtrain.errors import ConfigError, closest
 
+COMMAND_LINE = "the command line"
 # The setting here -> its names in other trainers.
 _NAMES_ELSEWHERE = {
     "checkpoint.every": "save_every",
@@ -81,8 +83,11 @@ def fields() -> dict[str, FieldInfo]:
     return found
 
 
-def explained(error: ValidationError, source: str) -> ConfigError:
-    """An error with one line per mistake. Its code and values are from the first mistake; ``keys`` lists all keys."""
+def explained(error: ValidationError, source: str, given: Sequence[str] = ()) -> ConfigError:
+    """An error with one line per mistake. Its code and values are from the first mistake; ``keys`` lists all keys.
+
+    ``given``: the keys that are from the command line; all others are from ``source``.
+    """
     found = [(_position(item["loc"]), item) for item in error.errors(include_url=False)]
     # A union reports one error for each of its members. Keep the first one per key, and of nested keys the deepest.
     by_key = {
@@ -91,9 +96,10 @@ def explained(error: ValidationError, source: str) -> ConfigError:
         if not any(other.key.startswith(f"{position.key}.") for other, _ in found)
     }
     mistakes = list(reversed(by_key.values()))
-    text = "\n".join(dict.fromkeys(f"{source}: {mistake}" for mistake in mistakes))
     keys = tuple(mistake.values["key"] for mistake in mistakes)
-    return ConfigError(text, code=mistakes[0].code, source=source, keys=keys, **mistakes[0].values)
+    sources = [COMMAND_LINE if any(f"{key}.".startswith(f"{mine}.") for mine in given) else source for key in keys]
+    text = "\n".join(dict.fromkeys(f"{where}: {mistake}" for where, mistake in zip(sources, mistakes)))
+    return ConfigError(text, code=mistakes[0].code, source=sources[0], keys=keys, **mistakes[0].values)
 
 
 class _Position(NamedTuple):
