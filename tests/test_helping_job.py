@@ -105,7 +105,11 @@ def test_helping_hosts_install_no_gpu_packages_of_segtrains_own(tmp_path: Path) 
         ({"groups": (GPU, replace(CPU, help=False))}, ["group-idle", "helpers-missing"]),
         ({"groups": ()}, ["helpers-missing"]),
         ({"groups": (), "settings": {}}, []),
-        ({"groups": (replace(GPU, help=True), CPU)}, ["group-marks", "helpers-need", "helpers-need"]),
+        (
+            {"groups": (replace(GPU, help=True), CPU)},
+            ["group-marks", "helpers-need", "helpers-need", "helpers-with-gpus"],
+        ),
+        ({"groups": (GPU, CPU, Group("spare", "ml.c5.4xlarge", 0))}, ["helpers-need"]),
         ({"groups": (CPU,)}, ["group-marks", "helpers-need"]),
         ({"data": (Channel("train", "s3://b/c/", groups=("gpu",)),)}, ["helpers-need", "helpers-without-data"]),
         ({"data": (Channel("train", "s3://b/c/", groups=("gpu", "cpu")),)}, ["helpers-need"]),

@@ -12,6 +12,7 @@ from launch.aws.preflight.levels import hours
 from launch.bundle import all_settings
 from launch.findings import Finding, error, note, warning
 from segtrain.errors import SegtrainError
+from segtrain.machines import machines
 
 NONE = "none"  # value of data.helpers without helping hosts
 LEAST_GAIN = 1.05  # helping hosts that make a job less than this many times as fast are not needed
@@ -38,6 +39,7 @@ def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
         )
     for group in job.helping_groups:
         yield from _data(job, group)
+        yield from _gpus(group)
     if job.helping_groups:
         yield from _need(job, bool(settings.get("data.transforms")))
 
@@ -46,7 +48,7 @@ def _marks(job: SageMakerJob) -> Iterator[Finding]:
     for group in job.groups:
         if group.help and group in job.training_groups:
             yield error("group-marks", f"groups.{group.name} would both train and help", "mark another group :train")
-        elif group not in job.training_groups and not group.help:
+        elif group not in job.training_groups and not group.help and group.instances > 0:
             yield warning(
                 "group-idle",
                 f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])} will do nothing: its "
@@ -67,6 +69,17 @@ def _data(job: SageMakerJob, group: Group) -> Iterator[Finding]:
                 "which reads the same files",
                 f"add {group.name} to its groups",
             )
+
+
+def _gpus(group: Group) -> Iterator[Finding]:
+    known = machines().get(group.type)
+    if known and known.gpus:
+        yield warning(
+            "helpers-with-gpus",
+            f"groups.{group.name}: the {known.gpus} x {known.gpu} of a {group.type} are billed and do nothing: helping "
+            "hosts make samples on their cores",
+            f"a type without GPUs, such as --group {group.name}=ml.c5.4xlarge*{group.instances}:help",
+        )
 
 
 def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:
@@ -96,7 +109,6 @@ def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:
 
 def _like(job: SageMakerJob) -> Iterator[Finding]:
     """The speed and the price with and without helping hosts, from the run that ``job.like`` names."""
-    from segtrain.machines import machines
     from segtrain.plan.helping import need
     from segtrain.plan.terms import terms_of
 
