@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "compat": set(),
     "errors": set[str](),
     "machines": set(),
-    "plan": BASE | PARTS | {"bench", "diagnose", "report", "runs"},
+    "plan": BASE | PARTS | {"bench", "diagnose", "evaluate", "report", "runs"},
     "files": {"errors"},
     **dict.fromkeys(PARTS, BASE),
     "runs": BASE | {"observe"},

@@ -16,8 +16,10 @@ from segtrain.arguments import build_parser
 from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.machines import gpus, machines
+from segtrain.models import build_model
 from segtrain.plan import command, device, model, ways
-from segtrain.plan.described import Job, Sample, Step, Stored, plan_config
+from segtrain.plan.config_words import page
+from segtrain.plan.described import Job, Sample, Scored, Step, Stored, plan_config
 from segtrain.plan.dry import Dry, DryModel
 from segtrain.plan.places import machines_of, nodes
 from segtrain.plan.probe import job_of, measured_sample
@@ -92,6 +94,36 @@ def test_a_measured_step_decides_and_other_gpus_follow_it(job: Job) -> None:
     assert (least / usual, most / usual) == pytest.approx((0.762, 1.313), abs=0.001)  # 17 % is a standard deviation
     assert known.device(gpus()["H100"], 16)[1] < 0.5
     assert job.device(gpus()["H100"], 32)[2] > 1.3 * job.device(gpus()["H100"], 32)[0]
+
+
+@needs_torch
+def test_evaluations_and_checkpoints_of_a_config_are_counted(job: Job) -> None:
+    """2 s for a step of 32 images: 2/3 s for their forward passes. 2 epochs of 1000 images, with an evaluation in each."""
+    words = ["train.batch_size=32", "train.duration=2ep", "data.crop=[512,512]", "train.precision=fp16"]
+    config = load_config(None, [*words, "checkpoint.every=21st"])
+    known = replace(job, config=config, step=Step("A10G", 32, 2.0), scored=Scored(100, (512, 512)))
+    a10g = machines()["ml.g5.xlarge"]
+    (plain,) = plan_config(replace(known, scored=None), [a10g], (1,)).offers
+    (offer,) = plan_config(known, [a10g], (1,)).offers
+    scores, score = known.scores(gpus()["A10G"], 4)
+    assert scores == 2
+    one_image = known.device(gpus()["A10G"], 1)[1] / 3
+    assert score == pytest.approx(100 * one_image)
+    assert offer.trained[1] - plain.trained[1] == pytest.approx(2 * score, rel=0.1)
+    four = replace(known, config=load_config(None, [*words, "eval.batch_size=4"])).scores(gpus()["A10G"], 4)[1]
+    assert four == pytest.approx(100 * known.device(gpus()["A10G"], 4)[1] / 3 / 4)
+    # Nine windows of a quarter of the image each, mirrored: 4.5 times its pixels.
+    tiled = load_config(None, [*words, "eval.tile=[256,256]", "eval.flip=true"])
+    windows = replace(known, config=tiled).scores(gpus()["A10G"], 4)[1]
+    assert windows == pytest.approx(100 * known.device(gpus()["A10G"], round(4.5))[1] / 3)
+    slow = replace(known, sample=Sample(1.0, 1.0, (1.0, 1.0), "made up", measured=False))
+    assert slow.scores(gpus()["A10G"], 4)[1] == pytest.approx(100 / 4)  # the cores that read the images decide
+    saves, save = known.saves()
+    weights = 4 * sum(p.numel() for p in build_model(config.model, 5).parameters())
+    assert (saves, save) == (3, pytest.approx(3 * weights / 2e9, rel=0.02))  # with the two moments of AdamW
+    assert offer.saving == saves * save
+    text = page(plan_config(known, [a10g], (1,)))
+    assert f"counted: 2 evaluations of 100 images, {score:.3g} s each on one A10G" in text
 
 
 @needs_torch

@@ -8,7 +8,7 @@ from segtrain.config.loss import Loss, LossTerm
 from segtrain.config.networks import SMP, architectures, is_file_name, refuse_arch, refuse_names, unknown_name
 from segtrain.config.optim import AdamWOptim, MuonOptim, Optim, SGDOptim
 from segtrain.config.run import PARTS, PLAN, Config, read_parts
-from segtrain.config.section import Section, Size, duration_in_steps
+from segtrain.config.section import Section, Size, duration_in_steps, interval_in_steps
 from segtrain.config.sources import file_digest, importable, transform_source
 from segtrain.config.training import Checkpoint, Eval, Log, Model, Parallel, Train
 from segtrain.config.yaml_text import load_yaml

@@ -29,6 +29,8 @@ Size = Annotated[tuple[int, int], AfterValidator(_sides)]  # height, width in pi
 UserPath = Annotated[str, AfterValidator(lambda path: os.path.expanduser(path) if path.startswith("~/") else path)]
 
 MAX_DURATION = 10**9  # epochs or steps
+RARE = 25  # least steps between automatic evaluations or checkpoints: more frequent ones would take much of the time
+OFTEN = 4  # least number of automatic evaluations or checkpoints in a run that is long enough
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>ep|st|%)")
 _UNITS = {"ep": "'20ep' (epochs)", "st": "'500st' (optimizer steps)", "%": "'15%' (of the run)"}
 
@@ -143,3 +145,16 @@ def duration_in_steps(text: str, samples: int, batch_size: int, steps: int | Non
     if match["unit"] == "%":
         return math.ceil(number / 100 * steps)  # type: ignore[operator]
     return math.ceil(number * samples / batch_size - 1e-9) if match["unit"] == "ep" else math.ceil(number)
+
+
+def interval_in_steps(text: str, samples: int, batch_size: int, steps: int) -> int:
+    """Steps between two evaluations or checkpoints.
+
+    With auto, this is one epoch. If an epoch is short, it is the least number of whole epochs with RARE steps or more.
+    In a short run it is fewer epochs, so that there are OFTEN evaluations or checkpoints if possible.
+    The result depends on data and settings only, so it is the same in a resumed run.
+    """
+    if text == "auto":
+        epoch = samples / batch_size
+        text = f"{max(1, min(math.ceil(RARE / epoch), math.floor(steps / OFTEN / epoch)))}ep"
+    return max(1, duration_in_steps(text, samples, batch_size))

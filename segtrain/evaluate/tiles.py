@@ -45,12 +45,19 @@ class View:
 
     def windows(self, size: Size) -> int:
         """Forward passes for an image of ``size``."""
-        count = 0
+        return sum(count for count, _ in self._passes(size))
+
+    def pixels(self, size: Size) -> int:
+        """Pixels of all forward passes for an image of ``size``."""
+        return sum(count * height * width for count, (height, width) in self._passes(size))
+
+    def _passes(self, size: Size) -> Iterator[tuple[int, Size]]:
+        """Number and size of the forward passes at each scale."""
         for scale in self.scales:
             height, width = scaled(size, scale)
             tile = self.tile or (height, width)
-            count += len(starts(height, tile[0], self.overlap)) * len(starts(width, tile[1], self.overlap))
-        return count * (2 if self.flip else 1)
+            count = len(starts(height, tile[0], self.overlap)) * len(starts(width, tile[1], self.overlap))
+            yield count * (2 if self.flip else 1), (min(tile[0], height), min(tile[1], width))
 
 
 def starts(length: int, tile: int, overlap: float) -> list[int]:

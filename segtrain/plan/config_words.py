@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from segtrain.machines import dated, sources
+from segtrain.machines import dated, gpus, sources
 from segtrain.plan import ways
-from segtrain.plan.described import ConfigPlan, Job
+from segtrain.plan.described import COPIED, WRITTEN, ConfigPlan, Job
 from segtrain.plan.device import FITTED, MEMORY
 from segtrain.plan.market import NO_SPOT, Market
 from segtrain.plan.memory import ALLOWED, FRAGMENTS, GIB
@@ -41,7 +41,7 @@ def page(
     shown = best or next(iter(found.offers), None)
     if shown is not None:
         lines += _around(job, shown)
-    return "\n".join([*lines, *_notes(found), market.note(best) if market else NO_SPOT])
+    return "\n".join([*lines, *_notes(found, shown), market.note(best) if market else NO_SPOT])
 
 
 def as_dict(found: ConfigPlan, deadline_s: float, budget: float, market: Market | None = None) -> dict[str, Any]:
@@ -75,7 +75,19 @@ def _around(job: Job, offer: Offer) -> list[str]:
     return lines
 
 
-def _notes(found: ConfigPlan) -> list[str]:
+def _pauses(job: Job, offer: Offer | None) -> str:
+    if offer is None or job.scored is None:
+        return "not counted: evaluations"
+    machine = offer.machine
+    scores, score = job.scores(gpus()[machine.gpu], machine.vcpus / machine.gpus)
+    saves, save = job.saves()
+    return (
+        f"counted: {scores:.0f} evaluations of {job.scored.images:,} images, {score:,.3g} s each on one {machine.gpu}, "
+        f"which all ranks share, and {saves:.0f} checkpoints of {save:.2g} s"
+    )
+
+
+def _notes(found: ConfigPlan, shown: Offer | None) -> list[str]:
     job = found.job
     dry, sample = job.network.step(job.network.most), job.sample
     images = job.network.most
@@ -109,9 +121,11 @@ def _notes(found: ConfigPlan) -> list[str]:
             "their memory bandwidth (segtrain/plan/device.py, fitted on NVIDIA's page of ResNet-50 v1.5)"
         )
     guessed += assumed("speed", "again on CPUs")
+    kind, rate = ("copied", COPIED) if job.config.checkpoint.background else ("written", WRITTEN)
+    guessed.append(f"a checkpoint is {kind} at {rate / 1e9:g} GB/s")
     guessed += [f"{size / GIB:g} GiB for {why}" for size, why in ALLOWED.values()]
     lines.append("assumed: " + "; ".join([*guessed, f"{FRAGMENTS - 1:.0%} of the activations is lost to fragments"]))
-    lines.append("evaluations and checkpoints are not counted; a step on CPUs is not planned: use --like RUN")
+    lines.append(f"{_pauses(job, shown)}; a step on CPUs is not planned: use --like RUN")
     left = Counter(found.left_out.values())
     some: dict[str, list[str]] = {}
     for name, why in found.left_out.items():

@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import exp
 
-from segtrain.config import Config, duration_in_steps
+from segtrain.config import Config, duration_in_steps, interval_in_steps
+from segtrain.evaluate.tiles import View
 from segtrain.machines import Gpu, Machine, gpus
 from segtrain.plan import device, model
 from segtrain.plan.device import Work
 from segtrain.plan.dry import DryModel
-from segtrain.plan.memory import refusal
+from segtrain.plan.memory import need, refusal
 from segtrain.plan.names import precision_named
 from segtrain.plan.offers import DRAWN, HOSTS, Offer, Plan, drawn, offer_of
 from segtrain.plan.terms import Terms
 
+# bytes/s of a checkpoint, assumed: to the memory of the host, from where it is written in the background, or to a disk.
+COPIED, WRITTEN = 2e9, 0.4e9
 # Year of the software, in the words of device.software_factor.
 YEAR = 2026
 
@@ -50,6 +53,14 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """What an evaluation predicts: images of the validation split, and the size of the first one."""
+
+    images: int
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class Step:
     """A measured step: ``images`` images took ``seconds`` on ``gpu``, a row of gpus.csv."""
 
@@ -67,12 +78,17 @@ class Job:
     network: DryModel
     sample: Sample
     step: Step | None = None
+    scored: Scored | None = None
 
     @cached_property
+    def steps(self) -> int:
+        train = self.config.train
+        return duration_in_steps(train.duration, self.stored.images, train.batch_size)
+
+    @property
     def total(self) -> float:
         """Training images of the whole run."""
-        train = self.config.train
-        return float(duration_in_steps(train.duration, self.stored.images, train.batch_size) * train.batch_size)
+        return float(self.steps * self.config.train.batch_size)
 
     def micro(self, ranks: int) -> int:
         """Images of a rank's micro-batch, the largest one; 0 if there are more ranks than images."""
@@ -108,6 +124,32 @@ class Job:
         factor = exp(device.Z80 * sd / DRAWN)
         return usual / factor, usual, factor * usual
 
+    def _times(self, every: str) -> float:
+        """How often a run evaluates, or saves."""
+        interval = interval_in_steps(every, self.stored.images, self.config.train.batch_size, self.steps)
+        return float(-(-self.steps // interval))
+
+    def scores(self, gpu: Gpu, cores: float) -> tuple[float, float]:
+        """How many evaluations the run has, and the seconds of one on one rank with ``cores``.
+
+        Its forward passes take a third of a step's time for their pixels: those of all windows, scales, and mirrored
+        images. Meanwhile, the cores read the images, each of which costs as much as a training sample.
+        """
+        if self.scored is None:
+            return 0.0, 0.0
+        settings, (height, width) = self.config.eval, self.config.data.crop
+        view = View.of(settings, self.config.data.base_scale)
+        pixels = view.pixels(self.scored.size) / height / width
+        batch = settings.batch_size
+        forward = (1 - model.BACKWARD) * self.device(gpu, max(1, round(batch * pixels)))[1] / batch
+        return self._times(settings.every), self.scored.images * max(forward, self.sample.cpu / cores)
+
+    def saves(self) -> tuple[float, float]:
+        """How many checkpoints the run has, and the seconds for which one stops the training."""
+        size = need(self.config, self.network.step(2), 1).fixed
+        rate = COPIED if self.config.checkpoint.background else WRITTEN
+        return self._times(self.config.checkpoint.every), size / rate
+
     def terms(self, machine: Machine, ranks: int) -> Terms:
         """The terms of a rank on a type, of a job of ``ranks``."""
         images, times = self.micro(ranks), self.config.train.accumulate
@@ -125,6 +167,8 @@ class Job:
             device_range=(least / usual, most / usual),
             sample_range=self.sample.spread,
             buckets=model.buckets_of(gradients),
+            scores=self.scores(gpus()[machine.gpu], machine.vcpus / machine.gpus),
+            saves=self.saves(),
         )
 
     def why_not(self, machine: Machine) -> str:

@@ -12,7 +12,7 @@ from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.storage import Range
 from segtrain.errors import ConfigError
 from segtrain.machines.gpu_names import gpu_named
-from segtrain.plan.described import ConfigPlan, Job, Sample, Step, Stored, plan_config
+from segtrain.plan.described import ConfigPlan, Job, Sample, Scored, Step, Stored, plan_config
 from segtrain.plan.dry import DryModel
 from segtrain.plan.offers import HOSTS
 from segtrain.plan.places import machines_of
@@ -59,7 +59,13 @@ def job_of(config: Config, probe: bool, say: Callable[[str], None] = lambda text
         say("measuring samples")
         sample = measured_sample(config, dataset)
         step = measured_step(config, dataset.labels.num_classes)
-    return Job(config, stored(config, dataset), network, sample, step)
+    return Job(config, stored(config, dataset), network, sample, step, scored(config))
+
+
+def scored(config: Config) -> Scored | None:
+    """What an evaluation predicts; None without images."""
+    dataset = open_dataset(config.data, config.data.split)
+    return Scored(len(dataset), dataset.size(0)) if len(dataset) else None
 
 
 def stored(config: Config, dataset: Dataset) -> Stored:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from segtrain.config import Config, duration_in_steps
+from segtrain.config import Config, duration_in_steps, interval_in_steps
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.remedies import receiving
@@ -155,9 +155,9 @@ def terms_for(terms: Terms, run: Path, config: Config, ranks: int) -> Terms:
 
     def due(every: str, pauses: tuple[float, float]) -> tuple[float, float]:
         """As many of the run's evaluations or checkpoints as the job has."""
-        if every == "auto" or (every.endswith("ep") and not samples):
+        if not samples and not every.endswith("st"):
             return pauses[0] * steps * batch / terms.total, pauses[1]
-        return float(-(-steps // duration_in_steps(every, samples, batch, steps))), pauses[1]
+        return float(-(-steps // interval_in_steps(every, samples, batch, steps))), pauses[1]
 
     return replace(
         terms,

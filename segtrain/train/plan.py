@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from segtrain.config import Config, Size, duration_in_steps
+from segtrain.config import Config, Size, duration_in_steps, interval_in_steps
 from segtrain.cores import cores
 from segtrain.data.loader import worker_kind
 from segtrain.data.workers.autoscaler import WorkerCount, worker_count
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
 from segtrain.train.early import refuse_batch
-
-RARE = 25  # least steps between automatic evaluations or checkpoints: more frequent ones would take much of the time
-OFTEN = 4  # least number of automatic evaluations or checkpoints in a run that is long enough
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,8 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
     return Plan(
         steps=steps,
         warmup=warmup,
-        eval_every=_every(config.eval.every, samples, train.batch_size, steps),
-        save_every=_every(config.checkpoint.every, samples, train.batch_size, steps),
+        eval_every=interval_in_steps(config.eval.every, samples, train.batch_size, steps),
+        save_every=interval_in_steps(config.checkpoint.every, samples, train.batch_size, steps),
         samples=samples,
         batch_size=train.batch_size,
         worker_count=worker_count(config.data.workers, cores(), cluster.local_world_size, cpu_training=not has_gpu),
@@ -74,19 +70,6 @@ def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> 
         scale=config.data.scale,
         scale_end=config.data.scale_end or config.data.scale,
     )
-
-
-def _every(text: str, samples: int, batch_size: int, steps: int) -> int:
-    """Steps between two evaluations or checkpoints.
-
-    With auto, this is one epoch. If an epoch is short, it is the least number of whole epochs with RARE steps or more.
-    In a short run it is fewer epochs, so that there are OFTEN evaluations or checkpoints if possible.
-    The result depends on data and settings only, so it is the same in a resumed run.
-    """
-    if text == "auto":
-        epoch = samples / batch_size
-        text = f"{max(1, min(math.ceil(RARE / epoch), math.floor(steps / OFTEN / epoch)))}ep"
-    return max(1, duration_in_steps(text, samples, batch_size))
 
 
 def _crops(config: Config, steps: int) -> tuple[tuple[int, Size, float], ...]:
