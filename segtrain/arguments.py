@@ -108,6 +108,8 @@ def _predict(subparsers: Any) -> None:
     predict.add_argument("--probabilities", action="store_true", help="also write .npz files: float16 (C, H, W)")
     _which(predict)
     predict.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="device (default: auto)")
+    size = "images of one size to predict at once (default: 1 on a CPU, on a GPU as many as fit, up to 16)"
+    predict.add_argument("--batch-size", type=int, default=0, metavar="N", help=size)
     _take_settings(predict)
 
 

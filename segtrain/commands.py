@@ -84,6 +84,7 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         probabilities=args.probabilities,
         device=args.device,
         overrides=[*settings, *overrides],
+        batch_size=args.batch_size,
         say=say,
     )
     kinds = ["masks"] + ["overlays"] * (not args.no_overlay) + ["probabilities"] * args.probabilities

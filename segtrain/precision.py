@@ -30,6 +30,14 @@ def fitting(device: torch.device, cpuinfo: Path = Path("/proc/cpuinfo")) -> tupl
     return ("bf16", "fp16", "tf32", "fp32") if major >= 8 else ("fp16", "fp32") if major == 7 else ("fp32",)
 
 
+def meant(setting: str, device: torch.device) -> str:
+    """The arithmetic that ``train.precision`` means for a prediction on a GPU: fp32 where its units are missing."""
+    if setting in ("fp32", "bf16"):
+        return setting
+    fits = fitting(device)
+    return next(name for name in (AUTO if setting == "auto" else (setting, "fp32")) if name in fits)
+
+
 def _has_bf16_units(cpuinfo: Path) -> bool:
     with contextlib.suppress(OSError):
         for line in cpuinfo.read_text(errors="replace").splitlines():

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from fake_cuda import FakeGpu
@@ -174,6 +175,18 @@ def many_batches() -> None:
         tally.add([0, 1], tensors(2, 8, 8), tensors(2, 8, 8), tensors(2, dtype=torch.bool))
 
 
+def many_images() -> int:
+    """64 images of two sizes, as `segtrain predict` predicts them."""
+    from segtrain.infer import predictor, stream  # here, because the GPU must be there before its functions are made
+
+    predictor.free_memory = lambda device: 1e12
+    config = Config(model={"arch": "pico", "options": {"stem": 8, "widths": [8, 8, 8, 8]}}, train={"precision": "bf16"})
+    net = GPU.to_fake(build_model(config.model, CLASSES)).eval()
+    subject = predictor.Predictor(net, config, Anything())  # type: ignore[arg-type]
+    items = (stream.Item(np.zeros((40 + 8 * (k % 2), 48, 3), np.uint8), str(k)) for k in range(64))
+    return len(list(stream.segmented(subject, items)))
+
+
 def whole_loop(
     folder: Path, strategy: Strategy, settings: dict[str, Any], loss: str = "ce", optim: str = "adamw"
 ) -> dict[int, list[Any]]:
@@ -282,6 +295,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         say("loop of every loss", lambda: whole_loop(Path(folder), SINGLE, settings, every, "muon"))
     say("evaluate 130 batches", many_batches)
+    say("predict 64 images", many_images)
     torch.use_deterministic_algorithms(True)
     for arch, options in (("pico", {"bins": [1, 2, 3]}), ("unet", {}), ("deeplabv3plus", {})):
         say(f"deterministic {arch}", lambda: step(network(arch, **options), size=96))  # noqa: B023

@@ -72,7 +72,16 @@ def test_everything_runs_on_tensors_of_a_gpu(cases: dict[str, dict[str, Any]]) -
     """Each model family, loss, optimizer, resume, evaluation and the loop: no tensor on a wrong device, no type that does not fit."""
     wrong = {name: case["error"] for name, case in cases.items() if case["error"]}
     assert not wrong
-    assert {name.split()[0] for name in cases} >= {"model", "loss", "optimizer", "resume", "digest", "evaluate", "loop"}
+    assert {name.split()[0] for name in cases} >= {
+        "model",
+        "loss",
+        "optimizer",
+        "resume",
+        "digest",
+        "evaluate",
+        "loop",
+        "predict",
+    }
     odd = {name: case["found"] for name, case in cases.items() if isinstance(case["found"], list) and case["found"]}
     assert not odd  # gradients that are absent or of another kind; moments that a resume has laid elsewhere
 
@@ -118,6 +127,12 @@ def test_no_loss_waits_with_color_jitter_micro_batches_muon_and_ema(cases: dict[
 def test_an_evaluation_waits_once_in_64_batches(cases: dict[str, dict[str, Any]]) -> None:
     waits = {function: count for _, _, function, _, count in cases["evaluate 130 batches"]["waits"]}
     assert waits == {"settle": 2, "refuse_unknown": 2}, shown(cases["evaluate 130 batches"])
+
+
+def test_a_prediction_waits_once_in_16_images(cases: dict[str, dict[str, Any]]) -> None:
+    case = cases["predict 64 images"]
+    waits = {function: count for _, _, function, _, count in case["waits"] if function != "_constant"}
+    assert (case["found"], waits) == (64, {"_results": 4}), shown(case)
 
 
 def test_votes_are_waited_for_from_the_third_step_on(cases: dict[str, dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,39 @@ def test_predict_names_unreadable_files_and_does_the_others(run: Path, tmp_path:
         predict.predict(run, [tmp_path / "in"], tmp_path / "out")
     assert all(name in str(caught.value) for name in ("empty.png", "text.jpg", "cut.png"))
     assert set(files(tmp_path / "out")) == {"masks/good.png", "overlays/good.png"}
+
+
+def test_batches_and_threads_change_neither_files_nor_their_order(run: Path, tmp_path: Path) -> None:
+    for k, size in enumerate([(40, 50), (33, 60), (40, 50), (33, 60), (40, 50), (64, 64)]):
+        picture(tmp_path / "in" / f"{k}.png", *size, seed=k)
+    (tmp_path / "in" / "2a.png").write_bytes(b"")
+    written, order = [], [f"{k + 1 + (k > 2)}/7  {tmp_path / 'in' / f'{k}.png'}" for k in range(6)]
+    for size in (1, 2, 4):
+        said: list[str] = []
+        with refused("images-unreadable", found=1, images=7):
+            predict.predict(run, [tmp_path / "in"], tmp_path / "out", batch_size=size, say=said.append)
+        assert [line.partition(" -> ")[0] for line in said] == order
+        written.append(files(tmp_path / "out"))
+    assert len(written[0]) == 12
+    assert written[0] == written[1] == written[2]
+
+
+def test_ctrl_c_leaves_whole_files_and_no_threads(run: Path, tmp_path: Path) -> None:
+    for k in range(6):
+        picture(tmp_path / "in" / f"{k}.png", 200, 150, seed=k)
+
+    def say(line: str) -> None:
+        if line.startswith("2/6"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict.predict(run, [tmp_path / "in"], tmp_path / "out", say=say)
+    left = sorted((tmp_path / "out").rglob("*.*"))
+    assert {path.suffix for path in left} == {".png"}
+    for path in left:
+        with Image.open(path) as image:
+            image.load()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith(("decode", "write"))]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from segtrain.data.pixels.normalize import normalize
 from segtrain.errors import ConfigError
 from segtrain.evaluate.load import load_run
 from segtrain.evaluate.tiles import View, predict_ids, predict_scores
-from segtrain.infer import predict, predictor, view
+from segtrain.infer import outputs, predict, predictor, view
 from segtrain.losses import build_criterion
 from segtrain.memory import memory_free
 from segtrain.models import build_model
@@ -191,11 +191,11 @@ def test_a_background_is_not_tinted(tmp_path: Path) -> None:
     ids = np.zeros((20, 120), np.uint8)
     ids[:, 60:] = 1
     labels = plain_space(("background", "crack"))
-    predict.write_overlay(tmp_path / "o.png", image, ids, labels)
+    outputs.write_overlay(tmp_path / "o.png", image, ids, labels)
     overlay = np.asarray(Image.open(tmp_path / "o.png"))
     assert np.array_equal(overlay[:20, :60], image[:, :60])
     assert not np.array_equal(overlay[:20, 60:], image[:, 60:])
-    predict.write_overlay(tmp_path / "o.png", image, ids, plain_space(("road", "crack")))
+    outputs.write_overlay(tmp_path / "o.png", image, ids, plain_space(("road", "crack")))
     assert not np.array_equal(np.asarray(Image.open(tmp_path / "o.png"))[:20, :60], image[:, :60])
     assert not is_background(("crack", "background"), 1)
 

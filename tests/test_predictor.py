@@ -17,6 +17,7 @@ from segtrain.config import make_config
 from segtrain.data.labels.presets import SCENES
 from segtrain.infer import predict, predictor
 from segtrain.infer.predictor import Predictor, load
+from segtrain.infer.stream import Item, Waiting, grouped, segmented
 from segtrain.models import build_model
 from segtrain.train.score import evaluate
 
@@ -78,6 +79,45 @@ def test_images_of_several_sizes_and_kinds_keep_their_order(subject: Predictor, 
     assert np.array_equal(masks[1], masks[2])
     assert subject.predict([]) == []
     assert all(map(np.array_equal, subject.predict(iter([first, second])), masks[:2]))
+
+
+def test_images_wait_for_others_of_their_size_but_not_for_long() -> None:
+    def item(key: int, height: int) -> Item:
+        return Item(np.zeros((height, 8, 3), np.uint8), "", key)
+
+    order = [item(k, height) for k, height in enumerate([1, 2, 1, 1, 3, 1, 2, 2, 1, 2, 2])]
+    groups = [[one.key for one in group] for group in grouped(order, lambda size: 4)]
+    assert groups == [[0, 2, 3, 5], [1, 6, 7, 9], [4], [8], [10]]
+    # Of 100 sizes, each image waits for at most 7 others to come.
+    read: list[int] = []
+    many = (read.append(k) or item(k, 1 + k % 100) for k in range(300))
+    seen = 0
+    for group in grouped(many, lambda size: 4):
+        assert len(read) - seen <= 2 * 4
+        seen += len(group)
+    assert seen == 300
+
+
+def test_a_batch_that_does_not_fit_into_the_memory_of_the_gpu_is_divided(
+    subject: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [np.random.default_rng(k).integers(0, 256, (40, 48, 3), np.uint8) for k in range(10)]
+    expected, launch, sizes = subject.predict(images), subject.launch, []
+
+    def small(batch: list, probabilities: bool) -> Waiting:
+        sizes.append(len(batch))
+        if len(batch) > 2:
+            raise torch.cuda.OutOfMemoryError
+        return launch(batch, probabilities)
+
+    monkeypatch.setattr(subject, "launch", small)
+    for asynchronous in (False, True):  # True: a batch is waited for when the next one is launched
+        monkeypatch.setattr(subject, "asynchronous", asynchronous)
+        sizes.clear()
+        found = list(segmented(subject, (Item(pixels, "", k) for k, pixels in enumerate(images)), 8))
+        assert sizes == [8, 4, 2, 2, 4, 2, 2, 2]
+        assert [item.key for item, _ in found] == list(range(10))
+        assert all(np.array_equal(ids, mask) for (_, (ids, _)), mask in zip(found, expected))
 
 
 def test_a_predictor_has_the_labels_the_model_and_the_config(subject: Predictor, run: Path) -> None:

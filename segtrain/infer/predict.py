@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from threading import BoundedSemaphore
 
 import numpy as np
 
+from segtrain.cores import cores
 from segtrain.data.index.names import SUFFIXES
-from segtrain.data.labels.space import LabelSpace, is_background
+from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.decode import Reading
 from segtrain.errors import DataError, some_of
-from segtrain.files import writing
+from segtrain.infer.outputs import MARK, write_mask, write_overlay, write_probabilities
 from segtrain.infer.predictor import Picture, load, read_picture
-
-# Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only files with this mark
-# are replaced.
-MARK = "segtrain"
-ALPHA = 0.55  # share of the class colors in an overlay
+from segtrain.infer.stream import Item, segmented
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,7 @@ def predict(
     probabilities: bool = False,
     device: str = "auto",
     overrides: Iterable[str] = (),
+    batch_size: int = 0,
     say: Callable[[str], None] | None = None,
 ) -> list[PredictTask]:
     """Predict image files and the images in folders with the weights of a run; returns what was written.
@@ -56,34 +55,101 @@ def predict(
     scales, and flip are those of the run's ``eval`` section, unless ``overrides`` change them
     (``eval.tile=[512,512]``). An image that does not fit into memory is predicted in windows, with a remark.
 
+    ``batch_size``: images of one size that are predicted together; 0: 1 on a CPU, as many as fit on a GPU. Threads
+    read and write files. The messages of ``say`` and the result have the order of the images.
+
     Raises DataError before any work if an output would replace a file that no prediction wrote, or if two images would
     get the same name. If images cannot be read, raises DataError at the end, with all their names.
     """
     jobs = plan(paths, Path(out), overlay, say, probabilities)
     predictor = load(run_dir, *overrides, which=which, device=device, say=say or (lambda text: None))
-    labels = predictor.labels
-    done: list[PredictTask] = []
-    faults: list[str] = []
-    for number, (job, picture) in enumerate(_images(jobs, Reading.of(predictor.config.data)), 1):
-        if isinstance(picture, DataError):
-            faults.append(str(picture))
-            continue
-        image = picture.pixels
-        ids, scores = predictor.segment(image, str(job.image), job.probabilities is not None)
-        write_mask(job.mask, ids, labels)
-        if job.overlay:
-            write_overlay(job.overlay, image, ids, labels)
-        if job.probabilities and scores is not None:
-            write_probabilities(job.probabilities, scores, labels)
-        done.append(job)
-        if say:
-            progress = f"{number}/{len(jobs)}  " if len(jobs) > 1 else ""
-            say(f"{progress}{job.image} -> {job.mask}" + (f" ({picture.note})" if picture.note else ""))
+    threads = min(8, cores()) if predictor.asynchronous else 1
+    with _threads("decode", threads) as readers, _threads("write", threads) as writers:
+        found = _Outputs(jobs, predictor.labels, writers, 2 * threads, say)
+        items = found.readable(_images(jobs, Reading.of(predictor.config.data), readers, 2 * threads))
+        for item, (ids, scores) in segmented(predictor, items, batch_size, probabilities):
+            found.write(item, ids, scores)
+        found.report(all_of_them=True)
+    faults = found.faults
     if faults:
-        rest = f"; the other {len(done)} are in {out}" if done else ""
+        rest = f"; the other {len(found.done)} are in {out}" if found.done else ""
         why = f"{len(faults)} of {len(jobs)} images cannot be read{rest}: {'; '.join(faults)}"
         raise DataError(why, code="images-unreadable", found=len(faults), images=len(jobs), faults=faults)
-    return done
+    return found.done
+
+
+@contextlib.contextmanager
+def _threads(name: str, count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that finish all their work; after an error or Ctrl-C only what they are at, so that files are whole."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+class _Outputs:
+    """Writes what is found in threads, and reports it in the order of the images."""
+
+    def __init__(
+        self,
+        jobs: list[PredictTask],
+        labels: LabelSpace,
+        writers: ThreadPoolExecutor,
+        most: int,
+        say: Callable[[str], None] | None,
+    ) -> None:
+        self.done: list[PredictTask] = []
+        self.faults: list[str] = []
+        self._jobs, self._labels, self._writers, self._say = jobs, labels, writers, say
+        self._free = BoundedSemaphore(most)  # images that are being written, or wait for it
+        self._outcomes: dict[int, DataError | tuple[str, Future[None]]] = {}  # by number, from ``_next`` on
+        self._next = 0
+
+    def readable(self, pictures: Iterable[Picture | DataError]) -> Iterator[Item]:
+        """The pictures that could be read."""
+        for number, picture in enumerate(pictures):
+            if isinstance(picture, DataError):
+                self._outcomes[number] = picture
+            else:
+                yield Item(picture.pixels, str(self._jobs[number].image), (number, picture.note))
+
+    def write(self, item: Item, ids: np.ndarray, scores: np.ndarray | None) -> None:
+        number, note = item.key
+        self._free.acquire()
+        future = self._writers.submit(_write_all, self._jobs[number], item.pixels, ids, scores, self._labels)
+        future.add_done_callback(lambda _: self._free.release())
+        self._outcomes[number] = note, future
+        self.report()
+
+    def report(self, all_of_them: bool = False) -> None:
+        """Report the images up to the first that is not written. Raises the DataError of one that cannot be written."""
+        while outcome := self._outcomes.get(self._next):
+            if isinstance(outcome, DataError):
+                self.faults.append(str(outcome))
+            elif all_of_them or outcome[1].done():
+                outcome[1].result()
+                job = self._jobs[self._next]
+                self.done.append(job)
+                if self._say:
+                    progress = f"{self._next + 1}/{len(self._jobs)}  " if len(self._jobs) > 1 else ""
+                    self._say(f"{progress}{job.image} -> {job.mask}" + (f" ({outcome[0]})" if outcome[0] else ""))
+            else:
+                return
+            del self._outcomes[self._next]
+            self._next += 1
+
+
+def _write_all(
+    job: PredictTask, image: np.ndarray, ids: np.ndarray, scores: np.ndarray | None, labels: LabelSpace
+) -> None:
+    write_mask(job.mask, ids, labels)
+    if job.overlay:
+        write_overlay(job.overlay, image, ids, labels)
+    if job.probabilities and scores is not None:
+        write_probabilities(job.probabilities, scores, labels)
 
 
 def plan(
@@ -163,91 +229,16 @@ def _ours(path: Path) -> bool:
         return False
 
 
-def _images(jobs: list[PredictTask], reading: Reading) -> Iterator[tuple[PredictTask, Picture | DataError]]:
-    """Each job with its image, or with the error of reading it. A thread already decodes the next image."""
-    with ThreadPoolExecutor(1, thread_name_prefix="decode") as pool:
-        waiting = pool.submit(read_picture, str(jobs[0].image), reading)
-        for job, following in zip(jobs, [*jobs[1:], None]):
-            current = waiting
-            if following:
-                waiting = pool.submit(read_picture, str(following.image), reading)
-            try:
-                yield job, current.result()
-            except DataError as error:
-                yield job, error
-
-
-def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
-    """Ids uint8 (H, W) as an 8-bit palette PNG: index = train id, color = class color, void and the rest black."""
-    from PIL import Image
-
-    picture = Image.fromarray(ids)
-    picture.putpalette(labels.colorize(np.arange(256, dtype=np.uint8)[None])[0].tobytes())
-    _write_png(path, picture, "class ids")
-
-
-def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpace) -> None:
-    """``probabilities`` float16 (C, H, W), ``classes`` (C,), and the mark of a prediction as one .npz file."""
-    marked: dict[str, Any] = {MARK: np.array("probabilities")}
-    classes = np.array(labels.names)
-    _write(path, lambda file: np.savez(file, probabilities=probabilities, classes=classes, **marked))
-
-
-def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelSpace) -> None:
-    """The class colors over the image (share ``ALPHA``) as PNG, and below it a legend of the classes that occur.
-
-    If class 0 is named background, its pixels keep the image's own colors.
-    """
-    from PIL import Image
-
-    mixed = image * np.float32(1 - ALPHA) + labels.colorize(ids) * np.float32(ALPHA)
-    if is_background(labels.names, 0):
-        mixed = np.where((ids == 0)[:, :, None], image, mixed)
-    pixels = np.concatenate([mixed.round().astype(np.uint8), legend(ids, labels, image.shape[1])])
-    _write_png(path, Image.fromarray(pixels), "overlay", compress_level=1)
-
-
-def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
-    """Color, name and share of each class in ``ids``, largest first, as uint8 (height, width, 3); rows wrap."""
-    from PIL import Image, ImageDraw, ImageFont
-
-    counts = np.bincount(ids.ravel(), minlength=256)[: labels.num_classes]
-    order = [int(index) for index in np.argsort(-counts, kind="stable") if counts[index]]
-    font = ImageFont.load_default()
-    line, box, gap = 18, 10, 6  # pixels
-    entries, x, y = [], gap, 4
-    for index in order:
-        plain = ", not tinted" if is_background(labels.names, index) else ""
-        text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%{plain}"
-        text = text.encode("latin-1", "replace").decode("latin-1")  # the font has no other characters
-        length = box + gap + round(font.getlength(text)) + 2 * gap
-        if x + length > width and x > gap:
-            x, y = gap, y + line
-        entries.append((x, y, index, text))
-        x += length
-    picture = Image.new("RGB", (width, y + line), "white")
-    draw = ImageDraw.Draw(picture)
-    for x, y, index, text in entries:
-        fill = "white" if is_background(labels.names, index) else tuple(labels.palette[index])
-        draw.rectangle((x, y, x + box, y + box), fill=fill, outline="black")
-        draw.text((x + box + gap, y - 1), text, fill="black", font=font)
-    return np.asarray(picture)
-
-
-def _write_png(path: Path, picture: Any, kind: str, **options: Any) -> None:
-    from PIL import PngImagePlugin
-
-    info = PngImagePlugin.PngInfo()
-    info.add_text(MARK, kind)
-    _write(path, lambda file: picture.save(file, format="PNG", pnginfo=info, **options))
-
-
-def _write(path: Path, save: Callable[[BinaryIO], Any]) -> None:
-    """Write a file atomically. Raises DataError, and leaves no partial file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(path) as file:
-            save(file)
-    except OSError as error:
-        why = f"cannot write {path}: {error.strerror or error}: free space or choose another folder"
-        raise DataError(why, code="prediction-unwritable") from None
+def _images(
+    jobs: list[PredictTask], reading: Reading, readers: ThreadPoolExecutor, ahead: int
+) -> Iterator[Picture | DataError]:
+    """The image of each job, or the error of reading it. Threads decode up to ``ahead`` of the next images."""
+    rest = iter(jobs)
+    waiting = deque(readers.submit(read_picture, str(job.image), reading) for job in islice(rest, ahead))
+    while waiting:
+        try:
+            picture: Picture | DataError = waiting.popleft().result()
+        except DataError as error:
+            picture = error
+        waiting.extend(readers.submit(read_picture, str(job.image), reading) for job in islice(rest, 1))
+        yield picture

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Union
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from segtrain.config import Config
 from segtrain.config.paste import command
 from segtrain.data.audit.image_depth import look_at
+from segtrain.data.device_feed import CudaCopier
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import image_fix
 from segtrain.data.pixels import decode
@@ -23,15 +25,18 @@ from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normaliz
 from segtrain.data.pixels.reading import PLAIN, depth_of, too_dark
 from segtrain.errors import ConfigError, DataError, file_error
 from segtrain.evaluate.load import load_run
-from segtrain.evaluate.tiles import View, predict_ids, predict_scores
-from segtrain.infer.view import bytes_per_pixel, counted, fitted, free_memory, with_settings
+from segtrain.evaluate.tiles import Size, View, predict_ids, predict_scores, scaled
+from segtrain.infer.stream import Found, Item, Waiting, segmented
+from segtrain.infer.view import SHARE, bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import nonfinite_logits, predict_classes
+from segtrain.precision import AUTOCAST, meant, tf32
 from segtrain.terminal import say
 
 # PIL modes that must be converted to RGB. Their arrays have the shape of gray or RGB images, but hold palette indices,
 # or channels of another color space.
 _PIL_MODES = ("P", "YCbCr", "HSV")
 Image = Union[str, os.PathLike[str], np.ndarray, Tensor]
+_MOST = 16  # images in a batch on a GPU
 
 
 def load(
@@ -62,12 +67,20 @@ class Predictor:
     """A model in evaluation mode with its labels; predicts images of any size, as the evaluation of its run does.
 
     model: maps normalized images (N, 3, H, W) to logits (N, C, H, W). config: the config of the run.
-    labels: names and colors of the classes; a mask holds their indices.
+    labels: names and colors of the classes; a mask holds their indices. On a GPU, the arithmetic is that of
+    ``train.precision``; on a CPU it is float32.
     """
 
     def __init__(self, model: nn.Module, config: Config, labels: LabelSpace, say: Callable[[str], None] = say) -> None:
         self.model, self.config, self.labels, self.say = model, config, labels, say
         self.view = View.of(config.eval, config.data.base_scale)
+        device = self._device
+        self.asynchronous = device.type == "cuda"  # ``launch`` does not wait for its results
+        self.precision = meant(config.train.precision, device) if self.asynchronous else "fp32"
+        self._copier = CudaCopier(device) if self.asynchronous else None
+        self._channels_last = self.asynchronous and config.train.channels_last is not False
+        if self._channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def predict(self, images: Image | Iterable[Image]) -> list[np.ndarray]:
         """The mask of each image: class ids uint8 (H, W), at the size of the image.
@@ -77,8 +90,11 @@ class Predictor:
         read as ``segtrain predict`` reads them, upright. Raises DataError for an image that cannot be read or has
         another shape or type, and SegtrainError if any logits are NaN or infinite.
         """
-        masks: list[np.ndarray] = []
-        for image in _each(images):
+        masks = {item.key: ids for item, (ids, _) in segmented(self, self._items(images))}
+        return [masks[number] for number in sorted(masks)]
+
+    def _items(self, images: Image | Iterable[Image]) -> Iterator[Item]:
+        for number, image in enumerate(_each(images)):
             if isinstance(image, (str, os.PathLike)):
                 name = os.fspath(image)
                 if os.path.isdir(name):
@@ -86,39 +102,82 @@ class Predictor:
                     raise DataError(f"{name} is a folder: {fix}", code="image-is-a-folder", file=name)
                 pixels = read_picture(name, decode.Reading.of(self.config.data)).pixels
             else:
-                name, pixels = f"image {len(masks)}", _pixels(image)
-            masks.append(self.segment(pixels, name)[0])
-        return masks
+                name, pixels = f"image {number}", _pixels(image)
+            yield Item(pixels, name, number)
 
-    @torch.inference_mode()
-    def segment(
-        self, pixels: np.ndarray, name: str, probabilities: bool = False
-    ) -> tuple[np.ndarray, np.ndarray | None]:
+    def segment(self, pixels: np.ndarray, name: str, probabilities: bool = False) -> Found:
         """Class ids uint8 (H, W), and probabilities float16 (C, H, W) or None, of an image uint8 (H, W, 3).
 
         Predicts as the evaluation of the run does, but in windows if the image does not fit into memory. Raises
         SegtrainError if a logit is NaN or infinite.
         """
-        size, device = (pixels.shape[0], pixels.shape[1]), self._device
-        stride = int(getattr(self.model, "stride", 32))
-        crop = self.config.data.crop
-        view, remark = fitted(self.view, size, self._bytes_per_pixel, free_memory(device), crop, stride)
+        return self.launch([(pixels, name)], probabilities)()[0]
+
+    @torch.inference_mode()
+    def launch(self, images: Sequence[tuple[np.ndarray, str]], probabilities: bool = False) -> Waiting:
+        """Start to predict a batch of images of one size, (pixels uint8 (H, W, 3), name) each, as ``segment`` does.
+
+        Returns a function that waits for the results and returns them. Only it raises SegtrainError.
+        """
+        size = images[0][0].shape[0], images[0][0].shape[1]
+        view = self._fitted(size, images[0][1])
+        levels = self._placed([pixels for pixels, _ in images])
+        inputs = normalize(levels, IMAGENET_MEAN, IMAGENET_STD, self._channels_last)
+        forward = counted(self._forward, view.windows(size), self.say)
+        flags: list[Tensor] = []
+        with tf32(self.precision == "tf32"):
+            if probabilities:
+                scores = predict_scores(forward, inputs, view)
+                parts = [predict_classes(scores, flags), (scores.softmax(1) if view.is_single(size) else scores).half()]
+            else:
+                parts = [predict_ids(forward, inputs, view, None, flags)]
+        parts[0] = parts[0].to(torch.uint8)
+        return partial(_results, [name for _, name in images], *self._to_host([torch.stack(flags).any(0), *parts]))
+
+    def _fitted(self, size: Size, name: str) -> View:
+        """The view of an image, in windows if it does not fit into memory, with a remark."""
+        stride, crop = int(getattr(self.model, "stride", 32)), self.config.data.crop
+        view, remark = fitted(self.view, size, self._bytes_per_pixel, free_memory(self._device), crop, stride)
         if remark:
             self.say(f"{name}: {remark}")
-        inputs = torch.from_numpy(np.require(pixels, requirements=["C", "W"]))[None].to(device)
-        inputs = normalize(inputs, IMAGENET_MEAN, IMAGENET_STD, False)
-        forward = counted(self.model, view.windows(size), self.say)
-        flags: list[Tensor] = []
-        scores = predict_scores(forward, inputs, view) if probabilities else None
-        found = predict_ids(forward, inputs, view, None, flags) if scores is None else predict_classes(scores, flags)
-        ids = found[0].to(torch.uint8).cpu().numpy()
-        if torch.stack(flags).any():
-            raise nonfinite_logits([name])
-        if scores is None:
-            return ids, None
-        if view.is_single(size):
-            scores = scores.softmax(1)
-        return ids, scores[0].half().cpu().numpy()
+        return view
+
+    def batch_size(self, size: Size) -> int:
+        """How many images of ``size`` to predict at once: 1 on a CPU, otherwise as many as fit, up to 16."""
+        if not self.asynchronous:
+            return 1
+        height, width = scaled(size, max(self.view.scales))
+        rows = min(height, self.view.tile[0]) if self.view.tile else height
+        room = SHARE * free_memory(self._device) / (rows * width * self._bytes_per_pixel)
+        return max(1, min(_MOST, int(room)))
+
+    def _forward(self, images: Tensor) -> Tensor:
+        dtype = AUTOCAST[self.precision]
+        with torch.autocast(self._device.type, dtype) if dtype else contextlib.nullcontext():
+            return self.model(images)
+
+    def _placed(self, pixels: list[np.ndarray]) -> Tensor:
+        """The images on the device, uint8 (n, H, W, 3). A GPU copies them during the work that was launched before."""
+        if self._copier is None:
+            if len(pixels) == 1:
+                return torch.from_numpy(np.require(pixels[0], requirements=["C", "W"]))[None]
+            return torch.from_numpy(np.stack(pixels))
+        host = torch.empty((len(pixels), *pixels[0].shape), dtype=torch.uint8, pin_memory=True)
+        np.stack(pixels, out=host.numpy())
+        placed = self._copier.copy(host)
+        self._copier.hand_over([placed], self._copier.mark())
+        return placed
+
+    def _to_host(self, tensors: list[Tensor]) -> tuple[list[Tensor], torch.cuda.Event | None]:
+        """The tensors on the host, and the event after which they hold their values."""
+        if self._copier is None:
+            return tensors, None
+        hosts = [torch.empty(part.shape, dtype=part.dtype, pin_memory=True) for part in tensors]
+        for host, part in zip(hosts, tensors):
+            host.copy_(part, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return hosts, event
 
     @property
     def _device(self) -> torch.device:
@@ -127,6 +186,17 @@ class Predictor:
     @cached_property
     def _bytes_per_pixel(self) -> float:
         return bytes_per_pixel(self.model, self._device)
+
+
+def _results(names: list[str], parts: list[Tensor], event: torch.cuda.Event | None) -> list[Found]:
+    """The results of a batch, when the device has them. Raises SegtrainError naming images with nonfinite logits."""
+    if event is not None:
+        event.synchronize()
+    nonfinite, ids, *scores = (part.numpy() for part in parts)
+    if nonfinite.any():
+        raise nonfinite_logits([name for name, wrong in zip(names, nonfinite) if wrong])
+    # Copies, because others may keep a mask for long, and page-locked memory is scarce.
+    return [(ids[k].copy(), scores[0][k].copy() if scores else None) for k in range(len(names))]
 
 
 def _each(images: Any) -> Iterable[Image]:

@@ -1,0 +1,94 @@
+"""Files that `segtrain predict` writes: palette masks, overlays with a legend, and probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from segtrain.data.labels.space import LabelSpace, is_background
+from segtrain.errors import DataError
+from segtrain.files import writing
+
+# Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only files with this mark
+# are replaced.
+MARK = "segtrain"
+ALPHA = 0.55  # share of the class colors in an overlay
+
+
+def write_mask(path: Path, ids: np.ndarray, labels: LabelSpace) -> None:
+    """Ids uint8 (H, W) as an 8-bit palette PNG: index = train id, color = class color, void and the rest black."""
+    from PIL import Image
+
+    picture = Image.fromarray(ids)
+    picture.putpalette(labels.colorize(np.arange(256, dtype=np.uint8)[None])[0].tobytes())
+    _write_png(path, picture, "class ids")
+
+
+def write_probabilities(path: Path, probabilities: np.ndarray, labels: LabelSpace) -> None:
+    """``probabilities`` float16 (C, H, W), ``classes`` (C,), and the mark of a prediction as one .npz file."""
+    marked: dict[str, Any] = {MARK: np.array("probabilities")}
+    classes = np.array(labels.names)
+    _write(path, lambda file: np.savez(file, probabilities=probabilities, classes=classes, **marked))
+
+
+def write_overlay(path: Path, image: np.ndarray, ids: np.ndarray, labels: LabelSpace) -> None:
+    """The class colors over the image (share ``ALPHA``) as PNG, and below it a legend of the classes that occur.
+
+    If class 0 is named background, its pixels keep the image's own colors.
+    """
+    from PIL import Image
+
+    mixed = image * np.float32(1 - ALPHA) + labels.colorize(ids) * np.float32(ALPHA)
+    if is_background(labels.names, 0):
+        mixed = np.where((ids == 0)[:, :, None], image, mixed)
+    pixels = np.concatenate([mixed.round().astype(np.uint8), legend(ids, labels, image.shape[1])])
+    _write_png(path, Image.fromarray(pixels), "overlay", compress_level=1)
+
+
+def legend(ids: np.ndarray, labels: LabelSpace, width: int) -> np.ndarray:
+    """Color, name and share of each class in ``ids``, largest first, as uint8 (height, width, 3); rows wrap."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    counts = np.bincount(ids.ravel(), minlength=256)[: labels.num_classes]
+    order = [int(index) for index in np.argsort(-counts, kind="stable") if counts[index]]
+    font = ImageFont.load_default()
+    line, box, gap = 18, 10, 6  # pixels
+    entries, x, y = [], gap, 4
+    for index in order:
+        plain = ", not tinted" if is_background(labels.names, index) else ""
+        text = f"{labels.names[index]} {100 * counts[index] / ids.size:.1f}%{plain}"
+        text = text.encode("latin-1", "replace").decode("latin-1")  # the font has no other characters
+        length = box + gap + round(font.getlength(text)) + 2 * gap
+        if x + length > width and x > gap:
+            x, y = gap, y + line
+        entries.append((x, y, index, text))
+        x += length
+    picture = Image.new("RGB", (width, y + line), "white")
+    draw = ImageDraw.Draw(picture)
+    for x, y, index, text in entries:
+        fill = "white" if is_background(labels.names, index) else tuple(labels.palette[index])
+        draw.rectangle((x, y, x + box, y + box), fill=fill, outline="black")
+        draw.text((x + box + gap, y - 1), text, fill="black", font=font)
+    return np.asarray(picture)
+
+
+def _write_png(path: Path, picture: Any, kind: str, **options: Any) -> None:
+    from PIL import PngImagePlugin
+
+    info = PngImagePlugin.PngInfo()
+    info.add_text(MARK, kind)
+    _write(path, lambda file: picture.save(file, format="PNG", pnginfo=info, **options))
+
+
+def _write(path: Path, save: Callable[[BinaryIO], Any]) -> None:
+    """Write a file atomically. Raises DataError, and leaves no partial file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path) as file:
+            save(file)
+    except OSError as error:
+        why = f"cannot write {path}: {error.strerror or error}: free space or choose another folder"
+        raise DataError(why, code="prediction-unwritable") from None

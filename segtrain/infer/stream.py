@@ -1,0 +1,83 @@
+"""Prediction of a stream of images: in batches of one size, with the next batch already on its way to the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+import torch
+
+from segtrain.evaluate.tiles import Size
+
+if TYPE_CHECKING:
+    from segtrain.infer.predictor import Predictor
+
+Found = tuple[np.ndarray, Union[np.ndarray, None]]  # class ids uint8 (H, W), probabilities float16 (C, H, W) or None
+Waiting = Callable[[], list[Found]]  # waits for the results of a batch
+AHEAD = 2  # batches of images that may wait for others of their size
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image uint8 (H, W, 3), its name for messages, and what the caller knows it by."""
+
+    pixels: np.ndarray
+    name: str
+    key: Any = None
+
+    @property
+    def size(self) -> Size:
+        return self.pixels.shape[0], self.pixels.shape[1]
+
+
+def grouped(items: Iterable[Item], most: Callable[[Size], int]) -> Iterator[list[Item]]:
+    """Groups of ``most(size)`` items of one size; smaller ones when AHEAD times as many items wait, and at the end."""
+    waiting: dict[Size, list[Item]] = {}  # first the size whose oldest item has waited for the longest
+    for item in items:
+        group, limit = waiting.setdefault(item.size, []), most(item.size)
+        group.append(item)
+        if len(group) >= limit:
+            yield waiting.pop(item.size)
+        elif sum(map(len, waiting.values())) >= AHEAD * limit:
+            yield waiting.pop(next(iter(waiting)))
+    yield from waiting.values()
+
+
+def segmented(
+    predictor: Predictor, items: Iterable[Item], batch_size: int = 0, probabilities: bool = False
+) -> Iterator[tuple[Item, Found]]:
+    """Each item with its ``Predictor.segment``, batch by batch. Items of one size keep their order.
+
+    batch_size: images in a batch; 0: as ``Predictor.batch_size`` says. On a GPU, a batch is waited for when the next
+    one is launched. Raises SegtrainError if a logit is NaN or infinite.
+    """
+    limits: dict[Size, int] = {}
+
+    def most(size: Size) -> int:
+        if size not in limits:
+            limits[size] = batch_size or (1 if probabilities else predictor.batch_size(size))
+        return limits[size]
+
+    def launch(group: list[Item]) -> Iterator[tuple[list[Item], Waiting]]:
+        try:
+            yield group, predictor.launch([(item.pixels, item.name) for item in group], probabilities)
+        except torch.cuda.OutOfMemoryError:
+            if len(group) == 1:
+                raise
+            half = limits[group[0].size] = len(group) // 2
+            for begin in range(0, len(group), half):
+                yield from launch(group[begin : begin + half])
+
+    before: tuple[list[Item], Waiting] | None = None
+    for group in grouped(items, most):
+        for launched in launch(group):
+            if before is not None:
+                yield from zip(before[0], before[1]())
+            before = launched
+            if not predictor.asynchronous:
+                yield from zip(before[0], before[1]())
+                before = None
+    if before is not None:
+        yield from zip(before[0], before[1]())
