@@ -50,6 +50,7 @@ STAGES = (
     Stage("evaluation", "images/s of an evaluation", 180, correctness=False),
     Stage("parts", "parts of a step, each choice on and off", 180, correctness=False),
     Stage("feed", "the whole loop on JPEG files", 240, correctness=False),
+    Stage("images", "predictions and an evaluation of JPEG files", 180, correctness=False),
 )
 LEAST_S = 10.0  # a stage that has less time does not start
 

@@ -60,7 +60,10 @@ def load(
     network, config, labels = load_run(run, which, model)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return Predictor(network.to(torch.device(device)), with_settings(config, overrides), labels, say)
+    found = Predictor(network.to(torch.device(device)), with_settings(config, overrides), labels, say)
+    if found.channels_last:
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return found
 
 
 class Predictor:
@@ -78,9 +81,7 @@ class Predictor:
         self.asynchronous = device.type == "cuda"  # ``launch`` does not wait for its results
         self.precision = meant(config.train.precision, device) if self.asynchronous else "fp32"
         self._copier = CudaCopier(device) if self.asynchronous else None
-        self._channels_last = self.asynchronous and config.train.channels_last is not False
-        if self._channels_last:
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.channels_last = self.asynchronous and config.train.channels_last is not False
 
     def predict(self, images: Image | Iterable[Image]) -> list[np.ndarray]:
         """The mask of each image: class ids uint8 (H, W), at the size of the image.
@@ -122,7 +123,7 @@ class Predictor:
         size = images[0][0].shape[0], images[0][0].shape[1]
         view = self._fitted(size, images[0][1])
         levels = self._placed([pixels for pixels, _ in images])
-        inputs = normalize(levels, IMAGENET_MEAN, IMAGENET_STD, self._channels_last)
+        inputs = normalize(levels, IMAGENET_MEAN, IMAGENET_STD, self.channels_last)
         forward = counted(self._forward, view.windows(size), self.say)
         flags: list[Tensor] = []
         with tf32(self.precision == "tf32"):
