@@ -242,7 +242,7 @@ def test_an_evaluation_reads_headers_side_by_side_and_each_file_once_more(
     assert there.images.miou.tobytes() == here.images.miou.tobytes()
 
     server.requests.clear()
-    server.gather(2)
+    server.gather(2, r"\.(jpg|png)")
     data = {"root": "s3://bkt/files", "layout": "folders", "classes": CLASSES, "workers": 1}
     batches = BatchLoader(Config(data=Data(**data)), "train", train=False)
     assert server.requests["GET"] == COUNT
