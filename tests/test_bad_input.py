@@ -133,7 +133,10 @@ def test_pretrained_weights_that_cannot_be_fetched(zygote, tmp_path: Path) -> No
     )
     nowhere.update(HF_HOME=str(tmp_path / "hf"), TORCH_HOME=str(tmp_path / "torch"))
     settings = [*SCENES, "model.arch=fpn", "model.options={}", "model.encoder_weights=imagenet"]
-    process = zygote.start("train", *settings, cwd=tmp_path, **nowhere)
+    # The hub's client pauses for seconds between its attempts.
+    code = "import time\npause = time.sleep\ntime.sleep = lambda seconds: pause(min(seconds, 0.01))\n"
+    code += f"from segtrain.cli import main\nraise SystemExit(main({['train', *settings]!r}))\n"
+    process = zygote.start(code=code, cwd=tmp_path, **nowhere)
     assert_refused([process], "model.encoder_weights='imagenet'", "cannot be fetched", "model.encoder_weights=null")
     assert not (tmp_path / "run").exists()
 
