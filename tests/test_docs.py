@@ -37,6 +37,7 @@ TINY = {
     "log": {"pictures": 2, "tensorboard": False},
 }
 SLOW = "prove.md"
+ONNX = "export.md"  # an ONNX file takes many seconds: once is enough
 # Those of ray.md need the extra ray; those of gpu-bench.md take minutes (tests/test_gpu_bench.py rehearses them).
 WITHOUT_COMMANDS = {"architecture.md", "glossary.md", "gpu-bench.md", "ray.md"}
 NEEDS = {"transforms.md": "albumentations"}
@@ -134,7 +135,10 @@ def run_page(zygote: Any, page: Path, here: Path) -> int:
                     assert words in all_commands(ROOT / "docs" / SLOW)  # it takes long: once is enough
                     continue
                 if words[:2] == ["segtrain", "export"] and "safetensors" not in words:
-                    pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+                    if page.name == ONNX:
+                        pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+                    else:
+                        words = [*words, "--formats", "safetensors"]
                 run(zygote, words, here)
                 count += 1
         elif language == "python":
