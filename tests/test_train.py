@@ -114,7 +114,7 @@ def until(ready, seconds: float = 240) -> None:  # type: ignore[no-untyped-def]
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 def test_killed_at_random_moments_it_consumes_the_same(zygote, tmp_path: Path, whole: Path) -> None:  # type: ignore[no-untyped-def]
