@@ -282,3 +282,34 @@ def test_waits_for_cores_do_not_hide_the_work_of_a_step(tmp_path: Path) -> None:
     terms = terms_of(tmp_path, on="ml.c5.xlarge")
     assert 0.01 < terms.device == terms.computed
     assert plan(terms, (1,)).offers
+
+
+def test_samples_that_stay_in_memory_cost_more_in_the_first_epoch(tmp_path: Path) -> None:
+    """20 steps in an epoch. The samples of windows 1 and 2 take 100 ms, and those of the others 6 ms."""
+    run = a_run(tmp_path, augment=0.001, wait=0.1)
+    (run / "config.yaml").write_text("data: {cache: ram}\ntrain: {batch_size: 64}\n")
+    step = {"event": "step", "ts": 2.0, "step": 40, "epoch": 2.0}
+    with (run / "journal.jsonl").open("a", encoding="utf-8") as journal:
+        journal.write(json.dumps(step) + "\n")
+    spans = run / "spans/rank-00000.jsonl"
+    lines = [json.loads(line) for line in spans.read_text().splitlines()]
+    for line in lines:
+        if line.get("last", 99) <= 20:
+            line["workers"]["cpu_s"] = 0.1 * line["workers"]["samples"]
+            line["workers"]["seconds"]["augment"] = 0.1 * line["workers"]["samples"]
+    spans.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    terms = terms_of(run)
+    assert (terms.kept, terms.cold) == (20 * 64, False)
+    assert terms.cpu == pytest.approx(0.006)
+    assert terms.first[1] == pytest.approx(0.1)
+    long = replace(terms, total=100 * terms.kept)
+    (offer,) = plan(long, (1,), [machines()["ml.p4d.24xlarge"]]).offers
+    (warm,) = plan(replace(long, kept=0.0), (1,), [machines()["ml.p4d.24xlarge"]]).offers
+    # Each of 8 ranks meets all samples, and makes them in 11 workers on 12 cores.
+    filling = terms.kept / 64 * (64 * terms.first[0] / 11 - warm.step[1])
+    assert offer.rate == warm.rate
+    assert offer.trained[1] - warm.trained[1] == pytest.approx(filling, rel=0.25)
+    assert "each of 1,280 samples costs 100 ms" in page(plan(terms, (1,)), run)
+    spans.write_text("".join(f"{json.dumps(line)}\n" for line in lines if line.get("last", 0) <= 20))
+    assert terms_of(run).cold
+    assert "name a run of two epochs or more" in page(plan(terms_of(run), (1,)), run)

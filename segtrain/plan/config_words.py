@@ -100,6 +100,8 @@ def _notes(found: ConfigPlan, shown: Offer | None) -> list[str]:
         f"{size / 1e6:,.3g} MB of gradients",
     ]
     told = f"a sample costs {1000 * sample.cpu:.3g} ms of CPU ({low:.2g} to {high:.2g})"
+    if sample.first:
+        told += f" from memory (data.cache=ram), and {1000 * sample.first:.3g} ms until it is there"
     if sample.measured:
         lines.append(f"measured: {told}: {sample.says}; the interval is for other processors")
     if job.step is not None:

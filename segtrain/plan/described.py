@@ -30,13 +30,17 @@ YEAR = 2026
 
 @dataclass(frozen=True)
 class Sample:
-    """CPU and wall seconds of a training sample on one core. ``spread``: factors between which they lie."""
+    """CPU and wall seconds of a training sample on one core. ``spread``: factors between which they lie.
+
+    ``first``: CPU seconds of one that is not in memory yet, with data.cache=ram.
+    """
 
     cpu: float
     wall: float
     spread: tuple[float, float]
     says: str
     measured: bool
+    first: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,8 @@ class Job:
         pixels = view.pixels(self.scored.size) / height / width
         batch = settings.batch_size
         forward = (1 - model.BACKWARD) * self.device(gpu, max(1, round(batch * pixels)))[1] / batch
-        return self._times(settings.every), self.scored.images * max(forward, self.sample.cpu / cores)
+        read = max(self.sample.cpu, self.sample.first) / cores
+        return self._times(settings.every), self.scored.images * max(forward, read)
 
     def saves(self) -> tuple[float, float]:
         """How many checkpoints the run has, and the seconds for which one stops the training."""
@@ -169,6 +174,8 @@ class Job:
             buckets=model.buckets_of(gradients),
             scores=self.scores(gpus()[machine.gpu], machine.vcpus / machine.gpus),
             saves=self.saves(),
+            kept=float(self.stored.images) if self.sample.first else 0.0,
+            first=(self.sample.first, self.sample.first),
         )
 
     def why_not(self, machine: Machine) -> str:

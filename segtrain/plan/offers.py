@@ -176,7 +176,7 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         again = drawn["again" if machine.gpus else "again on CPUs"]
         slower *= _between(terms.device_range, drawn["device"]) * again
         device = terms.device * slower
-        samples = _samples(terms, cores) * _between(terms.sample_range, drawn["samples"]) * again
+        samples = _samples(terms, cores, terms.wall, terms.cpu) * _between(terms.sample_range, drawn["samples"]) * again
         crowd = drawn["crowd"] ** _crowding(terms, device, samples, cores)
         samples *= crowd
         if not machine.gpus:
@@ -186,7 +186,8 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         step = longest * model.slowest(ranks, drawn["spread"])
         parts.append((device, sent, max(0.0, samples - (device + sent)), step - longest))
         rates.append(ranks * terms.images / step)
-        trained.append(terms.total / rates[-1] + _pauses(terms, slower / ranks))
+        filling = _filling(terms, cores, ranks, samples / _samples(terms, cores, terms.wall, terms.cpu), longest)
+        trained.append(terms.total / rates[-1] + _pauses(terms, slower / ranks) + filling)
         alone.append(ranks * terms.images / device / rates[-1])
         bounds.append("samples" if samples > device + sent else "network" if sent > 0.15 * device else "device")
     times = [seconds + drawn["start"] for seconds, drawn in zip(trained, draws)]
@@ -217,10 +218,21 @@ def _pauses(terms: Terms, share: float) -> float:
     return scores * score * share + saves * save
 
 
-def _samples(terms: Terms, cores: float) -> float:
-    """Seconds in which the cores of a rank make the samples of a step."""
+def _samples(terms: Terms, cores: float, wall: float, cpu: float) -> float:
+    """Seconds in which the cores of a rank make the samples of a step. ``wall``, ``cpu``: of one sample."""
     workers = terms.workers or max(1.0, cores - 1)
-    return max(terms.images * terms.wall / workers, (terms.images * terms.cpu + terms.computed) / cores)
+    return max(terms.images * wall / workers, (terms.images * cpu + terms.computed) / cores)
+
+
+def _filling(terms: Terms, cores: float, ranks: int, slower: float, step: float) -> float:
+    """Seconds by which a run is longer because samples are not in memory yet, when a rank meets them first.
+
+    Each epoch, a rank gets a random share of the samples. ``step``: seconds of one with samples from memory.
+    """
+    if not terms.kept:
+        return 0.0
+    met = terms.kept * (1 - (1 - 1 / ranks) ** (terms.total / terms.kept))
+    return met / terms.images * max(0.0, _samples(terms, cores, *terms.first) * slower - step)
 
 
 def _crowding(terms: Terms, device: float, samples: float, cores: float) -> float:

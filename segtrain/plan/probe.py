@@ -87,23 +87,33 @@ def assumed_sample(config: Config, dataset: Dataset) -> Sample:
     """The cost of a sample by the size of the first image and of the crop."""
     height, width = dataset.size(0)
     crop = config.data.crop[0] * config.data.crop[1]
-    cost = (DECODE_S * height * width + CROP_S * crop) / 1e6
+    decode, augment = DECODE_S * height * width / 1e6, CROP_S * crop / 1e6
     says = f"{1000 * DECODE_S:g} ms of CPU per million pixels of an image, and {1000 * CROP_S:g} of a crop"
-    return Sample(cost, cost, ASSUMED_SPREAD, says, measured=False)
+    kept = config.data.cache == "ram"
+    cost = augment + (0.0 if kept else decode)
+    return Sample(cost, cost, ASSUMED_SPREAD, says, measured=False, first=kept * (decode + augment))
 
 
 def measured_sample(config: Config, dataset: Dataset) -> Sample:
     """The cost of a sample on one core of this machine, with the decoder of this installation."""
+    cpu, wall, says = _measured(config, min(SAMPLES, len(dataset)))
+    first = 0.0
+    if config.data.cache == "ram":
+        read = config.model_copy(update={"data": config.data.model_copy(update={"cache": "off"})})
+        first = _measured(read, min(SAMPLES, len(dataset)))[0]
+    return Sample(cpu, max(cpu, wall), MEASURED_SPREAD, says, measured=True, first=first)
+
+
+def _measured(config: Config, samples: int) -> tuple[float, float, str]:
+    """CPU and wall seconds of a sample, and how they were measured."""
     from segtrain.bench.child import child
 
     with tempfile.TemporaryDirectory(prefix="segtrain-plan-") as scratch:
-        samples = min(SAMPLES, len(dataset))
         request = {"config": config.model_dump(mode="json"), "samples": samples, "scratch": scratch, "cures": False}
         found = child("stages", request)
     whole = found["stages"]["whole"]
-    cpu, wall = whole["cpu_mean_ms"] / 1000, whole["wall_ms"] / 1000
     says = f"{found['samples']} samples on one core of this machine ({found['path_says']})"
-    return Sample(cpu, max(cpu, wall), MEASURED_SPREAD, says, measured=True)
+    return whole["cpu_mean_ms"] / 1000, whole["wall_ms"] / 1000, says
 
 
 def measured_step(config: Config, classes: int) -> Step | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 # Settings that do not change how long a run takes, beside those that name places, limits, and initial weights.
 _FREE = {
-    "data": {"root", "check", "faults", "overlap", "outage_s", "cache", "cache_gb", "color_jitter_on"},
+    "data": {"root", "check", "faults", "overlap", "outage_s", "cache_gb", "color_jitter_on"},
     "train": {"seed", "device", "deadline", "budget", "price", "duration", "batch_size", "accumulate"},
     "model": {"encoder_weights", "init"},
     "loss": set[str](),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from statistics import median
 
@@ -33,7 +34,8 @@ class Terms:
     ``gradients`` are not known; "" if they are. ``workers``: of a rank's loader; None: one for each core but one.
     ``local``: ranks of a host of a run without GPUs. ``scores``, ``saves``: how many evaluations and checkpoints
     the whole run has, and how many seconds one takes: an evaluation on one rank. ``busy``: share of its hosts' vCPUs
-    that the run used.
+    that the run used. ``kept``: samples that stay in memory after they are read once (data.cache=ram), of which each
+    costs ``first`` (wall and CPU time) until then. ``cold``: the costs are those of samples not yet in memory.
     """
 
     machine: str
@@ -54,6 +56,9 @@ class Terms:
     scores: tuple[float, float] = (0.0, 0.0)
     saves: tuple[float, float] = (0.0, 0.0)
     busy: float = 1.0
+    kept: float = 0.0
+    first: tuple[float, float] = (0.0, 0.0)
+    cold: bool = False
 
 
 def terms_of(run: Path, on: str = "") -> Terms:
@@ -61,24 +66,29 @@ def terms_of(run: Path, on: str = "") -> Terms:
 
     Raises DataError without spans, ConfigError if the type is unknown, or if the run is too short.
     """
-    figures = _figures(run)
+    figures, evidence = _figures(run)
     name = on or figures.most_starved_rank.machine
     if name not in all_types():
         raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
-    return _terms(run, figures, name)
+    return _terms(run, figures, evidence, name)
 
 
 def terms_there(run: Path) -> tuple[Terms, Machine]:
     """The terms of a run for hosts like its own, of whatever type, and such a host. Raises as ``terms_of``."""
-    figures = _figures(run)
+    figures, evidence = _figures(run)
     host = host_of(figures.most_starved_rank)
-    return _terms(run, figures, host.name), host
+    return _terms(run, figures, evidence, host.name), host
 
 
-def _figures(run: Path) -> Figures:
-    """The statistics of a run that tells enough. Raises DataError, and ConfigError."""
+def _figures(run: Path) -> tuple[Figures, Evidence]:
+    """The statistics of a run that tells enough, after its first epoch if possible, and its whole evidence.
+
+    Raises DataError, and ConfigError.
+    """
     evidence = gather(run)
-    figures = run_stats(evidence)
+    figures = run_stats(_after(evidence, _first_epoch(evidence)[0]))
+    if figures is None or not figures.steady:
+        figures = run_stats(evidence)
     if figures is None or not figures.steady or not evidence.start.get("total_steps"):
         fix = "name a run that trained for at least two log windows"
         raise ConfigError(f"{run}: too short to plan from: {fix}", code="run-too-short", found=str(run))
@@ -87,16 +97,42 @@ def _figures(run: Path) -> Figures:
         raise ConfigError(
             f"{run}: it does not say what its samples cost: {fix}", code="no-sample-costs", found=str(run)
         )
-    return figures
+    return figures, evidence
 
 
-def _terms(run: Path, figures: Figures, name: str) -> Terms:
-    evidence, rank = figures.evidence, figures.most_starved_rank
+def _first_epoch(evidence: Evidence) -> tuple[int, float]:
+    """Steps and samples of the first epoch of a run that keeps samples in memory; (0, 0) for any other run."""
+    seen = [
+        (event["step"], event["epoch"]) for event in evidence.of("step") if event.get("step") and event.get("epoch")
+    ]
+    if evidence.setting("data.cache") != "ram" or not seen:
+        return 0, 0.0
+    steps = seen[-1][0] / seen[-1][1]
+    return ceil(steps), round(steps * evidence.setting("train.batch_size", 0))
+
+
+def _after(evidence: Evidence, step: int, before: bool = False) -> Evidence:
+    """The evidence with the windows after a step alone; ``before``: with those until it."""
+    ranks = tuple(
+        replace(rank, windows=tuple(w for w in rank.windows if (w["last"] <= step if before else w["first"] > step)))
+        for rank in evidence.ranks
+    )
+    return replace(evidence, ranks=ranks) if step else evidence
+
+
+def _terms(run: Path, figures: Figures, evidence: Evidence, name: str) -> Terms:
+    rank = figures.most_starved_rank
     total_steps = int(evidence.start["total_steps"])
     now = stages_of(figures, rank, others=False)
     gradients, unsent = recorded(evidence), ""
     if not gradients and rank.world == 1:
         gradients, unsent = gradients_of(run_home(run), evidence.config)
+    (steps, kept), first = _first_epoch(evidence), (now.wall, now.cpu)
+    cold = bool(kept) and figures.evidence is evidence
+    begun = run_stats(_after(evidence, steps, before=True)) if kept and not cold else None
+    if begun is not None and begun.most_starved_rank.samples is not None:
+        filling = stages_of(begun, begun.most_starved_rank, others=False)
+        first = (filling.wall, filling.cpu)
     return Terms(
         machine=name,
         images=rank.images,
@@ -113,6 +149,9 @@ def _terms(run: Path, figures: Figures, name: str) -> Terms:
         scores=_pauses(evidence, "eval", total_steps, rank.world),
         saves=_pauses(evidence, "checkpoint", total_steps, 1),
         busy=figures.own_cpu / sum(one.cores for one in figures.ranks),
+        kept=0.0 if cold else kept,
+        first=first,
+        cold=cold,
     )
 
 

@@ -92,6 +92,19 @@ def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) ->
     )
 
 
+def _memory(terms: Terms) -> list[str]:
+    """What data.cache=ram means for the costs of samples."""
+    if terms.cold:
+        return [
+            "the run ended in its first epoch, before its samples were in memory (data.cache=ram): those of later "
+            "epochs cost less than planned; name a run of two epochs or more"
+        ]
+    if not terms.kept:
+        return []
+    cost = 1000 * terms.first[1]
+    return [f"until it is in memory (data.cache=ram), each of {terms.kept:,.0f} samples costs {cost:.3g} ms of CPU"]
+
+
 def _pauses(terms: Terms) -> str:
     (scores, score), (saves, save) = terms.scores, terms.saves
     if not scores and not saves:
@@ -111,6 +124,7 @@ def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
         f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
         f"{1000 * terms.cpu:.3g} ms of CPU" + (f", {sent}" if terms.gradients and not terms.buckets else ""),
         *([f"computed, from the layers of the run's network: {sent}"] if terms.buckets else []),
+        *_memory(terms),
         _pauses(terms),
         f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and rates of GPUs "
         f"({sources('gpus')['sheet']})",
