@@ -14,6 +14,7 @@ from segtrain.plan.places import machines_of
 from segtrain.terminal import say
 
 if TYPE_CHECKING:
+    from segtrain.plan.market import Market
     from segtrain.plan.offers import Plan
 
 
@@ -64,7 +65,7 @@ def _like(args: Namespace, overrides: list[str]) -> None:
     shown = run.shown or str(run.folder)
     text = words.page(found, Path(shown), deadline_s, args.budget, args.all, market)
     say(text)
-    _page(args, found, text, shown, deadline_s)
+    _page(args, found, text, shown, deadline_s, market)
 
 
 def _config(args: Namespace, overrides: list[str]) -> None:
@@ -85,14 +86,14 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     else:
         text = config_words.page(found, *limits, args.all, market)
         say(text)
-        _page(args, found, text, config.name or "the defaults", limits[0])
+        _page(args, found, text, config.name or "the defaults", limits[0], market)
 
 
-def _page(args: Namespace, found: Plan, text: str, of: str, deadline_s: float) -> None:
+def _page(args: Namespace, found: Plan, text: str, of: str, deadline_s: float, market: Market | None) -> None:
     if args.page:
         from segtrain.plan import page
 
-        _note(f"page: {page.write(args.page, found, text, of, deadline_s, args.budget)}")
+        _note(f"page: {page.write(args.page, found, text, of, deadline_s, args.budget, market)}")
 
 
 def _record(args: Namespace, overrides: list[str]) -> None:

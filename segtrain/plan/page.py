@@ -7,6 +7,7 @@ from pathlib import Path
 from segtrain import __version__
 from segtrain.plan import drawing
 from segtrain.plan.drawing import COLORS, Line
+from segtrain.plan.market import Market
 from segtrain.plan.offers import PARTS, Interval, Offer, Plan, shown
 from segtrain.plan.words import choice
 from segtrain.report import page as report_page
@@ -20,12 +21,19 @@ TITLES = {"device": "device", "gradients": "wait for gradients", "samples": "wai
           "slowest rank": "wait for the slowest rank"}  # fmt: skip
 
 
-def write(file: Path, found: Plan, text: str, of: str, deadline_s: float, budget: float) -> Path:
-    """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run. Raises DataError."""
-    return report_page.write(file, render(found, text, of, deadline_s, budget))
+def write(
+    file: Path, found: Plan, text: str, of: str, deadline_s: float, budget: float, market: Market | None = None
+) -> Path:
+    """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run; ``market``: as in it.
+
+    Raises DataError.
+    """
+    return report_page.write(file, render(found, text, of, deadline_s, budget, market))
 
 
-def render(found: Plan, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0) -> str:
+def render(
+    found: Plan, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0, market: Market | None = None
+) -> str:
     best = found.best(deadline_s, budget)
     head = f"<h1>Plan of {esc(of)}</h1>"
     if not found.offers:
@@ -33,10 +41,10 @@ def render(found: Plan, text: str, of: str, deadline_s: float = 0.0, budget: flo
     said = f'<p class="headline {"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, found))}</p>'
     offers = _few(found, best)
     sections = [
-        ("", "", f"{head}<p class=quiet>{found.terms.total:,.0f} images</p>{said}{_tiles(best)}"),
+        ("", "", f"{head}<p class=quiet>{found.terms.total:,.0f} images</p>{said}{_tiles(best, market)}"),
         ("money", "Time and money", _curves(found, offers, deadline_s, budget)),
         ("step", "A step", _steps(offers)),
-        ("offers", "All offers", _table(found)),
+        ("offers", "All offers", _table(found, market)),
         ("words", "In words", _words(text)),
     ]
     return page(f"Plan of {of}", sections, {}, _footer())
@@ -53,13 +61,14 @@ def _few(found: Plan, best: Offer | None) -> list[Offer]:
     return few if best is None or best in few else [best, *few[:-1]]
 
 
-def _tiles(best: Offer | None) -> str:
+def _tiles(best: Offer | None, market: Market | None) -> str:
     if best is None:
         return ""
     rows = [
         ("machines", f"{best.hosts} x {best.machine.name}", f"bound by {best.bound}"),
         ("hours", f"{best.seconds[1] / 3600:,.2f}", _between(best.seconds, 3600)),
         ("dollars", f"{best.dollars[1]:,.2f}", _between(best.dollars, 1)),
+        *((name, f"{cost[1]:,.2f}", _between(cost, 1)) for name, cost in _on_spot(market, best)),
         ("images/s", f"{best.rate[1]:,.0f}", _between(best.rate, 1)),
         ("scaling", f"{best.efficiency:.0%}", "of the same number of single GPUs"),
     ]
@@ -68,6 +77,11 @@ def _tiles(best: Offer | None) -> str:
         for name, value, remark in rows
     )
     return f'<dl class="tiles">{cells}</dl>'
+
+
+def _on_spot(market: Market | None, offer: Offer) -> list[tuple[str, Interval]]:
+    """The name and the dollars of the figure on spot machines; empty without a market."""
+    return [("dollars on spot", market.dollars(offer))] if market else []
 
 
 def _between(interval: Interval, unit: float) -> str:
@@ -118,15 +132,17 @@ def _steps(offers: list[Offer]) -> str:
     return figure("parts", "Parts of a step", alt, numbers, note, drawing.bars(rows) + key)
 
 
-def _table(found: Plan) -> str:
+def _table(found: Plan, market: Market | None) -> str:
     ordered = sorted(found.offers, key=lambda one: (one.dollars[1], one.seconds[1]))
     rows = [
         (one.machine.name, one.hosts, f"{one.rate[1]:,.0f}", f"{one.efficiency:.0%}", f"{one.seconds[1] / 3600:,.2f}",
-         f"{one.dollars[1]:,.2f}", one.bound, f"{one.needs:.1f}", f"{one.has:.1f}")
+         f"{one.dollars[1]:,.2f}", *(f"{cost[1]:,.2f}" for _, cost in _on_spot(market, one)), one.bound,
+         f"{one.needs:.1f}", f"{one.has:.1f}")
         for one in ordered
     ]  # fmt: skip
-    head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", "bound by", "cores needed", "cores")
-    return details(f"{len(rows)} offers, the cheapest first", table(head, rows, left=(0, 6)))
+    on_spot = ["dollars on spot"] * bool(market)
+    head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", *on_spot, "bound by", "cores needed", "cores")
+    return details(f"{len(rows)} offers, the cheapest first", table(head, rows, left=(0, 6 + len(on_spot))))
 
 
 def _words(text: str) -> str:
