@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "copy_", "ddp_times",
-    "last_collectives", "lerp_", "record_collectives", "skip_dynamo_import",
+    "last_collectives", "lerp", "lerp_", "mul_", "record_collectives", "skip_dynamo_import",
 ]  # fmt: skip
 
 _DYNAMO = "torch._dynamo"
@@ -38,6 +38,23 @@ def lerp_(values: list[Tensor], towards: list[Tensor], weight: float) -> None:
         return
     for value, other in zip(values, towards):
         value.lerp_(other, weight)
+
+
+def lerp(values: list[Tensor], towards: list[Tensor], weight: float) -> list[Tensor]:
+    """``lerp_`` into new tensors."""
+    foreach = getattr(torch, "_foreach_lerp", None)
+    if foreach is not None:
+        return list(foreach(values, towards, weight))
+    return [value.lerp(other, weight) for value, other in zip(values, towards)]
+
+
+def mul_(values: list[Tensor], factor: Tensor) -> None:
+    """``value *= factor`` for each value and a scalar on their device, in few kernels where torch can (from 2.1 on)."""
+    if hasattr(torch.ops.aten._foreach_mul_, "Tensor") and values:
+        torch._foreach_mul_(values, factor)
+        return
+    for value in values:
+        value.mul_(factor)
 
 
 def copy_(values: list[Tensor], sources: list[Tensor]) -> None:

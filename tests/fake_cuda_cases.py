@@ -109,11 +109,10 @@ def step(net: Any, loss: dict[str, Any] | None = None, optim: dict[str, Any] | N
         if p.requires_grad and (p.grad is None or p.grad.device != DEVICE or p.grad.dtype != p.dtype)
     ]
     if optim is not None:
-        scaler = LossScaler(True)
+        scaler = LossScaler(True, DEVICE)
         scaler.unscale_(parameters)
-        clip_(parameters, config.optim.clip or 1.0)
-        build_optimizer(net, net.encoder_parameters(), config.optim).step()
-        Ema(net, 0.99).update(net, 3)
+        optimizer = build_optimizer(net, net.encoder_parameters(), config.optim, bf16=True)
+        Ema(net, 0.99).update(3, scaler.step(optimizer, clip_(parameters, config.optim.clip or 1.0)))
     return wrong
 
 
@@ -209,7 +208,7 @@ def whole_loop(
         "validation": open_dataset(config.data, config.data.split),
         "learner": Learner(
             net, net, build_criterion(config.loss, dataset.labels.num_classes, 255), build_optimizer(net, [], config.optim),
-            Ema(net, 0.9), LossScaler(config.train.precision == "fp16"), Precision("cuda", config.train.precision), True,
+            Ema(net, 0.9), LossScaler(config.train.precision == "fp16", DEVICE), Precision("cuda", config.train.precision), True,
         ),
         "state": State(), "watch": Stopwatch(strategy, lambda: 0.0), "pool": WorkerPool(0, plan.worker_kind),
         "requests": Requests, "guard": None, "first_save": None,

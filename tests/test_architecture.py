@@ -142,7 +142,7 @@ PLAIN = [
     "segtrain/bucket", "segtrain/compat.py", "segtrain/config", "segtrain/cores.py", "segtrain/data", "segtrain/diagnose",
     "segtrain/doctor", "segtrain/errors.py", "segtrain/evaluate", "segtrain/files.py", "segtrain/google_api.py", "segtrain/infer",
     "segtrain/json_text.py", "segtrain/losses", "segtrain/memory.py", "segtrain/models", "segtrain/observe",
-    "segtrain/optim.py", "segtrain/parallel", "segtrain/platforms", "segtrain/prove", "segtrain/report",
+    "segtrain/optim", "segtrain/parallel", "segtrain/platforms", "segtrain/prove", "segtrain/report",
     "segtrain/runs", "segtrain/stacks.py", "segtrain/terminal.py", "segtrain/train",
 ]  # fmt: skip
 

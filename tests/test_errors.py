@@ -19,7 +19,7 @@ ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError", "file_
 CODED = [
     "api.py", "bench", "bucket", "checkpoint.py", "cli.py", "commands.py", "compat.py", "config", "data", "diagnose",
     "doctor", "errors.py", "evaluate", "files.py", "google_api.py", "infer", "launch.py", "losses", "metrics.py", "models",
-    "observe", "optim.py", "parallel", "platforms", "prove", "report", "runs", "train",
+    "observe", "optim", "parallel", "platforms", "prove", "report", "runs", "train",
 ]  # fmt: skip
 
 

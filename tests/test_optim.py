@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+from typing import Any
 
 import pytest
 import torch
@@ -75,7 +77,7 @@ def test_ema_is_the_recursion_and_copies_counters() -> None:
         with torch.no_grad():
             model.weight.fill_(step)
             model.num_batches_tracked += 1
-        ema.update(model, step)
+        ema.update(step)
         decay = min(0.9, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * step
     assert float(ema.shadow["weight"]) == pytest.approx(expected, rel=1e-5)
@@ -83,27 +85,93 @@ def test_ema_is_the_recursion_and_copies_counters() -> None:
 
 
 def test_scaler_halves_doubles_and_travels() -> None:
+    model = nn.Linear(1, 1)
+    model.weight.grad, optimizer = torch.zeros(1, 1), torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = LossScaler(True, scale=8.0, patience=2)
-    scaler.update(False)
-    assert scaler.scale == 4.0
-    scaler.update(True)
+    assert bool(scaler.step(optimizer, torch.tensor(math.inf)))
+    assert float(scaler.factor) == 4.0
+    assert not bool(scaler.step(optimizer, torch.tensor(1.0)))
     other = LossScaler(True, patience=2)
-    other.load_state_dict(scaler.state_dict())
-    other.update(True)
-    assert other.scale == 8.0
+    other.load_state_dict({name: value.item() for name, value in scaler.state_dict().items()})
+    other.step(optimizer, torch.tensor(1.0))
+    assert other.factor == 8.0
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.tensor([16.0])
     other.unscale_([parameter])
     assert parameter.grad.tolist() == [2.0]
-    assert LossScaler(False).scale == 1.0
+    assert LossScaler(False).factor == 1.0
 
 
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 2, 1)
+    )
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["each alone", "by shape, as on a GPU"])
+@pytest.mark.parametrize(
+    "optim", [SGDOptim(lr=0.05), AdamWOptim(lr=0.05), MuonOptim(lr=0.05, muon_lr=0.05)], ids=lambda o: o.name
+)
+def test_a_step_that_overflows_is_skipped_on_the_device_as_if_it_had_never_been(
+    optim: Any, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bit, with its moments and averages: the reference does not call the optimizer at all in such a step."""
+    if together:
+        monkeypatch.setattr(Muon, "_together", staticmethod(by_shape))
+    models = small_network(), small_network()
+    optimizers = [build_optimizer(model, [], optim) for model in models]
+    averages = [Ema(model, 0.9) for model in models]
+    scaler, scale, good = LossScaler(True, scale=8.0, patience=3), 8.0, 0
+    assert optimizers[0]._step_supports_amp_scaling  # type: ignore[attr-defined]
+    for step, overflow in enumerate((True, False, False, True, False, False, False, True)):
+        for model in models:
+            generator = torch.Generator().manual_seed(step)
+            for number, parameter in enumerate(model.parameters()):
+                parameter.grad = scale * torch.randn(parameter.shape, generator=generator)
+                if overflow and number == step % 5:
+                    parameter.grad.view(-1)[0] = math.inf if step else math.nan
+        scaler.unscale_(list(models[0].parameters()))
+        skipped = scaler.step(optimizers[0], clip_(list(models[0].parameters()), 1.0))
+        averages[0].update(step, skipped)
+        if not overflow:
+            for parameter in models[1].parameters():
+                parameter.grad.mul_(1 / scale)  # type: ignore[union-attr]
+            clip_(list(models[1].parameters()), 1.0)
+            optimizers[1].step()
+            averages[1].update(step)
+        good = 0 if overflow else good + 1
+        scale, good = scale / 2 if overflow else scale * 2 if good == 3 else scale, good % 3
+        assert {name: value.item() for name, value in scaler.state_dict().items()} == {"scale": scale, "good": good}
+    found, expected = (
+        [*model.state_dict().values(), *average.shadow.values()] for model, average in zip(models, averages)
+    )
+    assert all(map(torch.equal, found, expected))
+    for mine, plain in zip(models[0].parameters(), models[1].parameters()):
+        moments = [{k: v for k, v in o.state[p].items() if v is not None} for o, p in zip(optimizers, (mine, plain))]
+        assert moments[0].keys() == moments[1].keys()
+        assert all(torch.equal(moments[0][key], moments[1][key]) for key in moments[0])
+
+
+def test_an_average_reads_the_tensors_that_the_network_has_now() -> None:
+    """Also if one was replaced, and if the network makes its state dict in its own way."""
+    model, renamed = nn.BatchNorm2d(2), nn.BatchNorm2d(2)
+    renamed.register_state_dict_post_hook(lambda m, state, prefix, _: state.update({"own": state.pop("weight")}))
+    for network, name in ((model, "weight"), (renamed, "own")):
+        ema = Ema(network, 0.0)
+        network.weight = nn.Parameter(torch.full((2,), 5.0))
+        ema.update(10**6)
+        assert ema.shadow[name].tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("shape", [(16, 144), (40, 10), (8, 8)])
-def test_orthogonalize_flattens_the_singular_values(shape: tuple[int, int]) -> None:
+def test_orthogonalize_flattens_the_singular_values(shape: tuple[int, int], bf16: bool) -> None:
     torch.manual_seed(0)
     matrix = torch.randn(shape)
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
-    found = orthogonalize(matrix)
+    found = orthogonalize(matrix, bf16)
+    assert found.dtype == torch.float32
     values = torch.linalg.svdvals(found)
     # A square random matrix has singular values near 0, which five rounds cannot lift all the way.
     assert values.max() < 1.35
@@ -111,16 +179,24 @@ def test_orthogonalize_flattens_the_singular_values(shape: tuple[int, int]) -> N
     assert float((found * (u @ v)).sum() / (found.norm() * (u @ v).norm())) > 0.9
 
 
-def test_muon_updates_a_stack_of_matrices_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def by_shape(found: list[nn.Parameter]) -> list[list[nn.Parameter]]:
+    shapes = {p.shape: None for p in found if p.grad is not None}
+    return [[p for p in found if p.shape == shape] for shape in shapes]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_muon_updates_a_stack_of_matrices_as_each_alone(
+    layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As it does on a GPU: all weights of one shape together."""
     torch.manual_seed(0)
     first = nn.Sequential(*(nn.Conv2d(8, 8, 3) for _ in range(3)), nn.Conv2d(8, 4, 3), nn.Conv2d(8, 4, 3)).double()
+    first = first.to(memory_format=layout)  # type: ignore[call-overload]
     second = copy.deepcopy(first)
     for together in (False, True):
         model = second if together else first
         optimizer = build_optimizer(model, [], MuonOptim(lr=0.05, muon_lr=0.05, weight_decay=0.1))
         if together:
-            by_shape = lambda found: [[p for p in found if p.shape == shape] for shape in {p.shape for p in found}]  # noqa: E731
             monkeypatch.setattr(Muon, "_together", staticmethod(by_shape))
         for step in range(3):
             generator = torch.Generator().manual_seed(step)

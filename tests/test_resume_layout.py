@@ -38,7 +38,7 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, ema: Ema, first: i
         optimizer.zero_grad()
         (model(images) - targets).square().mean().backward()
         optimizer.step()
-        ema.update(model, step)
+        ema.update(step)
 
 
 def started(name: str, channels_last: bool) -> tuple[nn.Module, torch.optim.Optimizer, Ema]:

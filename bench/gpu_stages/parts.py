@@ -85,9 +85,9 @@ def optimizers(rig: Rig) -> None:
         optim = Config(optim={"name": kind, "lr": 1e-5}).optim
         optimizer = build_optimizer(network, network.encoder_parameters(), optim, network.head_parameters())
         rig.note(f"update of {name}, {kind}", f"{milliseconds(optimizer.step, rig.device):.2f} ms")
-    ema, scaler = Ema(network, 0.99), LossScaler(True)
+    ema, scaler = Ema(network, 0.99), LossScaler(True, rig.device)
     parameters = list(network.parameters())
-    rig.note(f"EMA of {name}", f"{milliseconds(lambda: ema.update(network, 9), rig.device):.2f} ms")
+    rig.note(f"EMA of {name}", f"{milliseconds(lambda: ema.update(9), rig.device):.2f} ms")
     rig.note(f"unscaling of {name} (fp16)", f"{milliseconds(lambda: scaler.unscale_(parameters), rig.device):.2f} ms")
     took = milliseconds(lambda: full_state(network, optimizer), rig.device, 1, 3)
     rig.note(f"copy of {name} and its moments to the host", f"{took:.0f} ms")

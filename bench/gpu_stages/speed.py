@@ -127,7 +127,10 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
     model = torch.compile(network) if case.compiled else network
     config = Config(optim={"name": case.optimizer, "lr": 1e-4})
     optimizer = build_optimizer(network, network.encoder_parameters(), config.optim, network.head_parameters())
-    criterion, scaler = build_criterion(Loss(terms=[case.loss]), case.classes), LossScaler(case.precision == "fp16")
+    criterion, scaler = (
+        build_criterion(Loss(terms=[case.loss]), case.classes),
+        LossScaler(case.precision == "fp16", device),
+    )
     ema = Ema(network, 0.99) if case.ema else None
     strategy = Strategy("single", Cluster(), device, Parallel())
     how = Precision(device.type, case.precision, case.full_logits, upsample=case.upsample)
@@ -139,15 +142,13 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
         for parameter in parameters:
             parameter.grad = None
         gradients(
-            model, [Micro(images, masks)], criterion, strategy, how, seed=1, votes=votes, loss_scale=scaler.scale,
+            model, [Micro(images, masks)], criterion, strategy, how, seed=1, votes=votes, loss_scale=scaler.factor,
             clock=Clock(),
         )  # fmt: skip
         scaler.unscale_(parameters)
-        if scaler.enabled:
-            scaler.update(bool(clip_(parameters, 0).isfinite()))
-        optimizer.step()
+        skipped = scaler.step(optimizer, clip_(parameters, 0) if scaler.enabled else None)
         if ema is not None:
-            ema.update(network, 100)
+            ema.update(100, skipped)
 
     return step, network, images
 

@@ -96,7 +96,10 @@ def build_learner(
         own = parts.criterion.to(strategy.device) if isinstance(parts.criterion, nn.Module) else parts.criterion
         criterion = as_criterion(own, labels.num_classes, labels.ignore_index)
     # The parameters of the wrapped model, because fsdp has replaced the original ones.
-    optimizer = build_optimizer(plain, plain.encoder_parameters(), config.optim, plain.head_parameters())
+    optimizer = build_optimizer(
+        plain, plain.encoder_parameters(), config.optim, plain.head_parameters(),
+        bf16=precision == "bf16" and strategy.device.type == "cuda",
+    )  # fmt: skip
     # The user's own loss is called on the whole micro-batch at once, not image by image.
     full_logits = config.loss.full_logits or any(isinstance(term, OwnLoss) for term in criterion.terms)
     return Learner(
@@ -105,7 +108,7 @@ def build_learner(
         criterion=criterion,
         optimizer=optimizer,
         ema=Ema(plain, config.optim.ema) if config.optim.ema else None,
-        scaler=LossScaler(precision == "fp16"),
+        scaler=LossScaler(precision == "fp16", strategy.device),
         precision=Precision(strategy.device.type, precision, full_logits, config.loss.stride, config.loss.upsample),
         channels_last=channels_last,
     )
@@ -145,7 +148,7 @@ def learner_state(learner: Learner, strategy: Strategy) -> dict[str, Any]:
         "model": weights,
         "optimizer": moments,
         "ema": shadow,
-        "scaler": learner.scaler.state_dict(),
+        "scaler": {name: value.item() for name, value in learner.scaler.state_dict().items()},
         "buffers_of_ranks": None if of_ranks is None else of_ranks.cpu(),
     }
 

@@ -56,19 +56,15 @@ def run(session: Session, signals: list[int]) -> int:
             share, summed = gradients(
                 model, micros, learner.criterion, strategy, learner.precision,
                 seed=config.train.seed + step, votes=own, aux_weight=config.loss.aux_weight,
-                loss_scale=scaler.scale, clock=clock,
+                loss_scale=scaler.factor, clock=clock,
             )  # fmt: skip
             votes.send_home(summed)
             with clock("update"):
                 scaler.unscale_(parameters)
                 norm = clip_(parameters, config.optim.clip) if config.optim.clip or scaler.enabled else None
-                # Only with fp16 does the host wait for the device here, to read the norm.
-                finite = not scaler.enabled or math.isfinite(float(norm))  # type: ignore[arg-type]
-                if finite:
-                    optimizer.step()
-                    if ema is not None:
-                        ema.update(learner.plain, step)
-                scaler.update(finite)
+                skipped = scaler.step(optimizer, norm)
+                if ema is not None:
+                    ema.update(step, skipped)
             with clock("device"):
                 batches.ahead()
             state.step = step + 1

@@ -54,7 +54,7 @@ def gradients(
     seed: int,
     votes: Tensor,
     aux_weight: float = 0.0,
-    loss_scale: float = 1.0,
+    loss_scale: Tensor | float = 1.0,
     clock: Clock,
 ) -> tuple[Tensor, Tensor]:
     """Add the gradient of the global batch's loss to ``.grad``; return (this rank's share of the loss, votes).
