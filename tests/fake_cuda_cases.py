@@ -40,6 +40,7 @@ from segtrain.parallel.collective import digest
 from segtrain.parallel.model import full_state, load_full_state
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import instruments, loop, sentinel
+from segtrain.train.copies import HostCopies
 from segtrain.train.learner import Learner
 from segtrain.train.output import Output
 from segtrain.train.plan import make_plan
@@ -211,7 +212,8 @@ def whole_loop(
             Ema(net, 0.9), LossScaler(config.train.precision == "fp16", DEVICE), Precision("cuda", config.train.precision), True,
         ),
         "state": State(), "watch": Stopwatch(strategy, lambda: 0.0), "pool": WorkerPool(0, plan.worker_kind),
-        "requests": Requests, "guard": None, "first_save": None,
+        "requests": Requests, "guard": None, "first_save": None, "unsettled": None,
+        "copies": HostCopies(DEVICE, print),
         "output": Output(
             Console(plan.steps, plan.epoch(plan.steps), rank=1), Journal(folder / "journal.jsonl", 1), Anything(), ()
         ),

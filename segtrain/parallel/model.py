@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -107,17 +108,20 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def full_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+def full_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer, take: Callable[[Any], Any] | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Unsharded model and optimizer state on the CPU, under the names of the unwrapped model, for every strategy.
 
     A collective under fsdp: every rank must call it. The optimizer's state is keyed by parameter name, so that it fits
-    any world size.
+    any world size. ``take``: makes the copy of a tensor, by default ``whole_cpu``. What may change between updates (all
+    but parameters and optimizer state) is cloned before, so ``take`` may copy it later.
     """
-    plain = unwrapped(model)
-    weights = {k: whole_cpu(v) for k, v in plain.state_dict().items()}
+    plain, take = unwrapped(model), take or whole_cpu
     names = {parameter: name for name, parameter in plain.named_parameters()}
+    weights = taken(plain.state_dict(), set(names.values()), take)
     moments = {
-        names[p]: {k: whole_cpu(v) for k, v in optimizer.state[p].items()}
+        names[p]: {k: take(v) for k, v in optimizer.state[p].items()}
         for group in optimizer.param_groups
         for p in group["params"]
         if p in optimizer.state
@@ -159,9 +163,19 @@ def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
     return torch.empty_like(parameter.detach()).copy_(share(value, parameter))
 
 
+def taken(values: Mapping[str, Any], parameters: set[str], take: Callable[[Any], Any]) -> dict[str, Any]:
+    """``take`` of each value; of a clone, unless the name is one of ``parameters``."""
+    return {name: take(value if name in parameters else value.clone()) for name, value in values.items()}
+
+
+def gathered(value: Any) -> Any:
+    """A sharded tensor is gathered, by a collective; other values are unchanged."""
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
 def whole_cpu(value: Any) -> Any:
     """A copy of a tensor on the CPU (a sharded tensor is gathered, by a collective); other values unchanged."""
-    whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+    whole = gathered(value)
     return whole.detach().to("cpu", copy=True) if isinstance(whole, Tensor) else whole
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from segtrain.models.base import SegModel, as_seg_model
 from segtrain.models.deterministic import refuse_nondeterministic
 from segtrain.models.weights import fill
 from segtrain.optim import Ema, LossScaler, build_optimizer
-from segtrain.parallel.model import full_state, load_full_state, share, unwrapped, whole_cpu
+from segtrain.parallel.model import full_state, load_full_state, share, taken, unwrapped, whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.initial import Initial, starting_network
 from segtrain.train.numerics import wants_channels_last
@@ -139,18 +139,27 @@ def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strate
     learner.scaler.load_state_dict(saved["scaler"])
 
 
-def learner_state(learner: Learner, strategy: Strategy) -> dict[str, Any]:
-    """The state that ``restore_learner`` loads, as unsharded tensors on the CPU. A collective."""
+def learner_state(learner: Learner, strategy: Strategy, take: Callable[[Any], Any] | None = None) -> dict[str, Any]:
+    """The state that ``restore_learner`` loads, as unsharded tensors, copied by ``take``. A collective.
+
+    ``take``: see ``full_state``. The numbers of the loss scale are tensors, too: see ``as_saved``.
+    """
+    take, names = take or whole_cpu, {name for name, _ in learner.plain.named_parameters()}
     with mean_buffers(learner.plain, learner.ema, strategy) as of_ranks:
-        weights, moments = full_state(learner.model, learner.optimizer)
-        shadow = {} if learner.ema is None else {k: whole_cpu(v) for k, v in learner.ema.shadow.items()}
+        weights, moments = full_state(learner.model, learner.optimizer, take)
+        shadow = {} if learner.ema is None else taken(learner.ema.shadow, names, take)
     return {
         "model": weights,
         "optimizer": moments,
         "ema": shadow,
-        "scaler": {name: value.item() for name, value in learner.scaler.state_dict().items()},
-        "buffers_of_ranks": None if of_ranks is None else of_ranks.cpu(),
+        "scaler": {name: take(value) for name, value in learner.scaler.state_dict().items()},
+        "buffers_of_ranks": take(of_ranks),
     }
+
+
+def as_saved(content: dict[str, Any]) -> dict[str, Any]:
+    """``learner_state`` as checkpoints have it, when the copies are there: the loss scale as numbers."""
+    return {**content, "scaler": {name: value.item() for name, value in content["scaler"].items()}}
 
 
 def _statistics(model: nn.Module, ema: Ema | None) -> list[Tensor]:

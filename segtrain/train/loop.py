@@ -62,6 +62,8 @@ def run(session: Session, signals: list[int]) -> int:
             with clock("update"):
                 scaler.unscale_(parameters)
                 norm = clip_(parameters, config.optim.clip) if config.optim.clip or scaler.enabled else None
+                if session.copies is not None:
+                    session.copies.before_update()
                 skipped = scaler.step(optimizer, norm)
                 if ema is not None:
                     ema.update(step, skipped)
@@ -153,6 +155,7 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     loss = float(session.strategy.reduce(share))
     if not math.isfinite(loss):
         raise not_finite(state.step, f"the loss ({loss})", config, updated=state.step > 1)
+    session.settle()
     session.watch.lap(state)
     if session.lock.lost:
         session.lock.check()

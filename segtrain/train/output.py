@@ -184,8 +184,7 @@ def stop(session: Session, signals: list[int], signaled: bool) -> int:
     name = signal.Signals(signals[0]).name if signals else "a signal on another rank"
     output.journal.write("signal", signal=name, step=state.step)
     session.save("signal")
-    if session.writer:
-        session.writer.wait()
+    session.wait_saved()
     write_end(session, "stopped")
     output.screen.say(
         f"stopped by {name} after step {state.step} of {session.plan.steps}: the state is saved, and the same command "
@@ -197,8 +196,7 @@ def stop(session: Session, signals: list[int], signaled: bool) -> int:
 def _stop_at_limit(session: Session) -> int:
     state, output, guard = session.state, session.output, session.guard
     session.save("limit")
-    if session.writer:
-        session.writer.wait()
+    session.wait_saved()
     write_end(session, "stopped")
     session.strategy.broadcast_object(None)  # the other ranks go on when that is written: segtrain.train reads it
     if guard:
@@ -214,8 +212,7 @@ def _stop_at_limit(session: Session) -> int:
 def finish(session: Session) -> int:
     """Write the table of classes and what to do next. Returns the exit code."""
     state, config, output, labels = session.state, session.config, session.output, session.validation.labels
-    if session.writer:
-        session.writer.wait()
+    session.wait_saved()
     write_end(session, "done")
     pixels = state.scores["pixels"]
     output.screen.say(f"\nlast evaluation, at step {state.step}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from segtrain.bucket.tally import OF_PROCESS, Requests
 from segtrain.config import Config
@@ -19,11 +19,12 @@ from segtrain.data.workers.pool import WorkerPool
 from segtrain.evaluate.evaluation import evaluate
 from segtrain.models import build_model
 from segtrain.observe.journal import say_on_stderr
-from segtrain.parallel.model import whole_cpu
+from segtrain.parallel.model import gathered, whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import scored
 from segtrain.train.agree import agree_on_config, check_same_files
-from segtrain.train.learner import Learner, build_learner, build_network, learner_state, mean_buffers
+from segtrain.train.copies import HostCopies, sent_home
+from segtrain.train.learner import Learner, as_saved, build_learner, build_network, learner_state, mean_buffers
 from segtrain.train.limits import Guard, Limit, open_limit
 from segtrain.train.lock import RunLock
 from segtrain.train.numerics import set_numerics
@@ -31,8 +32,16 @@ from segtrain.train.output import Output, announce, decoder
 from segtrain.train.parts import Parts, open_data, refuse_conflicts, sharing_listings
 from segtrain.train.plan import Plan, make_plan
 from segtrain.train.prepare import Prepared, prepare, refused, restored
-from segtrain.train.state import State, Stopwatch, all_finite, averaged_weights, not_finite, on_every_rank, on_rank_0
-from segtrain.train.writer import CheckpointWriter
+from segtrain.train.state import (
+    State,
+    Stopwatch,
+    averaged_weights,
+    nonfinite_weights,
+    not_finite,
+    on_every_rank,
+    on_rank_0,
+)
+from segtrain.train.writer import CheckpointWriter, Contents
 
 
 @dataclass
@@ -57,15 +66,27 @@ class Session:
     guard: Guard | None = None  # of train.deadline and train.budget; rank 0 alone
     # A step with a checkpoint beside the usual ones: with a limit, its time must be known before the last one.
     first_save: int | None = None
+    copies: HostCopies | None = None  # of a GPU's state; rank 0 alone
+    unsettled: tuple[int, Tensor, Any] | None = None  # the last checkpoint's step, and whether a weight is not finite
 
     def save(self, reason: str) -> None:
-        """Write a checkpoint of the current step. A collective. Raises ConfigError if a weight is not finite."""
-        begin, strategy = time.perf_counter(), self.strategy
-        if not all_finite(self.learner.parameters, strategy):
-            raise not_finite(self.state.step, "a weight", self.config)
-        content = learner_state(self.learner, strategy)
+        """Write a checkpoint of the current step. A collective.
+
+        Raises ConfigError if a weight is not finite: on a CPU now, on a GPU in ``settle``, so the host need not wait.
+        """
+        begin, strategy, step = time.perf_counter(), self.strategy, self.state.step
+        self.settle()
+        bad, arrived = sent_home(nonfinite_weights(self.learner.parameters, strategy))
+        self.unsettled = step, bad, arrived
+        if arrived is None:
+            self.settle()
         if self.writer is None:
+            learner_state(self.learner, strategy, _gathered_and_dropped)  # for its collectives
             return
+        self.writer.wait()  # before the memory of its copies is used again
+        content = learner_state(self.learner, strategy, self.copies.take if self.copies else None)
+        if self.copies:
+            self.copies.start()
         self.lock.check()
         content |= {
             "state": dict(vars(self.state)),
@@ -75,11 +96,38 @@ class Session:
             "world_size": strategy.world_size,
             "precision": self.learner.precision.name,
         }
-        path = self.writer.save(self.state.step, content)
+
+        def complete(content: Contents) -> Contents | None:
+            if self.copies:
+                self.copies.wait()
+            if arrived is not None:
+                arrived.synchronize()
+            return None if bad else as_saved(content)
+
+        path = self.writer.save(step, content, complete)
         seconds = time.perf_counter() - begin
         if self.guard:
             self.guard.saved(seconds)
-        self.output.journal.write("checkpoint", step=self.state.step, file=path.name, reason=reason, seconds=seconds)
+        self.output.journal.write("checkpoint", step=step, file=path.name, reason=reason, seconds=seconds)
+
+    def settle(self) -> None:
+        """Raise ConfigError if a weight of the last checkpoint was not finite: it was not written. All ranks alike.
+
+        On a GPU, this waits until the checkpoint has been copied.
+        """
+        if self.unsettled is None:
+            return
+        (step, bad, arrived), self.unsettled = self.unsettled, None
+        if arrived is not None:
+            arrived.synchronize()
+        if bad:
+            raise not_finite(step, "a weight", self.config)
+
+    def wait_saved(self) -> None:
+        """Wait until the last checkpoint is written. Raises as ``settle`` does, or CheckpointError."""
+        self.settle()
+        if self.writer:
+            self.writer.wait()
 
     def score(self) -> float:
         """Score the weights, or their moving average if there is one, on the validation split. A collective.
@@ -127,6 +175,10 @@ class Session:
         return whole.to(self.strategy.device)
 
 
+def _gathered_and_dropped(value: Any) -> None:
+    gathered(value)
+
+
 def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts | None = None) -> Session:
     """Open a run: check the settings, then file names, the network, and every label, and write the run folder last.
 
@@ -167,14 +219,16 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
         begun=begun, limit=limit,
     )  # fmt: skip
     pool = _pool(config, strategy, plan, output, engine)
-    writer = None
+    writer = copies = None
     if strategy.rank == 0:
         folder, settings = config.run_dir / "checkpoints", config.checkpoint
         writer = CheckpointWriter(folder, settings.keep, settings.background, lock.check)
+        copies = HostCopies(strategy.device, output.screen.say) if on_gpu else None
     watch = Stopwatch(strategy, pool.cpu_s)
     session = Session(
-        config, strategy, plan, dataset, validation, learner, state, watch, output, pool, lock, writer, prepared["data"]
-    )
+        config, strategy, plan, dataset, validation, learner, state, watch, output, pool, lock, writer,
+        prepared["data"], copies=copies,
+    )  # fmt: skip
     if config.train.deadline or config.train.budget:
         session.first_save = state.step + config.log.every
     if limit is not None:

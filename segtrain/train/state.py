@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from segtrain import stopping
 from segtrain.config import Config
@@ -172,11 +172,11 @@ def averaged_weights(model: nn.Module, ema: Ema | None) -> Iterator[None]:
         fill(current, kept)
 
 
-def all_finite(parameters: list[nn.Parameter], strategy: Strategy) -> bool:
-    """Whether every weight on every rank is finite. A collective; it waits for the device once."""
+def nonfinite_weights(parameters: list[nn.Parameter], strategy: Strategy) -> Tensor:
+    """Whether a weight on any rank is not finite: float64 (1,) on the device, above 0 if so. A collective."""
     local = [getattr(p.detach(), "to_local", p.detach)() for p in parameters]
     bad = (~torch.isfinite(torch.stack(list(map(torch.linalg.vector_norm, local))))).any()
-    return not bool(strategy.reduce(bad.double().reshape(1)))
+    return strategy.reduce(bad.double().reshape(1))
 
 
 def not_finite(step: int, what: str, config: Config, updated: bool = True) -> ConfigError:

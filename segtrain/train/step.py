@@ -19,6 +19,7 @@ from segtrain.observe.clock import Clock
 from segtrain.parallel.model import unwrapped
 from segtrain.parallel.strategy import Strategy
 from segtrain.precision import AUTOCAST, tf32
+from segtrain.train.copies import sent_home
 
 
 @dataclass
@@ -208,12 +209,7 @@ class Votes:
 
     def send_home(self, sums: Tensor) -> None:
         """Begin to copy the sums of a step to the host. Call it once per step."""
-        arrived = None
-        if self._on_gpu:
-            sums = torch.empty(len(sums), dtype=sums.dtype, pin_memory=True).copy_(sums, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
-        self._coming.append((sums, arrived))
+        self._coming.append(sent_home(sums))
 
     def stop(self) -> bool:
         """Whether one of the first two numbers was above zero on any rank, ``delay`` steps ago.

@@ -16,6 +16,8 @@ from segtrain.checkpoint import FORMAT, SUFFIX, Best, best_of, checkpoints, name
 from segtrain.errors import CheckpointError, SegtrainError
 from segtrain.files import PARTIAL, replacing
 
+Contents = dict[str, Any]
+
 
 class _ErrorKeepingFile:
     """A file that keeps the error of a failed write, because torch.save reports only that bytes are missing."""
@@ -52,24 +54,31 @@ class CheckpointWriter:
         for torn in folder.glob(PARTIAL):  # left by a run that was killed while it wrote
             torn.unlink(missing_ok=True)
 
-    def save(self, step: int, state: dict[str, Any]) -> Path:
+    def save(
+        self, step: int, state: Contents, complete: Callable[[Contents], Contents | None] = lambda state: state
+    ) -> Path:
         """Write a checkpoint, or begin to write it with ``background``. Returns its path.
 
-        ``state`` must hold CPU tensors that do not change until the write has ended.
+        ``state`` must hold CPU tensors that do not change until the write has ended. ``complete`` is called before the
+        file is written, in the same thread. It may wait for values of these tensors, and returns what is written, or
+        None if nothing is.
         """
         self.wait()
         path = self.folder / f"step-{step:08d}{SUFFIX}"
         if self.background:
-            self._thread = threading.Thread(target=self._write, args=(path, state), name="checkpoint")
+            self._thread = threading.Thread(target=self._write, args=(path, state, complete), name="checkpoint")
             self._thread.start()
         else:
-            self._write(path, state)
+            self._write(path, state, complete)
             self.wait()
         return path
 
-    def _write(self, path: Path, state: dict[str, Any]) -> None:
+    def _write(self, path: Path, begun: Contents, complete: Callable[[Contents], Contents | None]) -> None:
         file, begin = None, time.perf_counter()
         try:
+            state = complete(begun)
+            if state is None:
+                return
             with replacing(path) as partial:
                 with open(partial, "wb") as stream:
                     file = _ErrorKeepingFile(stream)
