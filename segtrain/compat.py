@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "copy_", "ddp_times",
-    "last_collectives", "lerp", "lerp_", "mul_", "record_collectives", "skip_dynamo_import",
+    "last_collectives", "lerp", "lerp_", "mul_", "record_collectives", "skip_dynamo_import", "uncompiled",
 ]  # fmt: skip
 
 _DYNAMO = "torch._dynamo"
@@ -121,6 +121,18 @@ def _recorder() -> Any:
 def abort_process_group() -> None:
     """Abort the process group without waiting for the other ranks. Does nothing if torch is older than 2.6."""
     getattr(dist.distributed_c10d, "_abort_process_group", lambda: None)()
+
+
+@contextlib.contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Run modules that were compiled in place (``nn.Module.compile``) uncompiled while the context lasts."""
+    name = "_compiled_call_impl"
+    calls = [(module, vars(module).pop(name)) for module in model.modules() if name in vars(module)]
+    try:
+        yield
+    finally:
+        for module, call in calls:
+            setattr(module, name, call)
 
 
 @contextlib.contextmanager

@@ -46,6 +46,8 @@ WRONG = [
     (["train.device=cpu", "parallel.backend=nccl"], "conflicting-settings", {"key": "parallel.backend"}),
     (["train.device=cpu", "train.precision=fp16"], "conflicting-settings", {"key": "train.precision"}),
     (["parallel.compress=fp16", "parallel.strategy=fsdp"], "conflicting-settings", {"key": "parallel.compress"}),
+    (["train.compile=reduce-overhead", "train.accumulate=2"], "conflicting-settings", {"key": "train.compile"}),
+    (["train.compile=regions", "parallel.strategy=fsdp"], "conflicting-settings", {"key": "train.compile"}),
     (["data.classes=[a, b]", "loss.class_weights=[1, 2, 3]"], "conflicting-settings", {"key": "loss.class_weights"}),
     (["data.label_map={.inf: 0}"], "wrong-type", {"found": {math.inf: 0}}),
     (["data.label_map={0: -.inf}"], "wrong-type", {"found": {0: -math.inf}}),

@@ -20,8 +20,9 @@ from segtrain.losses import build_criterion, low_res_loss, low_res_totals
 from segtrain.losses.upsampling import chosen
 from segtrain.metrics import confusions
 from segtrain.models import build_model
-from segtrain.optim import Ema, LossScaler, build_optimizer
+from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
 from segtrain.parallel.model import full_state
+from segtrain.train.copies import HostCopies
 
 
 def run(rig: Rig) -> None:
@@ -85,12 +86,40 @@ def optimizers(rig: Rig) -> None:
         optim = Config(optim={"name": kind, "lr": 1e-5}).optim
         optimizer = build_optimizer(network, network.encoder_parameters(), optim, network.head_parameters())
         rig.note(f"update of {name}, {kind}", f"{milliseconds(optimizer.step, rig.device):.2f} ms")
+    optim = Config(optim={"name": "muon", "lr": 1e-5}).optim
+    half = build_optimizer(network, network.encoder_parameters(), optim, network.head_parameters(), bf16=True)
+    rig.note(f"update of {name}, muon, matrices in bf16", f"{milliseconds(half.step, rig.device):.2f} ms")
     ema, scaler = Ema(network, 0.99), LossScaler(True, rig.device)
     parameters = list(network.parameters())
     rig.note(f"EMA of {name}", f"{milliseconds(lambda: ema.update(9), rig.device):.2f} ms")
     rig.note(f"unscaling of {name} (fp16)", f"{milliseconds(lambda: scaler.unscale_(parameters), rig.device):.2f} ms")
+    took = milliseconds(lambda: scaler.step(half, clip_(parameters, 0)), rig.device)
+    rig.note(f"norm and update of {name}, muon, fp16", f"{took:.2f} ms")
     took = milliseconds(lambda: full_state(network, optimizer), rig.device, 1, 3)
-    rig.note(f"copy of {name} and its moments to the host", f"{took:.0f} ms")
+    rig.note(f"copy of {name} and its moments to the host, waiting for each tensor", f"{took:.0f} ms")
+    if rig.on_gpu:
+        copied_beside(rig, name, network, optimizer)
+
+
+def copied_beside(rig: Rig, name: str, network: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Copies on a stream of their own: what the loop waits for, and when they have ended."""
+    beside = HostCopies(torch.device("cuda", torch.cuda.current_device()), lambda text: rig.note("copies", text, False))
+
+    def begin() -> None:
+        full_state(network, optimizer, beside.take)
+        beside.start()
+
+    begin()
+    beside.wait()
+    began = time.perf_counter()
+    begin()
+    launched = time.perf_counter()
+    beside.wait()
+    ended = time.perf_counter()
+    rig.note(
+        "the same beside the loop: its time in the loop, and in all",
+        f"{1e3 * (launched - began):.0f} and {1e3 * (ended - began):.0f} ms",
+    )
 
 
 def pinned(size: int) -> torch.Tensor:

@@ -24,6 +24,7 @@ from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
 from segtrain.precision import allow_tf32, fitting
+from segtrain.train.compiled import compiled
 from segtrain.train.step import Micro, Precision, gradients
 
 
@@ -36,11 +37,12 @@ class Case:
     precision: str
     loss: str = "ce"
     channels_last: bool = True
-    compiled: bool = False
+    compiled: bool | str = False
     upsample: str = "auto"
     full_logits: bool = False
     one_by_one: bool = False  # one image of full-size logits at a time, as on a CPU
     optimizer: str = "adamw"
+    bf16: bool = False  # of Muon's matrices
     ema: bool = False
     fast: bool = True
 
@@ -76,7 +78,8 @@ def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
     precisions = [name for name in ("fp32", "tf32", "bf16", "fp16") if name in fitting(torch.device(rig.device))]
     found += [(f"  {name} instead of {best}", replace(base, precision=name)) for name in precisions if name != best]
     on_off = {
-        "compiled": {"compiled": True}, "NCHW": {"channels_last": False}, "the network's plain layers": {"fast": False},
+        "compiled": {"compiled": True}, "blocks compiled": {"compiled": "regions"},
+        "compiled, CUDA graphs": {"compiled": "reduce-overhead"}, "NCHW": {"channels_last": False}, "the network's plain layers": {"fast": False},
         "upsampling direct": {"upsample": "direct"}, "upsampling by products": {"upsample": "products"},
         "full logits": {"full_logits": True}, "one image at a time": {"one_by_one": True},
     }  # fmt: skip
@@ -85,7 +88,8 @@ def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
         found += [(f"  {name} classes, {what}", replace(start, **change)) for what, change in changes.items()]
     found += [(f"  loss {loss}", replace(base, loss=loss)) for loss in ("ohem", "dice", "lovasz", "focal")]
     found += [(f"  {what}", replace(base, **change)) for what, change in
-              {"sgd": {"optimizer": "sgd"}, "muon": {"optimizer": "muon"}, "with EMA": {"ema": True}}.items()]  # fmt: skip
+              {"sgd": {"optimizer": "sgd"}, "muon": {"optimizer": "muon"},
+               "muon, matrices in bf16": {"optimizer": "muon", "bf16": True}, "with EMA": {"ema": True}}.items()]  # fmt: skip
     return [(what, case) for what, case in found if not case.compiled][:3] if rig.tiny else found
 
 
@@ -124,9 +128,11 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
     network.freeze_auxiliary()
     memory = torch.channels_last if case.channels_last else torch.contiguous_format
     network = network.to(memory_format=memory)
-    model = torch.compile(network) if case.compiled else network
+    model = compiled(network, case.compiled)
     config = Config(optim={"name": case.optimizer, "lr": 1e-4})
-    optimizer = build_optimizer(network, network.encoder_parameters(), config.optim, network.head_parameters())
+    optimizer = build_optimizer(
+        network, network.encoder_parameters(), config.optim, network.head_parameters(), bf16=case.bf16
+    )
     criterion, scaler = (
         build_criterion(Loss(terms=[case.loss]), case.classes),
         LossScaler(case.precision == "fp16", device),
@@ -139,6 +145,8 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
     votes, parameters = torch.zeros(2, dtype=torch.float64, device=device), list(network.parameters())
 
     def step() -> None:
+        if case.compiled == "reduce-overhead":
+            torch.compiler.cudagraph_mark_step_begin()
         for parameter in parameters:
             parameter.grad = None
         gradients(

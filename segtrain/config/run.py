@@ -133,6 +133,12 @@ class Config(Section):
             raise SettingError("optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or adamw")
         if train.channels_last is True and parallel.strategy == "fsdp":
             raise SettingError("train.channels_last=true: fsdp shards contiguous weights only: set it to auto")
+        if train.compile == "reduce-overhead" and train.accumulate > 1:
+            why = "each micro-batch would overwrite the gradients of the one before"
+            raise SettingError(f"train.compile=reduce-overhead: with train.accumulate>1, {why}: use true or regions")
+        if isinstance(train.compile, str) and parallel.strategy in ("dp", "fsdp"):
+            why = f"parallel.strategy={parallel.strategy} takes only the whole network"
+            raise SettingError(f"train.compile={train.compile}: {why}: set it to true, or use ddp")
         if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
             why = f"parallel.strategy={parallel.strategy} compresses no gradients"
             raise SettingError(f"parallel.compress={parallel.compress}: {why}: set parallel.compress=none, or use ddp")

@@ -46,7 +46,11 @@ class Train(Section):
     channels_last: Union[bool, Literal["auto"]] = Field(
         "auto", description="channels_last memory format. auto: on with CUDA, and on CPUs with AVX-512"
     )
-    compile: bool = Field(False, description="use torch.compile: a slower start, then faster steps")
+    compile: Union[bool, Literal["regions", "reduce-overhead"]] = Field(
+        False,
+        description="use torch.compile: a slower start, then faster steps. true: the whole network; regions: each of "
+        "its repeated blocks; reduce-overhead: the whole network, replayed as CUDA graphs",
+    )
     deterministic: bool = Field(False, description="refuse kernels whose results vary from run to run")
     progressive: tuple[tuple[float, float], ...] = Field(
         (), description="`[[until, factor], ...]`: until that fraction of the run, multiply the crop size by factor"

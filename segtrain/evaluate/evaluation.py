@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from segtrain import config
+from segtrain.compat import uncompiled
 from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, EvalLoader, image_sizes, normalize
@@ -231,15 +232,16 @@ def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """Put the model in evaluation mode. Afterwards, restore the mode of each layer: a frozen batch norm has its own.
 
-    Turns off the benchmark mode of cuDNN, which would take seconds for each image size. Its timings could also lead
-    ranks to different kernels, whose logits differ in the last bits.
+    Turns off the benchmark mode of cuDNN and layers that are compiled, which would take seconds for each image size.
+    The benchmark's timings could also lead ranks to different kernels, whose logits differ in the last bits.
     """
     modes = [(module, module.training) for module in model.modules()]
     benchmark = torch.backends.cudnn.benchmark
     model.eval()
     torch.backends.cudnn.benchmark = False
     try:
-        yield
+        with uncompiled(model):
+            yield
     finally:
         torch.backends.cudnn.benchmark = benchmark
         for module, training in modes:

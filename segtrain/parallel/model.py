@@ -19,16 +19,24 @@ _KNOWN = inspect.signature(nn.parallel.DistributedDataParallel).parameters
 _BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KNOWN else "broadcast_buffers"
 
 
-def wrap(model: nn.Module, name: str, settings: Parallel, device: torch.device, world_size: int) -> nn.Module:
+def wrap(
+    model: nn.Module,
+    name: str,
+    settings: Parallel,
+    device: torch.device,
+    world_size: int,
+    compiled: Callable[[nn.Module], nn.Module],
+) -> nn.Module:
     """See ``Strategy.wrap``."""
     if settings.sync_bn and world_size > 1:
         _refuse_subclasses(model)
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if device.type == "cuda" else syncbn.convert(model)
     model = model.to(device)
     if name == "dp":
-        return nn.DataParallel(model)
+        return compiled(nn.DataParallel(model))
     if name == "fsdp":
-        return _fully_shard(model, device, world_size)
+        return compiled(_fully_shard(model, device, world_size))
+    model = compiled(model)
     if name not in ("ddp", "smddp"):
         return model
     wrapped = nn.parallel.DistributedDataParallel(

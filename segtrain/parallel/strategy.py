@@ -85,9 +85,12 @@ class Strategy:
         with torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext():
             return not self._passed.query()
 
-    def wrap(self, model: nn.Module) -> nn.Module:
-        """The model ready to train: on its device, wrapped for the strategy, with synchronized batch norm if set."""
-        return wrap(model, self.name, self.settings, self.device, self.world_size)
+    def wrap(self, model: nn.Module, compiled: Callable[[nn.Module], nn.Module] = lambda module: module) -> nn.Module:
+        """The model ready to train: on its device, wrapped for the strategy, with synchronized batch norm if set.
+
+        ``compiled`` is applied inside DDP and SMDDP, and outside of dp and fsdp.
+        """
+        return wrap(model, self.name, self.settings, self.device, self.world_size, compiled)
 
     @contextlib.contextmanager
     def sharing(self, model: nn.Module, last: bool) -> Iterator[None]:

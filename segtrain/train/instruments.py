@@ -24,10 +24,10 @@ from segtrain.parallel.board import open_board
 from segtrain.parallel.sagemaker_hosts import machine_type
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.crowd import crowding
-from segtrain.train.learner import settle_buckets
 from segtrain.train.on_demand import Stacker, Tracer
 from segtrain.train.ready import ALONG, Ready
 from segtrain.train.session import Session
+from segtrain.train.warmup import compile_ahead, settle_buckets
 
 # The share of a float32 gradient's bytes that parallel.compress sends; powersgd sends so little that it counts as 0.
 SENT = {"none": 1.0, "fp16": 0.5, "bf16": 0.5}
@@ -47,13 +47,27 @@ def instruments(session: Session, loader: TrainLoader, clock: Clock) -> Iterator
         yield on_step_end
 
 
+def compile_first(session: Session, loader: TrainLoader) -> None:
+    """With train.compile, compile the network for all image sizes of the steps to come."""
+    config, plan = session.config, session.plan
+    if not config.train.compile:
+        return
+    sizes = list(dict.fromkeys(crop for until, crop, _ in plan.crops if until > session.state.step))
+    images = {part.stop - part.start for part in loader.parts}
+    twice = config.train.accumulate > 1 and session.learner.criterion.needs_logits
+    compile_ahead(session.learner, session.strategy, images, sizes, _used_heads(session), twice)
+
+
+def _used_heads(session: Session) -> int | None:
+    return None if session.config.loss.aux_weight else 1
+
+
 def first_batch(session: Session, loader: TrainLoader) -> None:
     """Wait until the first batch is ready. In a resumed run, DDP arranges its buckets meanwhile. A collective."""
     config, plan, strategy, step = session.config, session.plan, session.strategy, session.state.step
     if step:
         images = config.train.batch_size // (strategy.world_size * config.train.accumulate)
-        used_heads = None if config.loss.aux_weight else 1
-        settle_buckets(session.learner, strategy, images, plan.crop_and_scale(step)[0], used_heads)
+        settle_buckets(session.learner, strategy, images, plan.crop_and_scale(step)[0], _used_heads(session))
     loader.first()
     workers = plan.worker_count
     if config.data.helpers != "ray-data":  # whose workers only copy

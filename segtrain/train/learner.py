@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from segtrain import checkpoint
-from segtrain.config import Config, Size
+from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError
 from segtrain.losses.criterion import Criterion, OwnLoss, as_criterion, build_criterion
@@ -22,10 +22,11 @@ from segtrain.models.weights import fill
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.model import full_state, load_full_state, share, taken, unwrapped, whole_cpu
 from segtrain.parallel.strategy import Strategy
+from segtrain.train.compiled import compiled
 from segtrain.train.initial import Initial, starting_network
 from segtrain.train.numerics import wants_channels_last
 from segtrain.train.parts import Parts
-from segtrain.train.step import Precision, running_statistics_kept
+from segtrain.train.step import Precision
 
 
 @dataclass
@@ -44,9 +45,6 @@ class Learner:
     @property
     def parameters(self) -> list[nn.Parameter]:
         return [p for p in self.plain.parameters() if p.requires_grad]
-
-    def compile(self) -> None:
-        self.model = torch.compile(self.model)  # type: ignore[assignment]
 
 
 def build_network(
@@ -87,7 +85,7 @@ def build_learner(
     channels_last = strategy.name != "fsdp" and wants_channels_last(config.train.channels_last, strategy.device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    model = strategy.wrap(network)
+    model = strategy.wrap(network, lambda module: compiled(module, config.train.compile))
     plain: SegModel = unwrapped(model)  # type: ignore[assignment]
     if parts.criterion is None:
         weights = torch.tensor(class_weights) if class_weights else None
@@ -201,22 +199,3 @@ def mean_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy) -> Itera
         yield rows
     finally:
         _fill(buffers, own)
-
-
-def settle_buckets(learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None) -> None:
-    """Let DDP arrange its buckets as before the run stopped, by a backward pass without effect. A collective.
-
-    DDP rebuilds its buckets after its first step, and the bucket of a gradient decides in which order the ranks are
-    summed. ``images``: number in one micro-batch of a rank; ``size``: their height and width. ``used_heads``: how many
-    outputs the loss reads; None: all of them.
-    """
-    if strategy.name not in ("ddp", "smddp") or strategy.world_size == 1:
-        return
-    layout = torch.channels_last if learner.channels_last else torch.contiguous_format
-    blank = torch.zeros(images, 3, *size, device=strategy.device).to(memory_format=layout)
-    with running_statistics_kept(learner.model), strategy.sharing(learner.model, last=True):
-        with learner.precision.autocast():
-            heads = learner.model(blank, low=True)
-        cast(Tensor, sum(head.float().sum() for head in heads[:used_heads])).backward()
-    for parameter in learner.parameters:
-        parameter.grad = None

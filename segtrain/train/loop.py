@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from segtrain.data.device_feed import DeviceFeed
@@ -15,7 +16,7 @@ from segtrain.data.loader import Batch, TrainLoader, colors_on_device, normalize
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.observe.clock import Clock
 from segtrain.optim import clip_, multiplier, set_lr
-from segtrain.train.instruments import clock_of, first_batch, instruments
+from segtrain.train.instruments import clock_of, compile_first, first_batch, instruments
 from segtrain.train.output import finish, stop
 from segtrain.train.sentinel import Sentinel
 from segtrain.train.session import Session
@@ -34,6 +35,8 @@ def run(session: Session, signals: list[int]) -> int:
     sentinel = Sentinel(config, plan, strategy, learner, session.dataset, state.step)
     model.train()
     with instruments(session, loader, clock) as on_step_end:
+        with clock("forward"):
+            compile_first(session, loader)
         with clock("wait"):
             batches = DeviceFeed(loader, strategy.device)
             first_batch(session, loader)
@@ -52,6 +55,8 @@ def run(session: Session, signals: list[int]) -> int:
                 parameter.grad = None
             over = session.guard is not None and session.guard.over(step, votes.delay)
             own = votes.own(len(signals), over, _digest(loaded) if config.log.digest else 0)
+            if config.train.compile == "reduce-overhead":  # the outputs of the last step may be overwritten now
+                torch.compiler.cudagraph_mark_step_begin()
             # Forward, loss, and backward of each micro-batch, with one collective for the denominators of the loss.
             share, summed = gradients(
                 model, micros, learner.criterion, strategy, learner.precision,

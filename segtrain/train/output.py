@@ -137,7 +137,9 @@ def _derived(
     def often(every: int) -> str:
         return f"every {every}" if every < plan.steps else "at the end"
 
-    numbers = [learner.precision.name, "channels_last" * learner.channels_last, "compiled" * config.train.compile]
+    numbers = [learner.precision.name, "channels_last" * learner.channels_last]
+    if config.train.compile:
+        numbers.append("compiled" if config.train.compile is True else f"compiled ({config.train.compile})")
     return {
         "run folder": f"{config.out_bucket}, here {config.run_dir}" if config.out_bucket else str(config.run_dir),
         "data": f"{dataset.name}: {counts[0]} images to train, {counts[1]} to score, {classes} classes",

@@ -209,8 +209,6 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     plan = make_plan(config, len(dataset), cluster, on_gpu)  # now without the samples that are left out
     learner = build_learner(config, parts, network, labels, prepared["weights"], strategy, precision)
     state, saved, remarks = restored(config, learner, strategy, found, locked["resumes"])
-    if config.train.compile:
-        learner.compile()
 
     output = announce(
         config, parts, strategy, plan, learner, state, saved,
