@@ -80,12 +80,12 @@ def predict(
 
 @contextlib.contextmanager
 def _threads(name: str, count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that finish all their work; after an error or Ctrl-C only what they are at, so that files are whole."""
+    """Threads that finish all their work; after Ctrl-C only what they are at, so that files are whole."""
     pool = ThreadPoolExecutor(count, thread_name_prefix=name)
     try:
         yield pool
-    except BaseException:
-        pool.shutdown(cancel_futures=True)
+    except BaseException as error:
+        pool.shutdown(cancel_futures=not isinstance(error, Exception))
         raise
     pool.shutdown()
 
