@@ -174,6 +174,14 @@ class FakeGpu:
             self._pinned[result.untyped_storage()._cdata] = result
         return result
 
+    def launch_nothing(self) -> None:
+        """The kernels of the fused loss are there, and do nothing: Triton takes no tensors that are not real."""
+        from segtrain.losses import ways
+        from segtrain.losses.lowlogits import LowLogits
+
+        ways.no_triton = lambda: ""
+        LowLogits._launch = lambda logits, kernel, *_, **__: self.ops.update([f"triton::{kernel}"])
+
     def _patch(self) -> None:
         """What of torch does not come by as an operator."""
         torch, fake, gpu = self.torch, self.fake_type, self
@@ -216,6 +224,7 @@ class FakeGpu:
         fake.record_stream = lambda self, stream: None
         torch.cuda.amp.common.amp_definitely_not_available = lambda: False
         torch.cuda.is_bf16_supported = lambda *_, **__: True
+        torch.cuda.get_device_capability = lambda *_: (9, 0)
         torch.cuda.Event = lambda **_: Event(gpu)
         torch.cuda.Stream = lambda *_, **__: Stream(gpu)
         torch.cuda.stream = lambda stream: stream

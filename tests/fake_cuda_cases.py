@@ -258,6 +258,7 @@ def pin_nothing_really() -> None:
 
 
 def main() -> None:
+    GPU.launch_nothing()
     families = [
         ("pico", "resnet18", {"aux": True}), ("unet", "resnet18", {}), ("deeplabv3plus", "resnet18", {}),
         ("unet", "tu-convnext_atto", {}), ("segformer", "mit_b0", {}), ("fpn", "resnet18", {}), ("unetplusplus", "resnet18", {}),

@@ -43,6 +43,7 @@ MAY_IMPORT = {
 HOME = {  # outside library -> the one room that touches it
     "segmentation_models_pytorch": "models",
     "timm": "models",
+    "triton": "losses",
     "torchvision.models": "models",
     "torchvision.transforms": "data",
     "torchvision.tv_tensors": "data",

@@ -123,6 +123,23 @@ def test_no_loss_waits_with_color_jitter_micro_batches_muon_and_ema(cases: dict[
     assert places(case["found"]["3"]) == every, shown(case)
 
 
+def test_the_losses_are_fused_where_they_can_be(cases: dict[str, dict[str, Any]]) -> None:
+    """Of three ways that take equally long here, fused is the first. Its kernels are stand-ins that do nothing."""
+    for name, case in cases.items():
+        fused = "triton::gradient" in case["ops"]
+        if name.startswith("loss ") and name not in (
+            "loss lovasz",
+            "loss own",
+            "loss of full logits",
+            "loss weighted, thinned",
+        ):
+            assert fused, name
+        elif name.startswith("loss"):
+            assert not fused, name
+    assert "triton::class_sums" in cases["loss dice"]["ops"]
+    assert "triton::gradient" in cases["deterministic pico"]["ops"]
+
+
 def test_an_evaluation_waits_once_in_64_batches(cases: dict[str, dict[str, Any]]) -> None:
     waits = {function: count for _, _, function, _, count in cases["evaluate 130 batches"]["waits"]}
     assert waits == {"settle": 2, "refuse_unknown": 2}, shown(cases["evaluate 130 batches"])

@@ -28,7 +28,7 @@ from segtrain.losses import (
     low_res_loss,
     low_res_totals,
     lowres,
-    upsampling,
+    ways,
 )
 from segtrain.losses import term as terms
 
@@ -426,9 +426,8 @@ def test_the_forms_for_a_gpu_give_the_same(spec, monkeypatch):
 
     def found(way):
         loss = criterion(spec)
-        used = upsampling.chosen(upsample, way)
-        totals = low_res_totals(loss, low, target, used)
-        return totals, *with_gradient(lambda x: low_res_loss(loss, x, target, totals, used), low)
+        totals = low_res_totals(loss, low, target, upsample, way)
+        return totals, *with_gradient(lambda x: low_res_loss(loss, x, target, totals, upsample, way), low)
 
     plain = found("direct")
     monkeypatch.setattr(lowres, "parts", lambda images, *_: [slice(0, 3), slice(3, images)])
@@ -448,17 +447,17 @@ def test_a_gpu_takes_as_many_images_at_a_time_as_fit():
 
 
 def test_upsampling_that_is_not_separable_is_left_to_the_network():
-    low = torch.randn(2, 3, 4, 5)
+    low, target = torch.randn(2, 3, 4, 5), torch.zeros(2, 8, 9)
 
     def bent(part, size):
         return F.interpolate(part, size=size, mode="bilinear") ** 2
 
-    assert not upsampling._products_win(bent, low, (8, 9), timed=False)
+    assert not ways.products_agree(bent, low, target)
 
     def bilinear(part, size):
         return F.interpolate(part, size=size, mode="bilinear")
 
-    assert upsampling._products_win(bilinear, low, (8, 9), timed=False)
+    assert ways.products_agree(bilinear, low, target)
 
 
 def test_low_res_loss_in_half_precision_survives_small_gradients():

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpu_stages.rig import Rig
 from segtrain.config import Loss, Model, Parallel
-from segtrain.losses import build_criterion
+from segtrain.losses import build_criterion, ways
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
 from segtrain.parallel.cluster import Cluster
@@ -58,7 +58,10 @@ def compare(rig: Rig, name: str, settings: dict[str, Any], size: int) -> None:
 
 
 def forms(rig: Rig, loss: str, settings: dict[str, Any], size: int) -> None:
-    """The same loss by the network's upsampling, by products, and on all logits at once, in float64 and in fp32."""
+    """The same loss by the network's upsampling, by products, and on all logits at once, in float64 and in fp32.
+
+    The fused loss: in fp32, and in bf16 against the network's upsampling in bf16.
+    """
     network = prepared(settings)
     images, masks = batch(size)
     expected = gradient(network, images, masks, "cpu", "float64", loss)
@@ -66,6 +69,14 @@ def forms(rig: Rig, loss: str, settings: dict[str, Any], size: int) -> None:
         for precision, most in (("float64", 1e-9), ("fp32", 1e-3 if loss in ("ohem", "lovasz") else 1e-4)):
             found = gradient(network, images, masks, rig.device, precision, loss, upsample)
             rig.below(f"loss {loss}, {upsample}, {precision}", apart(found, expected), most)
+    fault = ways.unavailable(build_criterion(Loss(terms=[loss]), CLASSES), torch.device(rig.device))
+    if fault:
+        rig.left_out(f"loss {loss}, fused", fault)
+        return
+    found = gradient(network, images, masks, rig.device, "fp32", loss, "fused")
+    rig.below(f"loss {loss}, fused, fp32", apart(found, expected), 1e-3 if loss == "ohem" else 1e-4)
+    half = [gradient(network, images, masks, rig.device, "bf16", loss, way) for way in ("fused", "direct")]
+    rig.below(f"loss {loss}, fused against direct, bf16", apart(*half), HALF)
 
 
 def prepared(settings: dict[str, Any]) -> Any:

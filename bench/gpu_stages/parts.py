@@ -13,11 +13,10 @@ import torch
 
 from gpu_stages.rig import Rig
 from gpu_stages.runs import reported
-from gpu_stages.timing import milliseconds
+from gpu_stages.timing import forget, milliseconds, peak_gib
 from segtrain import bins
 from segtrain.config import Config, Loss, Model
-from segtrain.losses import build_criterion, low_res_loss, low_res_totals
-from segtrain.losses.upsampling import chosen
+from segtrain.losses import build_criterion, low_res_loss, low_res_totals, lowlogits, ways
 from segtrain.metrics import confusions
 from segtrain.models import build_model
 from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
@@ -50,18 +49,41 @@ def loss(rig: Rig, classes: int, size: tuple[int, int]) -> None:
     def bilinear(part: Any, to: Any) -> Any:
         return torch.nn.functional.interpolate(part, size=to, mode="bilinear", align_corners=False)
 
-    for name in ("ce",) if rig.tiny else ("ce", "ohem", "dice", "lovasz"):
+    def measure(what: str, criterion: Any, logits: Any, way: str) -> None:
+        def call() -> None:
+            totals = low_res_totals(criterion, logits.detach(), target, bilinear, way)
+            low_res_loss(criterion, logits, target, totals, bilinear, way).backward()
+            logits.grad = None
+
+        forget(rig.device)
+        held = peak_gib(rig.device)
+        took = milliseconds(call, rig.device, *((0, 1) if rig.tiny else (2, 5)))
+        rig.note(
+            f"{what}, {classes} classes, {images} images", f"{took:.2f} ms, {peak_gib(rig.device) - held:.2f} GiB more"
+        )
+
+    half = low.detach().bfloat16().requires_grad_()
+    for name in ("ce",) if rig.tiny else ("ce", "ohem", "focal", "dice", "lovasz"):
         criterion = build_criterion(Loss(terms=[name]), classes)
-        for way in ("direct", "products"):
-            used = chosen(bilinear, way)
-
-            def call(criterion: Any = criterion, upsample: Any = used) -> None:
-                totals = low_res_totals(criterion, low.detach(), target, upsample)
-                low_res_loss(criterion, low, target, totals, upsample).backward()
-                low.grad = None
-
-            took = milliseconds(call, rig.device, *((0, 1) if rig.tiny else (2, 5)))
-            rig.note(f"loss {name}, {classes} classes, {images} images, {way}", f"{took:.2f} ms")
+        fault = ways.unavailable(criterion, torch.device(rig.device))
+        for way in ("direct", "products", "fused"):
+            if way == "fused" and fault:
+                rig.left_out(f"loss {name}, fused", fault)
+                continue
+            measure(f"loss {name}, {way}", criterion, low, way)
+            if name in ("ce", "dice"):
+                measure(f"loss {name}, {way}, logits in bf16", criterion, half, way)
+    criterion = build_criterion(Loss(), classes)
+    if ways.unavailable(criterion, torch.device(rig.device)):
+        return
+    usual = lowlogits.CLASSES, lowlogits.CELLS
+    try:
+        for sizes in ((2, (4, 64)), (8, (4, 64)), (4, (4, 32)), (4, (8, 64)), (4, (16, 64))):
+            lowlogits.CLASSES, lowlogits.CELLS = sizes
+            what = f"loss ce, fused, {sizes[0]} instead of {usual[0]} classes at a time, {sizes[1]} instead of {usual[1]} cells"
+            measure(what, criterion, low, "fused")
+    finally:
+        lowlogits.CLASSES, lowlogits.CELLS = usual
 
 
 def counts(rig: Rig, classes: int, size: tuple[int, int]) -> None:

@@ -81,12 +81,20 @@ def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
         "compiled": {"compiled": True}, "blocks compiled": {"compiled": "regions"},
         "compiled, CUDA graphs": {"compiled": "reduce-overhead"}, "NCHW": {"channels_last": False}, "the network's plain layers": {"fast": False},
         "upsampling direct": {"upsample": "direct"}, "upsampling by products": {"upsample": "products"},
+        "fused loss": {"upsample": "fused"},
         "full logits": {"full_logits": True}, "one image at a time": {"one_by_one": True},
     }  # fmt: skip
     for start, name in ((base, "19"), (wide, "150")):
-        changes = on_off if start is base else {k: v for k, v in on_off.items() if k.startswith(("up", "full", "one"))}
+        changes = (
+            on_off
+            if start is base
+            else {k: v for k, v in on_off.items() if k.startswith(("up", "full", "one", "fused"))}
+        )
         found += [(f"  {name} classes, {what}", replace(start, **change)) for what, change in changes.items()]
     found += [(f"  loss {loss}", replace(base, loss=loss)) for loss in ("ohem", "dice", "lovasz", "focal")]
+    found += [
+        (f"  loss {loss}, upsampling direct", replace(base, loss=loss, upsample="direct")) for loss in ("ohem", "dice")
+    ]
     found += [(f"  {what}", replace(base, **change)) for what, change in
               {"sgd": {"optimizer": "sgd"}, "muon": {"optimizer": "muon"},
                "muon, matrices in bf16": {"optimizer": "muon", "bf16": True}, "with EMA": {"ema": True}}.items()]  # fmt: skip

@@ -86,12 +86,22 @@ class Loss(Section):
     )
     aux_weight: float = Field(0.4, ge=0, description="weight of auxiliary heads, for networks that have them")
     stride: int = Field(1, ge=1, le=8, description="compute the loss on every n-th row and column, at random offsets")
-    upsample: Literal["auto", "direct", "products"] = Field(
+    upsample: Literal["auto", "direct", "products", "fused"] = Field(
         "auto",
-        description="how logits are upsampled: as two matrix products, or by the network itself (direct). auto: on a "
-        "GPU the faster one, products with train.deterministic; on a CPU direct",
+        description="how logits are upsampled: by the network itself (direct), as two matrix products, or inside the "
+        "loss's own kernels (fused; NVIDIA GPUs, all losses but lovasz). auto: on a GPU the fastest one, with "
+        "train.deterministic fused if possible, else products; on a CPU direct",
     )
     full_logits: bool = Field(False, description="upsample the logits of the whole batch at once; takes more memory")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Loss:
+        lovasz = any(term.name == "lovasz" for term in self.terms)
+        others = {"loss.full_logits": self.full_logits, "loss.stride": self.stride > 1, "lovasz": lovasz}
+        if self.upsample == "fused" and any(others.values()):
+            names = " and ".join(name for name, given in others.items() if given)
+            raise SettingError(f"loss.upsample=fused does not go with {names}: use loss.upsample=auto")
+        return self
 
     @field_validator("terms", mode="before")
     @classmethod

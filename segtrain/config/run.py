@@ -108,6 +108,8 @@ class Config(Section):
         if train.device == "cpu" and train.precision in ("fp16", "tf32"):
             fix = "use fp32, or bf16 on a CPU with bf16 units"
             raise SettingError(f"train.precision={train.precision} needs a GPU: {fix}")
+        if train.device == "cpu" and loss.upsample == "fused":
+            raise SettingError("loss.upsample=fused needs a GPU: use auto")
         weights, classes = loss.class_weights, self.data.classes
         if isinstance(weights, tuple) and isinstance(classes, tuple) and len(weights) != len(classes):
             counts = f"{len(weights)} numbers for {len(classes)} classes"

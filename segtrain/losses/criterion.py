@@ -14,6 +14,7 @@ from segtrain.errors import ConfigError
 from segtrain.losses.overlap import DiceLoss, JaccardLoss, LovaszSoftmax, TverskyLoss
 from segtrain.losses.pixelwise import CrossEntropy, FocalLoss, OHEMCrossEntropy
 from segtrain.losses.term import (
+    Logits,
     Term,
     WeightedTerm,
     at_least_float32,
@@ -41,7 +42,8 @@ _TERMS: dict[str, type[Term]] = {
 class Criterion:
     """The sum over the terms of weight * numerator / denominator. Each method accepts any part of the global batch.
 
-    logits: (N, C, H, W); half precision is computed in float32, float64 stays. target: integers (N, H, W).
+    logits: (N, C, H, W); half precision is computed in float32, float64 stays. Or, if ``fused``, LowLogits. target:
+    integers (N, H, W).
     """
 
     terms: tuple[Term, ...]
@@ -56,33 +58,39 @@ class Criterion:
         return any(term.needs_logits for term in self.terms)
 
     @property
+    def fused(self) -> bool:
+        """Whether every term takes LowLogits."""
+        return all(term.fused for term in self.terms)
+
+    @property
     def size(self) -> int:
         """Length of the vector that ``totals`` returns."""
         return sum(term.size for term in self.terms)
 
     @torch.no_grad()
-    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+    def totals(self, logits: Logits | None, target: Tensor) -> Tensor:
         """Sums over this part of the batch, float64 (size,). Add them up over all parts before ``shares`` and ``loss``.
 
         logits may be None unless ``needs_logits``.
         """
-        check_shapes(self.num_classes, logits if self.needs_logits else None, target)
+        check_shapes(self.num_classes, logits if self.needs_logits and isinstance(logits, Tensor) else None, target)
         if self.needs_logits and logits is None:
             raise ValueError(f"the totals of {' + '.join(self.names)} depend on the logits: pass them")
         return torch.cat([batch_totals(term, logits, target) for term in self.terms])
 
-    def shares(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def shares(self, logits: Logits, target: Tensor, totals: Tensor) -> Tensor:
         """This part's share of the value of each term, float64 (terms,), unweighted. Shares add up over parts."""
-        check_shapes(self.num_classes, logits, target)
-        values = []
-        with without_autocast(logits):
+        if isinstance(logits, Tensor):
+            check_shapes(self.num_classes, logits, target)
             logits = at_least_float32(logits)
+        values = []
+        with without_autocast(target):
             for term, part in zip(self.terms, totals.split([term.size for term in self.terms])):
                 count = term.denominator(part)
                 values.append(term.numerator(logits, target, part).double() / torch.where(count > 0, count, 1.0))
         return torch.stack(values)
 
-    def loss(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def loss(self, logits: Logits, target: Tensor, totals: Tensor) -> Tensor:
         """This part's share of the whole batch's loss, a float64 scalar with gradient. totals: sums over all parts."""
         return sum(w * share for w, share in zip(self.weights, self.shares(logits, target, totals)))  # type: ignore[return-value]
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from segtrain.losses.term import AT_ONCE, Term, add_up
+from segtrain.losses.term import AT_ONCE, Logits, Term, add_up, class_sums, true_and_sum_of_p
 
 
 @dataclass(frozen=True)
@@ -31,21 +31,19 @@ class TverskyLoss(Term):
     beta: float = 0.5
 
     needs_logits: ClassVar[bool] = True
+    fused: ClassVar[bool] = True
 
     @property
     def size(self) -> int:
         return 3 * self.num_classes
 
-    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+    def totals(self, logits: Logits | None, target: Tensor) -> Tensor:
         """I, P, and T of each class."""
         assert logits is not None
         valid, index = self.labels(target)
-        probs = logits.detach().softmax(1)
-        true = probs.gather(1, index[:, None])[:, 0] * valid
-        mass = (probs * valid[:, None]).sum((0, 2, 3), dtype=torch.float64)
-        return torch.cat([add_up(self.num_classes, index, true), mass, add_up(self.num_classes, index, valid)])
+        return class_sums(logits, index, valid).flatten()
 
-    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def numerator(self, logits: Logits, target: Tensor, totals: Tensor) -> Tensor:
         inner, mass, pixels = totals.view(3, self.num_classes)
         present = pixels > 0
         whole = inner + self.alpha * (mass - inner) + self.beta * (pixels - inner)
@@ -55,9 +53,8 @@ class TverskyLoss(Term):
         loss_per_pixel = torch.where(present, (1 - inner / whole) / pixels.clamp_min(1), 0.0)
 
         valid, index = self.labels(target)
-        probs = logits.softmax(1)
-        true = probs.gather(1, index[:, None])[:, 0]
-        tangent = (probs * slope_mass.to(probs.dtype)[:, None, None]).sum(1) + true * slope_inner.to(probs.dtype)[index]
+        true, false = true_and_sum_of_p(logits, index, slope_mass)
+        tangent = false + true * slope_inner.to(true.dtype)[index]
         tangent = torch.where(valid, tangent, 0.0).sum().double()
         share = (add_up(self.num_classes, index, valid) * loss_per_pixel).sum()
         return share + (tangent - tangent.detach())
@@ -91,7 +88,7 @@ class LovaszSoftmax(Term):
     void, and classes that are absent from an image, do not count.
     """
 
-    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+    def totals(self, logits: Logits | None, target: Tensor) -> Tensor:
         """Number of images with a valid pixel."""
         return (target != self.ignore_index).flatten(1).any(1).sum(dtype=torch.float64)[None]
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segtrain.losses.term import WeightedTerm, add_up, negative_log_likelihood, vector
+from segtrain.losses.term import Logits, WeightedTerm, add_up, negative_log_likelihood, sum_of_nll, vector
 
 # Bins of the histogram of OHEM.
 BINS = 1 << 15
@@ -29,9 +29,12 @@ class CrossEntropy(WeightedTerm):
 
     label_smoothing: float = 0.0
 
-    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
-        if torch.are_deterministic_algorithms_enabled():
-            return self._deterministic_sum(logits, target)
+    fused: ClassVar[bool] = True
+
+    def numerator(self, logits: Logits, target: Tensor, totals: Tensor) -> Tensor:
+        # F.cross_entropy for images has no deterministic kernel on CUDA.
+        if not isinstance(logits, Tensor) or torch.are_deterministic_algorithms_enabled():
+            return self._sum(logits, target)
         weights = vector(self.class_weights, logits.device, logits.dtype) if self.class_weights else None
         return F.cross_entropy(
             logits,
@@ -42,15 +45,17 @@ class CrossEntropy(WeightedTerm):
             label_smoothing=self.label_smoothing,
         )
 
-    def _deterministic_sum(self, logits: Tensor, target: Tensor) -> Tensor:
-        """The same sum with other kernels, because F.cross_entropy for images has no deterministic kernel on CUDA."""
+    def _sum(self, logits: Logits, target: Tensor) -> Tensor:
+        """The same sum by its definition."""
         valid, index = self.labels(target)
-        log_p = F.log_softmax(logits, 1)
-        weights = vector(self.class_weights or (1.0,) * self.num_classes, logits.device, logits.dtype)
-        true = log_p.gather(1, index[:, None])[:, 0] * weights[index]
-        smooth = (log_p * weights[:, None, None]).mean(1) if self.label_smoothing else 0.0
-        each = (1 - self.label_smoothing) * true + self.label_smoothing * smooth
-        return -torch.where(valid, each, 0.0).sum()
+        each = negative_log_likelihood(logits, index)
+        weights = vector(self.class_weights or (1.0,) * self.num_classes, each.device, each.dtype)
+        if self.class_weights:
+            each = each * weights[index]
+        if self.label_smoothing:
+            share = self.label_smoothing / self.num_classes
+            each = (1 - self.label_smoothing) * each + share * sum_of_nll(logits, weights)
+        return torch.where(valid, each, 0.0).sum()
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,9 @@ class FocalLoss(WeightedTerm):
 
     gamma: float = 2.0
 
-    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    fused: ClassVar[bool] = True
+
+    def numerator(self, logits: Logits, target: Tensor, totals: Tensor) -> Tensor:
         valid, index = self.labels(target)
         nll = negative_log_likelihood(logits, index)
         # 1 - p without cancellation. The smallest positive number keeps the slope of x ** gamma finite for gamma < 1.
@@ -97,27 +104,27 @@ class OHEMCrossEntropy(WeightedTerm):
     threshold: float = 0.7
 
     needs_logits: ClassVar[bool] = True
+    fused: ClassVar[bool] = True
 
     @property
     def size(self) -> int:
         return (BINS + 1) * (2 if self.class_weights else 1)
 
-    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+    def totals(self, logits: Logits | None, target: Tensor) -> Tensor:
         """The histogram of the valid pixels, and how many have a probability below the threshold.
 
         With class weights, both follow a second time, weighted.
         """
         assert logits is not None
         valid, index = self.labels(target)
-        nll = negative_log_likelihood(logits.detach(), index)
-        bins, hard = self._bins(nll)
+        bins, hard = self._bins(negative_log_likelihood(logits, index).detach())
         weights = self.pixel_weights(index, torch.float32)
         parts = []
         for mass in (valid,) if weights is None else (valid, weights * valid):
             parts += [add_up(BINS, bins, mass), (hard * mass).sum(dtype=torch.float64)[None]]
         return torch.cat(parts)
 
-    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def numerator(self, logits: Logits, target: Tensor, totals: Tensor) -> Tensor:
         valid, index = self.labels(target)
         nll = negative_log_likelihood(logits, index)
         bins, hard = self._bins(nll.detach())

@@ -15,7 +15,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Union
+from typing import Any, ClassVar, Union
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +23,11 @@ from torch import Tensor
 
 from segtrain import bins
 from segtrain.errors import ConfigError, DataError
+from segtrain.losses.lowlogits import LowLogits
 
 AT_ONCE = 512 << 20  # bytes of full-size logits of a part, on a GPU
+
+Logits = Union[Tensor, LowLogits]  # (N, C, H, W)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Term:
 
     # Whether the totals depend on the logits, or on the labels alone.
     needs_logits: ClassVar[bool] = False
+    # Whether ``totals`` and ``numerator`` also take LowLogits: they read logits only by the functions at the end below.
+    fused: ClassVar[bool] = False
 
     def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
         """The mean loss of a batch: a scalar with gradient, float64 for float64 logits and float32 otherwise.
@@ -69,17 +74,17 @@ class Term:
         """Length k of the totals."""
         return 1
 
-    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+    def totals(self, logits: Logits | None, target: Tensor) -> Tensor:
         """Sums over these images, float64 (k,), without gradient. ``logits`` is read only if ``needs_logits``.
 
         In this base class: the number of valid pixels.
         """
         return (target != self.ignore_index).sum(dtype=torch.float64)[None]
 
-    def numerator(self, logits: Tensor, target: Tensor, totals: Tensor) -> Tensor:
+    def numerator(self, logits: Any, target: Tensor, totals: Tensor) -> Tensor:
         """These images' share of the numerator: a scalar whose value and gradient add up over images.
 
-        logits: float32 or float64. totals: those of the *whole* batch.
+        logits: float32 or float64, or LowLogits if ``fused``. totals: those of the *whole* batch.
         """
         raise NotImplementedError
 
@@ -109,7 +114,7 @@ class WeightedTerm(Term):
         if len(self.class_weights):
             object.__setattr__(self, "class_weights", checked_weights(self.class_weights, self.num_classes))
 
-    def totals(self, logits: Tensor | None, target: Tensor) -> Tensor:
+    def totals(self, logits: Logits | None, target: Tensor) -> Tensor:
         """The sum of the class weights of the valid pixels."""
         valid, index = self.labels(target)
         weights = self.pixel_weights(index, torch.float32)
@@ -149,7 +154,7 @@ def check_shapes(num_classes: int, logits: Tensor | None, target: Tensor) -> Non
 
 
 @torch.no_grad()
-def batch_totals(term: Term, logits: Tensor | None, target: Tensor) -> Tensor:
+def batch_totals(term: Term, logits: Logits | None, target: Tensor) -> Tensor:
     """term.totals of a batch: float64 (k,).
 
     Logits are read in ``parts``, so that the probabilities of the whole batch are never in memory.
@@ -157,6 +162,8 @@ def batch_totals(term: Term, logits: Tensor | None, target: Tensor) -> Tensor:
     if not term.needs_logits:
         return term.totals(None, target)
     assert logits is not None
+    if isinstance(logits, LowLogits):
+        return term.totals(logits, target)
     totals = torch.zeros(term.size, dtype=torch.float64, device=target.device)
     size = at_least_float32(logits[:1]).nbytes if len(logits) else 0
     for part in parts(len(target), size, target.device):
@@ -197,6 +204,36 @@ def add_up(size: int, index: Tensor, values: Tensor) -> Tensor:
     return bins.add_up(size, index.flatten(), values.flatten().double())
 
 
-def negative_log_likelihood(logits: Tensor, index: Tensor) -> Tensor:
-    """-log softmax(logits) of the class ``index``: (N, C, H, W), int64 (N, H, W) -> (N, H, W)."""
+# What losses read of logits. ``index``, int64 (N, H, W): the labels of ``Term.labels``.
+
+
+def negative_log_likelihood(logits: Logits, index: Tensor) -> Tensor:
+    """-log p of the label of each pixel (N, H, W)."""
+    if isinstance(logits, LowLogits):
+        return logits.nll()
     return -F.log_softmax(logits, 1).gather(1, index[:, None])[:, 0]
+
+
+def sum_of_nll(logits: Logits, factors: Tensor) -> Tensor:
+    """The sum over the classes of factor * -log p (N, H, W). factors: (C,)."""
+    if isinstance(logits, LowLogits):
+        return logits.sum_nll(factors)
+    return -(F.log_softmax(logits, 1) * factors[:, None, None]).sum(1)
+
+
+def true_and_sum_of_p(logits: Logits, index: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """p of the label, and the sum over the classes of factor * p: (N, H, W) each. factors: (C,)."""
+    if isinstance(logits, LowLogits):
+        return torch.exp(-logits.nll()), logits.sum_p(factors)
+    probs = logits.softmax(1)
+    return probs.gather(1, index[:, None])[:, 0], (probs * factors.to(probs.dtype)[:, None, None]).sum(1)
+
+
+def class_sums(logits: Logits, index: Tensor, valid: Tensor) -> Tensor:
+    """float64 (3, C), over the valid pixels: the sum of p where it is the label's, the sum of p, and their number."""
+    if isinstance(logits, LowLogits):
+        return logits.class_sums()
+    probs, classes = logits.detach().softmax(1), logits.shape[1]
+    true = probs.gather(1, index[:, None])[:, 0] * valid
+    mass = (probs * valid[:, None]).sum((0, 2, 3), dtype=torch.float64)
+    return torch.stack([add_up(classes, index, true), mass, add_up(classes, index, valid)])

@@ -1,4 +1,4 @@
-"""Bilinear upsampling of logits as two matrix products, and the choice between it and the network's own function.
+"""Bilinear upsampling of logits as two matrix products, and as tables.
 
 Bilinear interpolation is separable: ``rows @ low @ columns``. As products, its gradient is a product too. On a GPU, the
 gradient of torch's own function adds with atomics, so that its bits differ from run to run.
@@ -13,17 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segtrain.losses.taps import Axis, axis
 from segtrain.precision import tf32
 
 Size = tuple[int, int]
 Upsample = Callable[[Tensor, Size], Tensor]  # low-resolution logits (n, C, h, w) to (n, C, H, W)
 
-TOLERANCE = 1e-4  # of the products, relative to the largest value; float32 rounding stays below 1e-6
-REPEATS = 3  # timings of each way
-
 # Cached for each model until it is deleted. ``upsample`` is a bound method of the model.
 _MATRICES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Tensor, Tensor]]] = weakref.WeakKeyDictionary()
-_CHOICES: weakref.WeakKeyDictionary[Any, dict[Any, bool]] = weakref.WeakKeyDictionary()
+_AXES: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Axis, Axis] | None]] = weakref.WeakKeyDictionary()
 
 
 @torch.no_grad()
@@ -52,52 +50,15 @@ def by_products(upsample: Upsample, low: Tensor, size: Size) -> Tensor:
         return rows @ (low.contiguous() @ columns)
 
 
-def chosen(upsample: Upsample, way: str) -> Upsample:
-    """``upsample`` as ``loss.upsample`` says: products, direct, or auto.
+def axes(upsample: Upsample, low: Tensor, size: Size) -> tuple[Axis, Axis] | None:
+    """Tables of ``upsample(low, size)`` along the rows and along the columns, on the device of ``low``.
 
-    auto: direct on a CPU; on a GPU products with deterministic kernels, otherwise the faster of the two, which is
-    measured once per shape.
+    None if it is not bilinear. Waits for the GPU once per shape.
     """
-    if way == "direct":
-        return upsample
-    kept = _CHOICES.setdefault(getattr(upsample, "__self__", upsample), {})
-
-    def picked(low: Tensor, size: Size) -> Tensor:
-        if way == "auto" and not low.is_cuda:
-            return upsample(low, size)
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        key = (low.shape, size, low.dtype, low.device, deterministic)
-        if way == "auto" and key not in kept:
-            kept[key] = _products_win(upsample, low, size, timed=not deterministic)
-        return by_products(upsample, low, size) if way == "products" or kept[key] else upsample(low, size)
-
-    return picked
-
-
-def _products_win(upsample: Upsample, low: Tensor, size: Size, timed: bool = True) -> bool:
-    """Whether the products give what the network's function gives, on the first image, and, if ``timed``, sooner.
-
-    Forward and backward pass are timed on this GPU. Waits for it.
-    """
-    with torch.no_grad():
-        expected = upsample(low[:1], size)
-        apart = (by_products(upsample, low[:1], size) - expected).abs()
-        error, largest = torch.stack([apart.max(), expected.abs().max()]).tolist()
-    if not error <= TOLERANCE * largest:
-        return False
-    ways: list[Upsample] = [upsample, lambda part, to: by_products(upsample, part, to)]
-    took = []
-    for way in ways if timed else ():
-        times = []
-        for _ in range(1 + REPEATS):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            with torch.enable_grad(), tf32(False):
-                small = low.detach().requires_grad_()
-                begin.record()
-                full = way(small, size)
-                torch.autograd.grad(full, small, full.detach())
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
-        took.append(min(times[1:]))  # without the first, which loads kernels
-    return not timed or took[1] < took[0]
+    kept = _AXES.setdefault(getattr(upsample, "__self__", upsample), {})
+    key = (low.shape[-2:], size, low.device)
+    if key not in kept:
+        rows, columns = matrices(upsample, low[:0].float(), size)
+        found = axis(rows, low.device), axis(columns.T, low.device)
+        kept[key] = None if found[0] is None or found[1] is None else (found[0], found[1])
+    return kept[key]

@@ -15,6 +15,7 @@ from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError
 from segtrain.losses.criterion import Criterion, OwnLoss, as_criterion, build_criterion
+from segtrain.losses.ways import refuse_fused
 from segtrain.models import build_model
 from segtrain.models.base import SegModel, as_seg_model
 from segtrain.models.deterministic import refuse_nondeterministic
@@ -98,6 +99,8 @@ def build_learner(
         plain, plain.encoder_parameters(), config.optim, plain.head_parameters(),
         bf16=precision == "bf16" and strategy.device.type == "cuda",
     )  # fmt: skip
+    if config.loss.upsample == "fused":
+        refuse_fused(criterion, strategy.device)
     # The user's own loss is called on the whole micro-batch at once, not image by image.
     full_logits = config.loss.full_logits or any(isinstance(term, OwnLoss) for term in criterion.terms)
     return Learner(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from segtrain.compat import BatchNorm, after_own_gradients
 from segtrain.losses import Criterion, low_res_loss, low_res_totals
-from segtrain.losses.upsampling import Upsample, chosen, matrices
+from segtrain.losses.upsampling import Upsample, matrices
 from segtrain.observe.clock import Clock
 from segtrain.parallel.model import unwrapped
 from segtrain.parallel.strategy import Strategy
@@ -38,7 +38,12 @@ class Precision:
     name: str = "fp32"  # of segtrain.precision.AUTOCAST
     full_logits: bool = False  # upsample the logits of the whole micro-batch at once, not image by image
     loss_stride: int = 1  # the loss reads every n-th pixel in each direction
-    upsample: str = "auto"  # see ``segtrain.losses.upsampling.chosen``
+    upsample: str = "auto"  # see ``segtrain.losses.ways.chosen``
+
+    @property
+    def way(self) -> str:
+        """How ``low_res_loss`` computes. Thinned logits have an upsampling of their own in each step."""
+        return "direct" if self.full_logits or self.loss_stride > 1 else self.upsample
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         dtype = AUTOCAST[self.name]
@@ -67,8 +72,6 @@ def gradients(
     upsample: Upsample = unwrapped(model).upsample  # type: ignore[assignment]
     if precision.loss_stride > 1:
         micros, upsample = _thinned(micros, upsample, precision.loss_stride, seed)
-    elif not precision.full_logits:
-        upsample = chosen(upsample, precision.upsample)
     totals: list[Tensor] | None = None
     if not criterion.needs_logits:
         totals, votes = _reduced(strategy, [_label_totals(criterion, micros)], votes, clock)
@@ -86,7 +89,9 @@ def gradients(
                 with precision.autocast():
                     heads = model(micro.images, low=True)
                 if totals is None:  # one micro-batch, totals from its own logits
-                    per_head = [low_res_totals(criterion, h.detach(), micro.masks, upsample) for h in heads]
+                    per_head = [
+                        low_res_totals(criterion, h.detach(), micro.masks, upsample, precision.way) for h in heads
+                    ]
                     totals, votes = _reduced(strategy, per_head, votes, clock)
                 loss = sum(
                     (1.0 if k == 0 else aux_weight)
@@ -135,7 +140,7 @@ def _share(
 ) -> Tensor:
     if precision.full_logits:
         return criterion.loss(upsample(head, (masks.shape[-2], masks.shape[-1])), masks, totals)
-    return low_res_loss(criterion, head, masks, totals, upsample)
+    return low_res_loss(criterion, head, masks, totals, upsample, precision.way)
 
 
 def _reduced(strategy: Strategy, per_head: list[Tensor], votes: Tensor, clock: Clock) -> tuple[list[Tensor], Tensor]:
@@ -167,7 +172,7 @@ def _totals_by_extra_forward(
             torch.manual_seed(_seed(seed, strategy.rank, index))
             with precision.autocast():
                 heads = unwrapped(model)(micro.images, low=True)
-            each = [low_res_totals(criterion, head, micro.masks, upsample) for head in heads]
+            each = [low_res_totals(criterion, head, micro.masks, upsample, precision.way) for head in heads]
             sums = [a + b for a, b in zip(sums, each)] if sums else each
     return _reduced(strategy, sums, votes, clock)
 

@@ -1,0 +1,127 @@
+"""The fused loss in Triton's interpreter, compared with the plain loss in float64: a JSON line for each case.
+
+Started by test_fused_loss.py with TRITON_INTERPRET=1, which must be set before triton is imported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from segtrain.config import Loss
+from segtrain.losses import build_criterion, low_res_loss, low_res_totals, lowlogits, ways
+from segtrain.losses.lowlogits import LowLogits
+from segtrain.losses.upsampling import axes
+
+VOID = 255
+WEIGHTS = (0.5, 0.0, 2.0, 3.5, 0.25)
+SPECS: dict[str, dict[str, Any]] = {
+    "ce": {"terms": ["ce"]},
+    "ce, weighted and smoothed": {"terms": [{"name": "ce", "label_smoothing": 0.2}], "class_weights": WEIGHTS},
+    "focal, weighted": {"terms": [{"name": "focal", "gamma": 0.5}], "class_weights": WEIGHTS},
+    "ohem, weighted": {"terms": [{"name": "ohem", "min_kept": 0.5, "threshold": 0.1}], "class_weights": WEIGHTS},
+    "tversky": {"terms": [{"name": "tversky", "alpha": 0.3, "beta": 0.7}]},
+    "all": {"terms": [{"name": "ce", "label_smoothing": 0.1}, "ohem", "focal", {"name": "dice", "weight": 0.5}, "jaccard"]},
+}  # fmt: skip
+
+
+def bilinear(align_corners: bool, more: tuple[int, int] = (0, 0)) -> Callable[[Tensor, tuple[int, int]], Tensor]:
+    """Upsampling to ``more`` pixels than the size, which are cut off."""
+
+    def upsample(low: Tensor, size: tuple[int, int]) -> Tensor:
+        to = (size[0] + more[0], size[1] + more[1])
+        full = F.interpolate(low, to, mode="bilinear", align_corners=align_corners)
+        return full[..., : size[0], : size[1]]
+
+    return upsample
+
+
+def batch(shape: tuple[int, ...], size: tuple[int, int], void: str = "some") -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    low = 3 * torch.randn(shape, generator=generator)
+    target = torch.randint(0, shape[1], (shape[0], *size), generator=generator).to(torch.uint8)
+    if void != "none":
+        target[:, : size[0] if void == "all" else 1] = VOID
+    return low, target
+
+
+def apart(found: Tensor, expected: Tensor) -> float:
+    """The largest difference, relative to the largest value."""
+    return float((found.double() - expected.double()).abs().max() / expected.double().abs().max().clamp_min(0.1))
+
+
+def maps(low: Tensor, target: Tensor, upsample: Any) -> dict[str, float]:
+    """What ``LowLogits`` offers, and the gradient of all of it together with random slopes."""
+    classes, valid = low.shape[1], target != VOID
+    tables = axes(upsample, low, (target.shape[1], target.shape[2]))
+    assert tables is not None
+    logits = LowLogits(low, target, VOID, tables)
+    generator = torch.Generator().manual_seed(2)
+    factors, weights = torch.randn(classes, generator=generator), torch.rand(classes, generator=generator)
+    slopes = torch.randn(3, *target.shape, generator=generator)
+    exact = low.double().requires_grad_()
+    log_p = upsample(exact, (target.shape[1], target.shape[2])).log_softmax(1)
+    truth = F.one_hot(target.long() * valid, classes).movedim(-1, 1) * valid[:, None]
+    p, nll = log_p.exp(), -(log_p * truth).sum(1)
+    expected = [nll, (p * factors[:, None, None]).sum(1), -(log_p * weights[:, None, None]).sum(1)]
+    found = [torch.where(valid, logits.nll(), 0.0), logits.sum_p(factors), logits.sum_nll(weights)]
+    sums = torch.stack([(p * truth).sum((0, 2, 3)), (p * valid[:, None]).sum((0, 2, 3)), truth.sum((0, 2, 3)).double()])
+    (gradient,) = torch.autograd.grad((torch.stack(expected) * slopes).sum(), exact)
+    small = logits.gradient((torch.stack(found) * slopes).sum())
+    assert small.dtype == torch.float32
+    names = ("nll", "sum of p", "sum of nll")
+    result = {name: apart(a.detach(), b.detach()) for name, a, b in zip(names, found, expected)}
+    return {**result, "class sums": apart(logits.class_sums(), sums), "gradient": apart(small, gradient)}
+
+
+def loss(spec: str, low: Tensor, target: Tensor, upsample: Any) -> dict[str, float]:
+    criterion = build_criterion(Loss(**SPECS[spec]), low.shape[1], VOID)
+    results = []
+    for way, leaf in (("fused", low), ("direct", low.double())):
+        leaf = leaf.clone().requires_grad_()
+        totals = low_res_totals(criterion, leaf.detach(), target, upsample, way)
+        value = low_res_loss(criterion, leaf, target, totals, upsample, way)
+        (gradient,) = torch.autograd.grad(value * 3, leaf)
+        assert gradient.dtype == leaf.dtype
+        results.append((totals, value.detach(), gradient))
+    return dict(zip(("totals", "value", "gradient"), map(apart, *results)))
+
+
+def say(case: str, found: dict[str, float]) -> None:
+    print(json.dumps({"case": case, **found}), flush=True)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    ways.chosen = lambda wanted, *_: wanted  # a CPU would be refused
+    shapes = (
+        # classes at a time, low, size, upsampling, void
+        (4, (1, 2, 3, 3), (6, 6), bilinear(False), "none"),
+        (32, (3, 19, 2, 2), (4, 7), bilinear(True), "some"),
+        (64, (1, 150, 2, 2), (8, 6), bilinear(False), "some"),
+        (4, (1, 1, 2, 2), (5, 5), bilinear(False), "some"),
+        (4, (1, 3, 2, 2), (16, 13), bilinear(False), "some"),
+        (4, (1, 5, 6, 3), (6, 3), bilinear(True), "some"),  # of the same size
+        (4, (1, 3, 2, 67), (3, 134), bilinear(True), "some"),
+        (4, (1, 3, 5, 4), (12, 9), bilinear(False, (3, 2)), "some"),
+        (4, (1, 3, 3, 3), (6, 6), bilinear(True), "all"),
+    )
+    for classes, shape, size, upsample, void in shapes:
+        lowlogits.CLASSES = classes
+        say(f"maps {shape} to {size}, {void} void", maps(*batch(shape, size, void), upsample))
+    lowlogits.CLASSES = 8
+    low, target = batch((2, 5, 2, 3), (5, 7))
+    for spec in SPECS:
+        say(f"loss {spec}", loss(spec, low, target, bilinear(False)))
+    for dtype in (torch.bfloat16, torch.float16):
+        half = low.to(dtype).contiguous(memory_format=torch.channels_last)
+        say(f"half {dtype}", loss("ce", half, target.long(), bilinear(True)))
+
+
+if __name__ == "__main__":
+    main()
