@@ -134,7 +134,6 @@ def test_kernels_compile_for_gpus_and_spill_no_registers(
     print(found)  # registers per thread, stack, local memory
     assert len(found) == 6
     assert {name: use for name, use in found.items() if use[1:] != (0, 0)} == {}
-    assert max(registers for registers, _, _ in found.values()) <= 168  # 12 warps per scheduler's quarter
 
 
 def wanted(monkeypatch: pytest.MonkeyPatch, fault: str, terms: str = "ce", way: str = "auto") -> tuple[str, list[str]]:

@@ -105,7 +105,8 @@ def unavailable(criterion: Criterion, device: torch.device) -> str:
 def products_agree(upsample: Upsample, low: Tensor, target: Tensor) -> bool:
     """Whether the products give what the network's upsampling gives, for the first image. Waits for the GPU."""
     first, size = at_least_float32(low[:1].detach()), (target.shape[-2], target.shape[-1])
-    return _agree([(by_products(upsample, first, size), upsample(first, size))], 1e-4)
+    with without_autocast(low):
+        return _agree([(by_products(upsample, first, size), upsample(first, size))], 1e-4)
 
 
 def fused_fault(criterion: Criterion, low: Tensor, target: Tensor, upsample: Upsample) -> str:
