@@ -31,7 +31,7 @@ def axis(matrix: Tensor, device: torch.device) -> Axis | None:
 
     None if an output mixes other inputs than two neighbors, or if the outputs are in another order than their inputs.
     """
-    weights = matrix.detach().float().cpu().numpy()
+    weights = np.array(matrix.tolist(), np.float32)
     outputs, inputs = weights.shape
     rows = np.arange(outputs)
     left = np.abs(weights).argmax(1)

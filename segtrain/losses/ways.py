@@ -144,8 +144,9 @@ def _read(logits: Logits, criterion: Criterion, target: Tensor) -> tuple[list[Te
 
 def _agree(pairs: list[tuple[Tensor, Tensor]], tolerance: float) -> bool:
     """Whether the tensors of each pair differ by at most ``tolerance`` of the second one's largest value."""
-    apart = [(found - expected).abs().max() <= tolerance * expected.abs().max() for found, expected in pairs]
-    return bool(torch.stack(apart).all())
+    numbers = [number.abs().max().double() for found, expected in pairs for number in (found - expected, expected)]
+    values = torch.stack(numbers).tolist()
+    return all(apart <= tolerance * largest for apart, largest in zip(values[::2], values[1::2]))
 
 
 def _took(trial: Callable[[str], object], way: str) -> float:
