@@ -18,7 +18,7 @@ from segtrain.config import load_config
 from segtrain.machines import machines
 from segtrain.models import build_model
 from segtrain.plan import model
-from segtrain.plan.limits import hosts_of, seconds_of
+from segtrain.plan.limits import budget_of, hosts_of, seconds_of
 from segtrain.plan.offers import Plan, plan, shown
 from segtrain.plan.terms import Terms, terms_of
 from segtrain.plan.words import page
@@ -313,3 +313,18 @@ def test_samples_that_stay_in_memory_cost_more_in_the_first_epoch(tmp_path: Path
     spans.write_text("".join(f"{json.dumps(line)}\n" for line in lines if line.get("last", 0) <= 20))
     assert terms_of(run).cold
     assert "name a run of two epochs or more" in page(plan(terms_of(run), (1,)), run)
+
+
+def test_arguments_that_cannot_be_meant(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = a_run(tmp_path / "run", machine="", augment=0.001, wait=0.1)
+    with refused("other-device", found="ml.c5.xlarge"):
+        terms_of(run, on="ml.c5.xlarge")
+    for amount in (-5.0, float("inf"), float("nan")):
+        with refused("bad-budget"):
+            budget_of(amount)
+    assert main(["plan", "--like", str(tmp_path / "none")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    spans = run / "spans/rank-00000.jsonl"
+    spans.write_text(spans.read_text().replace("cuda:0", "cpu"))
+    assert main(["plan", "--like", str(run), "--on", "ml.c5.xlarge", "--where", "gcp"]) == 0
+    assert "no type can be offered" in capsys.readouterr().out

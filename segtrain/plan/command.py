@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segtrain.errors import ConfigError
-from segtrain.plan.limits import hosts_of, seconds_of
+from segtrain.plan.limits import budget_of, hosts_of, seconds_of
 from segtrain.plan.places import machines_of
 from segtrain.terminal import say
 
@@ -49,7 +49,11 @@ def _like(args: Namespace, overrides: list[str]) -> None:
     from segtrain.runs.remote import local
 
     deadline_s, hosts, where = seconds_of(args.deadline), hosts_of(args.hosts), machines_of(args.where)
+    budget_of(args.budget)
     run = local(args.like)
+    if not run.folder.is_dir():
+        text = f"--like={args.like}: there is no such folder: name the folder of a run, such as runs/NAME"
+        raise ConfigError(text, code="folder-missing", found=args.like)
     found = offers.plan(terms_of(run.folder, args.on), hosts, where)
     market = market_of(args.spot, args.preemptions, run.folder)
     if args.save:
@@ -75,7 +79,7 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     from segtrain.plan.probe import plan as plan_of
     from segtrain.plan.saved import save
 
-    limits, hosts = (seconds_of(args.deadline), args.budget), hosts_of(args.hosts)
+    limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)
     market = market_of(args.spot, args.preemptions)
     config = load_config(args.config, overrides)
     found = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, say=_note)

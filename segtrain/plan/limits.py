@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from segtrain.config import limits
 from segtrain.errors import ConfigError
 
@@ -12,6 +14,14 @@ def seconds_of(text: str) -> float:
     if text and found is None:
         raise ConfigError(f"--deadline={text}: not a time: write 90m, 2h, or 1d", code="bad-time", found=text)
     return found or 0.0
+
+
+def budget_of(dollars: float) -> float:
+    """Dollars; 0: no budget. Raises ConfigError for a negative number, and for one that is not finite."""
+    if not 0 <= dollars < inf:
+        text = f"--budget={dollars:g}: not an amount of dollars: write a positive number, such as 80"
+        raise ConfigError(text, code="bad-budget", found=dollars)
+    return dollars
 
 
 def hosts_of(text: str) -> tuple[int, ...]:

@@ -70,6 +70,11 @@ def terms_of(run: Path, on: str = "") -> Terms:
     name = on or figures.most_starved_rank.machine
     if name not in all_types():
         raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
+    device = figures.most_starved_rank.device
+    if on and device.startswith("cuda") != bool(all_types()[on].gpus):
+        kind = "has no GPU" if device.startswith("cuda") else "has GPUs"
+        text = f"--on={on}: the run trained on {device}, and this type {kind}: name the type that it ran on"
+        raise ConfigError(text, code="other-device", found=on)
     return _terms(run, figures, evidence, name)
 
 

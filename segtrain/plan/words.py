@@ -30,8 +30,7 @@ def page(
         f"{terms.total:,.0f} images, at {terms.images:g} per device and step as in {run}. "
         "In parentheses: 80 % of the cases.",
         "",
-        *table(found, best, every, market),
-        "",
+        *([*table(found, best, every, market), ""] if found.offers else []),
         choice(best, deadline_s, budget, found),
         *_notes(found, market, best),
     ]
@@ -75,7 +74,9 @@ def _spread(interval: tuple[float, float, float], unit: float) -> str:
 
 
 def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) -> str:
-    """The offer to take, or why there is none. ``found`` has at least one offer."""
+    """The offer to take, or why there is none."""
+    if not found.offers:
+        return "no type can be offered: none is of the run's kind, or see below what was left out"
     limits = [f"{deadline_s / 3600:g} h"] * bool(deadline_s) + [f"${budget:g}"] * bool(budget)
     within = f" within {' and '.join(limits)} in 90 % of the cases" if limits else ""
     if best is None:
