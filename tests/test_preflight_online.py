@@ -56,6 +56,8 @@ class Account:
         self.job = replace(self.job, data=(system,))
 
     def with_vpc(self, subnet: str = "subnet", group: str = "group") -> None:
+        if not self.ids:
+            build_network(self)
         self.job = replace(self.job, subnets=(self.ids[subnet],), security_groups=(self.ids[group],))
 
 
@@ -85,9 +87,7 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
             type="ml.g5.12xlarge", instances=2, role=ROLE, region="us-east-1", image=IMAGE, output="s3://example-results/jobs",
             checkpoints="s3://example-results/checkpoints/", data=(Channel("train", "s3://example-data/camvid/"),),
         )  # fmt: skip
-        found = Account(clients, cloud, job)
-        build_network(found)
-        yield found
+        yield Account(clients, cloud, job)
 
 
 def build_network(account: Account, vpc: str = "") -> None:
@@ -478,9 +478,9 @@ def test_calls_only_read(account: Account) -> None:
 
 
 def test_https_to_the_group_of_an_endpoint_is_a_way_out(account: Account) -> None:
+    account.with_vpc()
     nothing_out(account)
     ec2, ids = account.clients.ec2, account.ids
-    account.with_vpc()
     for name, wrong in (("group", ["error security-group-egress"]), ("closed", [])):
         rule = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "UserIdGroupPairs": [{"GroupId": ids[name]}]}
         ec2.authorize_security_group_egress(GroupId=ids["group"], IpPermissions=[rule])
