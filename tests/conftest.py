@@ -41,14 +41,16 @@ def refused(code: str, **values: Any) -> Iterator[pytest.ExceptionInfo[SegtrainE
     assert {name: error.values.get(name) for name in values} == values, str(error)
 
 
-# Almost all objects that collecting tests makes stay, and the garbage collector would go through them again and again.
-gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """Almost all objects that collecting tests makes stay: the garbage collector would go through them for seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 _NUMBERS = itertools.count()
