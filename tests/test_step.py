@@ -20,7 +20,7 @@ from segtrain.parallel import syncbn
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
 from segtrain.parallel.syncbn import SyncBatchNorm2d
-from segtrain.train.step import Micro, _thinned
+from segtrain.train.step import Micro, _thinned, seed_generators
 
 LOSSES = ["ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky", "ce+dice", "weighted"]
 
@@ -187,6 +187,19 @@ def test_statistics_of_bfloat16_images_are_sums_of_float32(monkeypatch: pytest.M
     torch.testing.assert_close(found.running_mean, expected.running_mean, rtol=1e-5, atol=0)
     torch.testing.assert_close(found.running_var, expected.running_var, rtol=1e-5, atol=0)
     torch.testing.assert_close(normal.float(), reference, rtol=2**-7, atol=1e-3)
+
+
+def test_generators_are_seeded_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of GPUs, if they are in use."""
+    torch.manual_seed(7)
+    expected = torch.rand(9)
+    of_gpus = tuple(torch.Generator() for _ in range(2))
+    seed_generators(7)
+    assert torch.equal(torch.rand(9), expected)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "default_generators", of_gpus)
+    seed_generators(7)
+    assert [generator.initial_seed() for generator in of_gpus] == [7, 7]
 
 
 def test_what_is_kept_for_a_model_goes_with_it() -> None:

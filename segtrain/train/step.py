@@ -83,7 +83,7 @@ def gradients(
 
     share = torch.zeros((), dtype=torch.float64, device=strategy.device)
     for index, micro in enumerate(micros):
-        torch.manual_seed(_seed(seed, strategy.rank, index))  # dropout: a function of step, rank and micro-batch
+        seed_generators(_seed(seed, strategy.rank, index))  # dropout: a function of step, rank and micro-batch
         with strategy.sharing(model, last=index == len(micros) - 1):
             with clock("forward"):
                 with precision.autocast():
@@ -107,6 +107,14 @@ def gradients(
                 scaled.backward()
         share += loss.detach()  # type: ignore[union-attr]
     return share, votes
+
+
+def seed_generators(seed: int) -> None:
+    """As ``torch.manual_seed``, which before the first use of a GPU takes a stack trace in each call, also on a CPU."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        for generator in torch.cuda.default_generators:
+            generator.manual_seed(seed)
 
 
 def _seed(seed: int, rank: int, micro: int) -> int:
@@ -169,7 +177,7 @@ def _totals_by_extra_forward(
     sums: list[Tensor] = []
     with torch.no_grad(), running_statistics_kept(model):
         for index, micro in enumerate(micros):
-            torch.manual_seed(_seed(seed, strategy.rank, index))
+            seed_generators(_seed(seed, strategy.rank, index))
             with precision.autocast():
                 heads = unwrapped(model)(micro.images, low=True)
             each = [low_res_totals(criterion, head, micro.masks, upsample, precision.way) for head in heads]
