@@ -112,7 +112,9 @@ def main() -> None:
     )
     for classes, shape, size, upsample, void in shapes:
         lowlogits.CLASSES = classes
-        say(f"maps {shape} to {size}, {void} void", maps(*batch(shape, size, void), upsample))
+        low, target = batch(shape, size, void)
+        low -= 100 * (shape[1] == 5)  # exp of the difference to 0, of which classes beyond the last are, is infinite
+        say(f"maps {shape} to {size}, {void} void", maps(low, target, upsample))
     lowlogits.CLASSES = 8
     low, target = batch((2, 5, 2, 3), (5, 7))
     for spec in SPECS:

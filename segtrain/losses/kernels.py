@@ -109,7 +109,8 @@ def pixel_sums(
         if LOG:
             found += tl.sum(factor * (log_total[None, :] - v), 0)
         else:
-            found += tl.sum(factor * tl.exp(v - log_total[None, :]), 0)
+            # Logits of classes that are not there are 0, and may be far above the sum.
+            found += tl.sum(factor * tl.where(mask, tl.exp(v - log_total[None, :]), 0.0), 0)
     tl.store(sums + pixel, found, mask=inside)
 
 
