@@ -155,6 +155,7 @@ def _stage(
     elif any(row["ok"] is False for row in rows):
         rows.append({"what": "end of the output", "result": "below", "ok": None, "log": last})
     rows.append({"what": "seconds", "result": f"{time.monotonic() - begin:.0f}", "ok": None})
+    print(f"  {'':6} {'seconds':60} {rows[-1]['result']}", flush=True)
     if any("log" in row for row in rows):
         print(f"  {last}\n", flush=True)
     return rows

@@ -7,6 +7,7 @@ call that starts the training. What differs is the loop and its input pipeline.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -33,18 +34,24 @@ LR = 3e-4
 
 
 def run(rig: Rig) -> None:
+    if importlib.util.find_spec("torchvision") is None:
+        rig.left_out("both loops", "torchvision is not installed")
+        return
     folder, size = rig.folder / "scenes", (64, 96) if rig.tiny else (1024, 2048)
     begin = time.monotonic()
     counts = {"train": 4, "val": 2} if rig.tiny else {"train": 192, "val": 24}
     names = _draw(folder, size, counts)
-    rig.note("data", f"{counts} scenes of {size[0]}x{size[1]}, drawn in {time.monotonic() - begin:.0f} s")
+    rig.note(
+        "data",
+        f"{counts['train']} scenes of {size[0]}x{size[1]} to train on, {counts['val']} to score, drawn in {time.monotonic() - begin:.0f} s",
+    )
     name, settings = next(iter(rig.networks().items()))
     rounds = rig.left_s / 2
     for side, train in (("segtrain", _ours), ("torchvision's loop", _torchvision)):
         with reported(rig, side):
             until = time.monotonic() + (600.0 if rig.tiny else min(rounds, rig.left_s) - 15)
             apart(rig, train, rig, folder, names, settings, until)
-            found = json.loads((rig.folder / f"goal-{train.__name__}.json").read_text())
+            found = json.loads((rig.folder / f"goal-{train.__name__}.json").read_text()) or [(0, 0.0, 0.0)]
             best, last = max(miou for _, _, miou in found), found[-1]
             reached = (
                 f"{last[1]:.1f} s, {last[0]} steps"
@@ -94,6 +101,7 @@ class _Curve:
 
     def __init__(self, until: float) -> None:
         self._begin, self._scoring, self._until = time.monotonic(), 0.0, until
+        self._ended = False
         self.points: list[tuple[int, float, float]] = []
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
@@ -102,7 +110,8 @@ class _Curve:
             self._scoring += values["val/seconds"]
             self.points.append((step, now - self._begin - self._scoring, values["val/miou"]))
         reached = bool(self.points) and self.points[-1][2] >= GOAL
-        if reached or now > self._until:
+        if (reached or now > self._until) and not self._ended:
+            self._ended = True  # a second signal would not let it save
             os.kill(os.getpid(), signal.SIGTERM)
 
     def image(self, *_: Any) -> None: ...

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
+import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from gpu_stages.runs import reported
 from gpu_stages.timing import forget, milliseconds, peak_gib
 from segtrain import bins
 from segtrain.config import Config, Loss, Model
+from segtrain.data.workers.memory import SharedBlock
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals, lowlogits, ways
 from segtrain.metrics import confusions
 from segtrain.models import build_model
@@ -32,9 +32,10 @@ def run(rig: Rig) -> None:
     with reported(rig, "optimizers"):
         optimizers(rig)
     if rig.on_gpu:
-        for lock in (pinned, registered):
-            with reported(rig, f"{lock.__name__} memory"):
-                copies(rig, lock)
+        # torch's allocator rounds sizes up to powers of two.
+        for kind, shared in (("torch's allocator", False), ("cudaHostRegister", True)):
+            with reported(rig, kind):
+                copies(rig, kind, shared)
     else:
         rig.left_out("copies from page-locked memory", "there is no GPU")
 
@@ -144,38 +145,26 @@ def copied_beside(rig: Rig, name: str, network: Any, optimizer: torch.optim.Opti
     )
 
 
-def pinned(size: int) -> torch.Tensor:
-    """Page-locked memory of torch's host allocator, which rounds sizes up to powers of two."""
-    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-
-
-def registered(size: int) -> torch.Tensor:
-    """Ordinary memory that is page-locked afterwards, as the blocks of worker processes are."""
-    block = torch.zeros(size, dtype=torch.uint8)
-    torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(block.data_ptr(), size, 0)))
-    return block
-
-
-def copies(rig: Rig, lock: Callable[[int], torch.Tensor]) -> None:
-    """A batch of 16 images of 1024x1024 and their masks."""
-    size, before = 16 * 1024 * 1024 * 4 + 4096, _resident_gib()
+def copies(rig: Rig, kind: str, shared: bool) -> None:
+    """The loader's blocks for 16 images of 1024x1024 and their masks."""
+    size, before = 16 * 1024 * 1024 * 4 + 4096, _available_mib()
     begin = time.perf_counter()
-    blocks = [lock(size) for _ in range(6)]
+    blocks = [SharedBlock(size, shared, pin=True) for _ in range(6)]
     took = 1e3 * (time.perf_counter() - begin) / len(blocks)
-    held = _resident_gib() - before
-    there = torch.empty(size, dtype=torch.uint8, device=rig.device)
-    numbers = itertools.cycle(blocks)
-    copied = milliseconds(lambda: there.copy_(next(numbers), non_blocking=True), rig.device)
+    for block in blocks:
+        block.array[:] = 1
+    held = (before - _available_mib()) / len(blocks)
+    there = torch.empty(blocks[0].size, dtype=torch.uint8, device=rig.device)
+    tensors = itertools.cycle([torch.from_numpy(block.array) for block in blocks])
+    copied = milliseconds(lambda: there.copy_(next(tensors), non_blocking=True), rig.device)
     rig.note(
-        f"6 blocks of {size / 2**20:.1f} MiB, {lock.__name__}",
-        f"{size / copied / 1e6:.1f} GB/s to the GPU, {took:.1f} ms to lock one, {held / 6 * 1024:.0f} MiB held for each",
+        f"blocks of {size / 2**20:.1f} MiB, page-locked by {kind}",
+        f"{size / copied / 1e6:.1f} GB/s to the GPU, {took:.1f} ms to make one, {held:.0f} MiB of host memory each",
     )
-    if lock is registered:
-        for block in blocks:
-            torch.cuda.cudart().cudaHostUnregister(block.data_ptr())
+    for block in blocks:
+        block.close()
 
 
-def _resident_gib() -> float:
-    """Resident memory of this process, with page-locked memory."""
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 2**30
+def _available_mib() -> float:
+    found = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
+    return int(found[1]) / 1024 if found else float("nan")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import platform
 import sys
 import time
 from dataclasses import dataclass, field
@@ -30,11 +31,13 @@ def needs() -> str:
         return ""
     names = " ".join(lacking)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    kind = platform.machine()
+    platforms = " ".join(f"--platform manylinux_2_{minor}_{kind}" for minor in (28, 27, 17))
     return (
         f"error: {here} lacks {names}: {sys.executable} -m pip install {names}\n"
         f"Without a network, fetch wheels elsewhere: pip download --only-binary=:all: --python-version {version} "
-        f"--platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --no-deps -d wheels {names}\n"
-        f"and here: {sys.executable} -m pip install --no-index --no-deps wheels/*.whl"
+        f"{platforms} --platform manylinux2014_{kind} -d wheels {names}\n"
+        f"and here: {sys.executable} -m pip install --no-index --find-links wheels {names}"
     )
 
 

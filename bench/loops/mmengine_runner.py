@@ -42,7 +42,7 @@ def run(task: Task, mark: Stopwatch) -> None:
             model=Segmenter(task.network), work_dir=folder, train_dataloader=task.batches(), log_level="ERROR",
             train_cfg={"by_epoch": False, "max_iters": task.steps, "val_interval": 10**9},
             optim_wrapper={**(amp if task.amp and task.device == "cuda" else {"type": "OptimWrapper"}), "optimizer": optimizer},
-            default_hooks={"logger": {"type": "LoggerHook", "interval": 50, "log_metric_by_epoch": False}, "checkpoint": None},
+            default_hooks={"logger": {"type": "LoggerHook", "interval": 50, "log_metric_by_epoch": False}, "checkpoint": None, "sampler_seed": None},
             custom_hooks=[MarkSteps(mark)], experiment_name=f"run-{id(mark)}",
             env_cfg={"cudnn_benchmark": True},
         )  # fmt: skip

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
+import torch
+
 from loops.task import Case, Stopwatch, Task, fresh, smp_network
 
 OURS = "segtrain"
@@ -72,7 +74,7 @@ def compete(
                 return found
             if found[side].errors:
                 continue
-            network.to("cpu").zero_grad(set_to_none=True)
+            network.to("cpu", memory_format=torch.contiguous_format).zero_grad(set_to_none=True)  # type: ignore[call-overload]
             fresh(device)
             mark = Stopwatch(device, warm, steps)
             try:
@@ -101,16 +103,17 @@ def _quiet() -> Iterator[None]:
 def rows(case: Case, found: dict[str, Found]) -> Iterator[tuple[str, str]]:
     """(what, result) of each side of a case. A ratio is formed within each round; its median is reported."""
     ours = found[OURS].rates
+    yield case.title, f"rounds: {max(len(one.rates) for one in found.values())}"
     for side, one in found.items():
         if one.errors:
-            yield f"{case.title}: {side}", f"failed: {one.errors[0]}"
+            yield f"  {side}", f"failed: {one.errors[0]}"
             continue
         each = ", ".join(f"{rate:.1f}" for rate in one.rates.values())
         ratios = [ours[number] / rate for number, rate in one.rates.items() if number in ours]
         ratio = f", segtrain is {median(ratios):.2f} x as fast" if ratios and side != OURS else ""
         if one.rates:
             rate = median(one.rates.values())
-            yield f"{case.title}: {side}", f"{rate:.1f} images/s ({each}), peak {one.peak_gib:.2f} GiB{ratio}"
+            yield f"  {side}", f"{rate:.1f} images/s ({each}), peak {one.peak_gib:.2f} GiB{ratio}"
 
 
 def race(device: str, amp: bool, tiny: bool, rounds: int, end: float, note: Callable[[str, str], None]) -> None:
