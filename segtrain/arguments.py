@@ -202,9 +202,9 @@ def _plan(subparsers: Any, types: str) -> None:
     plan.add_argument("--where", default="aws", metavar="PLACE", help=places)
     plan.add_argument("--hosts", default="1,2,4,8,16", help="numbers of machines (default: 1,2,4,8,16)")
     plan.add_argument("--deadline", default="", metavar="TIME", help="the cheapest that ends in time: 90m, 2h")
-    plan.add_argument("--budget", type=float, default=0.0, metavar="USD", help="the fastest that costs at most this")
+    plan.add_argument("--budget", type=float, metavar="USD", help="the fastest that costs at most this")
     spot = "price of spot machines as a share of that on demand, such as 0.35"
-    plan.add_argument("--spot", type=float, default=0.0, metavar="SHARE", help=spot)
+    plan.add_argument("--spot", type=float, metavar="SHARE", help=spot)
     often = "with --spot: how often a host is taken away, such as 0.05/h"
     plan.add_argument("--preemptions", default="", metavar="RATE", help=often)
     plan.add_argument("--page", type=Path, metavar="FILE", help="also write a page, FILE.html")

@@ -228,14 +228,21 @@ def test_limits_choose_an_offer() -> None:
     assert rich.dollars[2] <= 500
     assert rich.seconds[1] <= quick.seconds[1]
     assert found.best(deadline_s=300) is None
-    assert "no offer ends within 0.0833333 h" in page(found, Path("run"), 300)
+    assert "no offer ends within 5m 00s" in page(found, Path("run"), 300)
+
+
+def test_a_plan_says_that_other_programs_slowed_the_run() -> None:
+    assert "other programs" not in page(plan(TERMS, (1,)), Path("run"))
+    assert "other programs used 40% of the cores" in page(plan(replace(TERMS, others=0.4), (1,)), Path("run"))
 
 
 def test_the_knee_is_where_doubling_stops_to_pay() -> None:
     slow = plan(replace(TERMS, machine="ml.g5.12xlarge", device=0.02), (1, 2, 4, 8, 16))
     knee = slow.knee("ml.g5.12xlarge")
     own = {one.hosts: one.rate[1] for one in slow.offers if one.machine.name == "ml.g5.12xlarge"}
+    assert knee is not None
     assert knee < 16
+    assert Plan(slow.terms, slow.offers[:1], {}).knee("ml.g5.12xlarge") is None  # no other number was planned
     assert own[2 * knee] < 1.6 * own[knee]
     assert all(own[2 * k] >= 1.6 * own[k] for k in (1, 2, 4, 8) if k < knee)
     assert isinstance(slow, Plan)
@@ -319,7 +326,7 @@ def test_arguments_that_cannot_be_meant(tmp_path: Path, capsys: pytest.CaptureFi
     run = a_run(tmp_path / "run", machine="", augment=0.001, wait=0.1)
     with refused("other-device", found="ml.c5.xlarge"):
         terms_of(run, on="ml.c5.xlarge")
-    for amount in (-5.0, float("inf"), float("nan")):
+    for amount in (-5.0, 0.0, float("inf"), float("nan")):
         with refused("bad-budget"):
             budget_of(amount)
     assert main(["plan", "--like", str(tmp_path / "none")]) == 2

@@ -24,7 +24,7 @@ def planned(folder: Path, steps: int = 100, **changed: Any) -> Path:
     """A finished run of one rank, of 64 images in a step, that took 0.6 s for each. Its plan is from a run like it."""
     run = of_one_rank(folder)
     config = load_config(run / "config.yaml", ["train.batch_size=64"])
-    saved.save(plan(terms_of(run), (1,)), config.model_dump(mode="json"), str(run))
+    saved.write(saved.content(plan(terms_of(run), (1,)), config.model_dump(mode="json")), run)
     now = time.time()
     begin = {"event": "run_start", "ts": now + 5, "begun": now + 2, "total_steps": steps, "machine": TYPE, "hosts": 1}
     end = {"event": "run_end", "ts": now + 62, "status": "done", "step": steps}
@@ -134,3 +134,15 @@ def test_a_plan_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with refused("plan-unwritable"):
         saved.save(plan(terms_of(of_one_rank(tmp_path / "a")), (1,)), {}, str(tmp_path / "file"))
+
+
+def test_a_plan_is_kept_before_the_run_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    run = planned(tmp_path / "runs/a")
+    before = (run / saved.FILE).read_bytes()
+    with refused("save-too-late"):
+        saved.save(plan(terms_of(run), (1,)), {}, str(run))
+    assert (run / saved.FILE).read_bytes() == before
+    (run / saved.FILE).write_bytes(before[:900])
+    found = record.update([str(tmp_path / "runs")])
+    assert not found.rows
+    assert "damaged" in found.left_out[str(run)]

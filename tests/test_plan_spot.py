@@ -170,7 +170,8 @@ def test_spot_machines_of_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert market is not None
     for row, offer in zip(said["spot"], said["offers"]):
         rate = offer["hosts"] * 0.05 / HOUR
-        seconds = spot.expected(offer["seconds"][1], spot.interval(10.0, rate), 10.0, market.resume, rate)
+        work = offer["seconds"][1] - offer["saving"]
+        seconds = spot.expected(work, spot.interval(10.0, rate), 10.0, market.resume, rate)
         assert row["seconds"][1] == pytest.approx(seconds)
         assert row["dollars"][1] == pytest.approx(0.35 * offer["dollars"][1] * seconds / offer["seconds"][1])
     assert main([*call, "--spot", "0.35"]) == 2
@@ -181,3 +182,16 @@ def test_without_preemptions_only_the_checkpoints_cost() -> None:
     assert spot.expected(1000.0, 100.0, 2.0, 300.0, 0.0) == 1020
     assert spot.expected(1000.0, 100.0, 2.0, 300.0, 1e-12) == pytest.approx(1020)
     assert spot.interval(100.0, 1.0) == 1.0
+
+
+def test_a_job_that_loses_its_hosts_too_soon_does_not_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    call = ["plan", "data.scenes=40", "train.duration=2000ep", "--where", "ml.g5.xlarge", "--hosts", "1,2"]
+    file = tmp_path / "plan.html"
+    assert main([*call, "--spot", "0.35", "--preemptions", "100000/h", "--page", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert text.count("does not end") == 3  # two offers, and the note
+    assert "does not end" in file.read_text(encoding="utf-8")
+    assert main([*call, "--spot", "0.35", "--preemptions", "100000/h", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spot"] == [None, None]
+    with refused("bad-spot"):
+        market_of(0.0, "")

@@ -6,7 +6,7 @@ import json
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import ConfigError
 from segtrain.plan.limits import budget_of, hosts_of, seconds_of
@@ -49,7 +49,7 @@ def _like(args: Namespace, overrides: list[str]) -> None:
     from segtrain.runs.remote import local
 
     deadline_s, hosts, where = seconds_of(args.deadline), hosts_of(args.hosts), machines_of(args.where)
-    budget_of(args.budget)
+    budget = budget_of(args.budget)
     run = local(args.like)
     if not run.folder.is_dir():
         text = f"--like={args.like}: there is no such folder: name the folder of a run, such as runs/NAME"
@@ -60,16 +60,16 @@ def _like(args: Namespace, overrides: list[str]) -> None:
         settings = settings_of(run_home(run.folder))
         _note(f"kept in {save(found, settings, args.save, found.terms.machine)}")
     if args.json:
-        best = found.best(deadline_s, args.budget)
-        known = {"offers": [offer.to_dict() for offer in found.offers], "left_out": found.left_out}
+        best = found.best(deadline_s, budget)
+        known: dict[str, Any] = {"offers": [offer.to_dict() for offer in found.offers], "left_out": found.left_out}
         if market:
             known["spot"] = market.rows(found)
         print(json.dumps({**known, "best": best and best.to_dict(), "terms": vars(found.terms)}))
         return
     shown = run.shown or str(run.folder)
-    text = words.page(found, Path(shown), deadline_s, args.budget, args.all, market)
+    text = words.page(found, Path(shown), deadline_s, budget, args.all, market)
     say(text)
-    _page(args, found, text, shown, deadline_s, market)
+    _page(args, found, text, shown, (deadline_s, budget), market)
 
 
 def _config(args: Namespace, overrides: list[str]) -> None:
@@ -90,14 +90,14 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     else:
         text = config_words.page(found, *limits, args.all, market)
         say(text)
-        _page(args, found, text, config.name or "the defaults", limits[0], market)
+        _page(args, found, text, config.name or "the defaults", limits, market)
 
 
-def _page(args: Namespace, found: Plan, text: str, of: str, deadline_s: float, market: Market | None) -> None:
+def _page(args: Namespace, found: Plan, text: str, of: str, limits: tuple[float, float], market: Market | None) -> None:
     if args.page:
         from segtrain.plan import page
 
-        _note(f"page: {page.write(args.page, found, text, of, deadline_s, args.budget, market)}")
+        _note(f"page: {page.write(args.page, found, text, of, *limits, market)}")
 
 
 def _record(args: Namespace, overrides: list[str]) -> None:

@@ -22,7 +22,7 @@ class Line:
     label: str
     color: str
     points: Sequence[Point]
-    knee: int
+    knee: int | None
 
 
 def curves(lines: Sequence[Line], unit: str, limit: float = 0.0, limit_says: str = "") -> str:

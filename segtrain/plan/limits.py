@@ -16,9 +16,11 @@ def seconds_of(text: str) -> float:
     return found or 0.0
 
 
-def budget_of(dollars: float) -> float:
-    """Dollars; 0: no budget. Raises ConfigError for a negative number, and for one that is not finite."""
-    if not 0 <= dollars < inf:
+def budget_of(dollars: float | None) -> float:
+    """Dollars; None: no budget, which is 0 here. Raises ConfigError for other numbers that are no amount."""
+    if dollars is None:
+        return 0.0
+    if not 0 < dollars < inf:
         text = f"--budget={dollars:g}: not an amount of dollars: write a positive number, such as 80"
         raise ConfigError(text, code="bad-budget", found=dollars)
     return dollars

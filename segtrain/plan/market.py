@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,6 +16,8 @@ from segtrain.plan.offers import ASSUMED, Interval, Offer, Plan
 
 # Assumed seconds per checkpoint, without a run that has written one.
 CHECKPOINT_S = 10.0
+# A job that takes this many times as long as without preemptions is one that does not end.
+HOPELESS = 100.0
 NO_SPOT = "no spot prices, which change by the hour: give them with --spot"
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(h|d)")
 _HOURS = {"h": 1.0, "d": 24.0}
@@ -43,12 +46,14 @@ class Market:
         return spot.interval(self.checkpoint, self.preemptions * offer.hosts)
 
     def seconds(self, offer: Offer) -> Interval:
-        """With a checkpoint after each interval, in place of the run's own."""
+        """With a checkpoint after each interval, in place of the run's own. Infinite if preemptions leave no time."""
         every, rate = self.interval(offer), self.preemptions * offer.hosts
         low, middle, high = (
             spot.expected(seconds - offer.saving, every, self.checkpoint, self.resume, rate)
             for seconds in offer.seconds
         )
+        if high > HOPELESS * offer.seconds[2]:
+            return inf, inf, inf
         return low, middle, high
 
     def dollars(self, offer: Offer) -> Interval:
@@ -56,10 +61,12 @@ class Market:
         low, middle, high = (price * seconds for seconds in self.seconds(offer))
         return low, middle, high
 
-    def rows(self, found: Plan) -> list[dict[str, Any]]:
-        """What each offer costs and takes, for JSON: ``dollars``, ``seconds``, ``checkpoint_s``."""
+    def rows(self, found: Plan) -> list[dict[str, Any] | None]:
+        """For JSON: ``dollars``, ``seconds``, and ``checkpoint_s`` of each offer; None if it does not end."""
         return [
             {"dollars": self.dollars(one), "seconds": self.seconds(one), "checkpoint_s": self.interval(one)}
+            if self.seconds(one)[1] < inf
+            else None
             for one in found.offers
         ]
 
@@ -70,24 +77,27 @@ class Market:
             f"host, as given; a checkpoint of {self.checkpoint:.3g} s "
             f"({'measured' if self.measured else 'assumed'}), and {self.resume:.0f} s until a lost run goes on"
         )
-        if best is not None:
+        if best is not None and self.seconds(best)[1] == inf:
+            text += "; at that rate, the best offer does not end: it loses its hosts sooner than it saves its work"
+        elif best is not None:
             hours = self.seconds(best)[1] / 3600
             minutes = self.interval(best) / 60
             text += f"; the best offer then takes {hours:.2f} h with a checkpoint every {minutes:.0f} minutes"
         return text
 
 
-def market_of(share: float, preemptions: str, run: Path | None = None) -> Market | None:
+def market_of(share: float | None, preemptions: str, run: Path | None = None) -> Market | None:
     """The market of ``--spot`` and ``--preemptions``; None without both. Raises ConfigError.
 
     ``run``: whose checkpoints tell how long one takes.
     """
-    if not share and not preemptions:
+    if share is None and not preemptions:
         return None
     found = _RATE.fullmatch(preemptions)
-    if not (0 < share <= 1 and found and float(found[1])):
+    if share is None or not (0 < share <= 1 and found and float(found[1])):
+        given = [f"--spot={share:g}"] * (share is not None) + [f"--preemptions={preemptions}"] * bool(preemptions)
         raise ConfigError(
-            f"--spot={share:g} --preemptions={preemptions}: write a share of the price on demand and how often a host "
+            f"{' '.join(given)}: write a share of the price on demand and how often a host "
             "is taken away, as in --spot=0.35 --preemptions=0.05/h",
             code="bad-spot", found=[share, preemptions],
         )  # fmt: skip

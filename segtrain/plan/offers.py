@@ -98,13 +98,11 @@ class Plan:
         quick = budget and not deadline_s
         return min(fits, key=lambda one: one.seconds[1:2] if quick else (one.dollars[1], one.seconds[1]), default=None)
 
-    def knee(self, name: str) -> int:
-        """The number of hosts of a type beyond which doubling them brings less than KNEE."""
+    def knee(self, name: str) -> int | None:
+        """The least number of hosts of a type twice which bring less than KNEE; None if no planned number shows it."""
         own = {offer.hosts: offer.rate[1] for offer in self.offers if offer.machine.name == name}
-        hosts = min(own)
-        while 2 * hosts in own and own[2 * hosts] >= KNEE * own[hosts]:
-            hosts *= 2
-        return hosts
+        found = (hosts for hosts in sorted(own) if 2 * hosts in own and own[2 * hosts] < KNEE * own[hosts])
+        return next(found, None)
 
 
 def plan(terms: Terms, hosts: Sequence[int] = HOSTS, where: Sequence[Machine] = (), own: Machine | None = None) -> Plan:
@@ -267,6 +265,7 @@ def shown(found: Plan) -> list[Offer]:
     """The offers worth a line: of each GPU (or CPU type) and number of hosts the cheapest type, up to the knee."""
     best: dict[tuple[str, int], Offer] = {}
     for offer in sorted(found.offers, key=lambda one: (one.dollars[1], one.seconds[1])):
-        if offer.hosts <= 2 * found.knee(offer.machine.name):
+        knee = found.knee(offer.machine.name)
+        if knee is None or offer.hosts <= 2 * knee:
             best.setdefault((offer.machine.gpu or offer.machine.name, offer.hosts), offer)
     return list(best.values())

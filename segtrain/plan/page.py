@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 from segtrain import __version__
@@ -9,7 +10,7 @@ from segtrain.plan import drawing
 from segtrain.plan.drawing import COLORS, Line
 from segtrain.plan.market import Market
 from segtrain.plan.offers import PARTS, Interval, Offer, Plan, shown
-from segtrain.plan.words import choice
+from segtrain.plan.words import amount, choice
 from segtrain.report import page as report_page
 from segtrain.report.html import details, esc, figure, page, short_seconds, table, utc
 
@@ -68,7 +69,7 @@ def _tiles(best: Offer | None, market: Market | None) -> str:
         ("machines", f"{best.hosts} x {best.machine.name}", f"bound by {best.bound}"),
         ("hours", f"{best.seconds[1] / 3600:,.2f}", _between(best.seconds, 3600)),
         ("dollars", f"{best.dollars[1]:,.2f}", _between(best.dollars, 1)),
-        *((name, f"{cost[1]:,.2f}", _between(cost, 1)) for name, cost in _on_spot(market, best)),
+        *((name, amount(cost[1]), _between(cost, 1)) for name, cost in _on_spot(market, best)),
         ("images/s", f"{best.rate[1]:,.0f}", _between(best.rate, 1)),
         ("scaling", f"{best.efficiency:.0%}", "of the same number of single GPUs"),
     ]
@@ -85,6 +86,8 @@ def _on_spot(market: Market | None, offer: Offer) -> list[tuple[str, Interval]]:
 
 
 def _between(interval: Interval, unit: float) -> str:
+    if interval[1] == inf:
+        return "its hosts are taken away sooner than it saves its work"
     low, _, high = (f"{value / unit:,.3g}" if value < 100 * unit else f"{value / unit:,.0f}" for value in interval)
     return f"{low} to {high} in 80 % of the cases"
 
@@ -136,7 +139,7 @@ def _table(found: Plan, market: Market | None) -> str:
     ordered = sorted(found.offers, key=lambda one: (one.dollars[1], one.seconds[1]))
     rows = [
         (one.machine.name, one.hosts, f"{one.rate[1]:,.0f}", f"{one.efficiency:.0%}", f"{one.seconds[1] / 3600:,.2f}",
-         f"{one.dollars[1]:,.2f}", *(f"{cost[1]:,.2f}" for _, cost in _on_spot(market, one)), one.bound,
+         f"{one.dollars[1]:,.2f}", *(amount(cost[1]) for _, cost in _on_spot(market, one)), one.bound,
          f"{one.needs:.1f}", f"{one.has:.1f}")
         for one in ordered
     ]  # fmt: skip

@@ -118,13 +118,15 @@ def _planned(folder: Path) -> Iterator[Path]:
     """The folders at or below ``folder`` that hold a plan, in order."""
     for path, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if FILE in files and read(Path(path) / FILE):
+        if FILE in files:
             yield Path(path)
 
 
 def _row(place: Path, on: str) -> tuple[dict[str, Any], str]:
     """The row of the run in a folder, and which figures it lacks and why. Raises DataError if it is left out."""
     plan, run = read(place / FILE), load(place, say=lambda text: None)
+    if not plan:
+        raise _left_out(place, f"{FILE} is damaged, or of another version")
     starts = [event for event in run.events if event["event"] == "run_start"]
     if run.row["status"] != "done" or not starts:
         raise _left_out(place, f"it is not finished ({run.row['status']})")

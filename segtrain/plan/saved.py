@@ -13,6 +13,7 @@ from segtrain.bucket import is_bucket
 from segtrain.config import PLAN
 from segtrain.errors import ConfigError, file_error
 from segtrain.files import write_atomically
+from segtrain.observe.journal import FILE as JOURNAL
 from segtrain.plan.offers import Offer, Plan
 from segtrain.plan.same import decisive
 
@@ -28,6 +29,9 @@ def save(found: Plan, settings: Mapping[str, Any], place: str, machine: str = ""
     if is_bucket(place):
         text = f"--save={place}: a plan is kept in a folder of this machine: name one, such as runs/NAME"
         raise ConfigError(text, code="save-not-local", found=place)
+    if (Path(place) / JOURNAL).is_file():
+        text = f"--save={place}: this run has begun, and a plan is of a run to come: name its folder, such as runs/NEXT"
+        raise ConfigError(text, code="save-too-late", found=place)
     return write(content(found, settings, machine), Path(place))
 
 

@@ -6,7 +6,9 @@ One lost host stops all ranks. All functions are pure. Seconds throughout, and r
 
 from __future__ import annotations
 
-from math import exp, expm1, sqrt
+from math import exp, expm1, inf, sqrt
+
+MOST_LOST = 700.0  # beyond it, the exponential is larger than any number
 
 
 def interval(checkpoint: float, rate: float) -> float:
@@ -34,9 +36,12 @@ def expected(work: float, every: float, checkpoint: float, resume: float, rate: 
     A segment has s = every + checkpoint seconds. A try ends after (1 - exp(-rate s)) / rate seconds on average, and
     fails with the probability f = 1 - exp(-rate s). Then a resume comes first, which may fail too, and takes
     D = (exp(rate resume) - 1) / rate. So the expected time of a segment is E = f / rate + f (D + E), or
-    E = exp(rate resume) (exp(rate s) - 1) / rate. Exact for a whole number of segments.
+    E = exp(rate resume) (exp(rate s) - 1) / rate. Exact for a whole number of segments. Infinite beyond 700 preemptions
+    in a segment or a resume.
     """
     segments = work / every
     if rate <= 0:
         return work + segments * checkpoint
+    if rate * (every + checkpoint + resume) > MOST_LOST:
+        return inf
     return segments * exp(rate * resume) * expm1(rate * (every + checkpoint)) / rate

@@ -56,6 +56,7 @@ class Terms:
     scores: tuple[float, float] = (0.0, 0.0)
     saves: tuple[float, float] = (0.0, 0.0)
     busy: float = 1.0
+    others: float = 0.0
     kept: float = 0.0
     first: tuple[float, float] = (0.0, 0.0)
     cold: bool = False
@@ -138,6 +139,7 @@ def _terms(run: Path, figures: Figures, evidence: Evidence, name: str) -> Terms:
     if begun is not None and begun.most_starved_rank.samples is not None:
         filling = stages_of(begun, begun.most_starved_rank, others=False)
         first = (filling.wall, filling.cpu)
+    cores = sum(one.cores for one in figures.ranks)
     return Terms(
         machine=name,
         images=rank.images,
@@ -153,7 +155,8 @@ def _terms(run: Path, figures: Figures, evidence: Evidence, name: str) -> Terms:
         local=rank.ranks_here,
         scores=_pauses(evidence, "eval", total_steps, rank.world),
         saves=_pauses(evidence, "checkpoint", total_steps, 1),
-        busy=figures.own_cpu / sum(one.cores for one in figures.ranks),
+        busy=figures.own_cpu / cores,
+        others=(figures.others or 0.0) / cores,
         kept=0.0 if cold else kept,
         first=first,
         cold=cold,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import isinf
 from pathlib import Path
 
 from segtrain.machines import all_types, dated, sources
+from segtrain.observe.console import duration
 from segtrain.plan.market import NO_SPOT, Market
 from segtrain.plan.offers import KNEE, Offer, Plan, assumed, shown
 from segtrain.plan.terms import Terms
 
 MOST = 16  # lines of the table
+NOTABLE = 0.1  # share of a host's cores
 
 
 def page(
@@ -69,15 +72,20 @@ def _cells(offer: Offer, found: Plan, best: Offer | None, market: Market | None)
 
 
 def _spread(interval: tuple[float, float, float], unit: float) -> str:
-    low, middle, high = (f"{value / unit:,.2f}" for value in interval)
-    return f"{middle} ({low} to {high})"
+    low, middle, high = (amount(value / unit) for value in interval)
+    return middle if isinf(interval[1]) else f"{middle} ({low} to {high})"
+
+
+def amount(value: float) -> str:
+    """Hours or dollars with two digits after the point; infinite ones in words."""
+    return "does not end" if isinf(value) else f"{value:,.2f}"
 
 
 def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) -> str:
     """The offer to take, or why there is none."""
     if not found.offers:
         return "no type can be offered: none is of the run's kind, or see below what was left out"
-    limits = [f"{deadline_s / 3600:g} h"] * bool(deadline_s) + [f"${budget:g}"] * bool(budget)
+    limits = [duration(deadline_s)] * bool(deadline_s) + [f"${budget:g}"] * bool(budget)
     within = f" within {' and '.join(limits)} in 90 % of the cases" if limits else ""
     if best is None:
         fastest = min(found.offers, key=lambda one: one.seconds[1])
@@ -106,6 +114,16 @@ def _memory(terms: Terms) -> list[str]:
     return [f"until it is in memory (data.cache=ram), each of {terms.kept:,.0f} samples costs {cost:.3g} ms of CPU"]
 
 
+def _others(terms: Terms) -> list[str]:
+    """What the run's own speed was not."""
+    if terms.others < NOTABLE:
+        return []
+    return [
+        f"other programs used {terms.others:.0%} of the cores of the run's hosts: the plan is for hosts without them, "
+        "so its speed is higher than the run's"
+    ]
+
+
 def _pauses(terms: Terms) -> str:
     (scores, score), (saves, save) = terms.scores, terms.saves
     if not scores and not saves:
@@ -126,6 +144,7 @@ def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
         f"{1000 * terms.cpu:.3g} ms of CPU" + (f", {sent}" if terms.gradients and not terms.buckets else ""),
         *([f"computed, from the layers of the run's network: {sent}"] if terms.buckets else []),
         *_memory(terms),
+        *_others(terms),
         _pauses(terms),
         f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and rates of GPUs "
         f"({sources('gpus')['sheet']})",
