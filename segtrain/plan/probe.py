@@ -153,14 +153,14 @@ def _step_seconds(config: Config, classes: int, images: int) -> float:
     pictures = torch.randn(images, 3, *config.data.crop, device=device).to(memory_format=torch.channels_last)
     target = torch.randint(0, classes, (images, *config.data.crop), device=device)
     torch.backends.cudnn.benchmark = True
-    times = []
+    times, way = [], config.loss.upsample
     for _ in range(WARM + STEPS):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         with torch.autocast("cuda", dtype, enabled=dtype is not None):
             low = network(pictures, low=True)[0]
-        totals = low_res_totals(criterion, low.detach(), target, network.upsample)
-        low_res_loss(criterion, low, target, totals, network.upsample).backward()
+        totals = low_res_totals(criterion, low.detach(), target, network.upsample, way)
+        low_res_loss(criterion, low, target, totals, network.upsample, way).backward()
         network.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
