@@ -24,6 +24,13 @@ def test_the_first_bucket_is_small_by_default(monkeypatch: pytest.MonkeyPatch, b
         return model
 
     monkeypatch.setattr(nn.parallel, "DistributedDataParallel", wrapped)
-    wrap(nn.Linear(2, 2), "ddp", Parallel(bucket_mb=bucket_mb, sync_bn=False), torch.device("cpu"), 2)
+    wrap(
+        nn.Linear(2, 2),
+        "ddp",
+        Parallel(bucket_mb=bucket_mb, sync_bn=False),
+        torch.device("cpu"),
+        2,
+        lambda network: network,
+    )
     assert given["bucket_cap_mb"] == (default if bucket_mb == 25 else bucket_mb)
     assert default in (None, 25)

@@ -222,7 +222,9 @@ def in_words(kind: Any, mark: str = "`") -> str:
     if origin is typing.Literal:
         return ", ".join(f"{mark}{member}{mark}" for member in inner)
     if origin is typing.Union:
-        return " or ".join(dict.fromkeys(in_words(member, mark) for member in inner))
+        words = [in_words(member, mark) for member in inner]
+        *most, last = dict.fromkeys(word for text in words for word in ([text] if "[" in text else text.split(", ")))
+        return f"{', '.join(most)} or {last}" if most else last
     if origin is tuple:
         if blocks(kind):
             return "list of terms"
