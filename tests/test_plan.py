@@ -164,7 +164,7 @@ def test_busier_cores_are_slower() -> None:
         for busy in (1.0, 0.5)
     )
     assert full.bound == half.bound == "samples"
-    assert full.rate[1] / half.rate[1] == pytest.approx(1.7**0.5, rel=0.02)
+    assert full.rate[1] / half.rate[1] == pytest.approx(1.7**0.5, rel=0.05)
     # On a GPU host the device is not slower.
     light = replace(own, cpu=0.001, wall=0.001)
     assert plan(light, (1,)).offers[0].rate == plan(replace(light, busy=0.0), (1,)).offers[0].rate

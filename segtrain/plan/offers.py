@@ -24,7 +24,7 @@ ASSUMED: dict[str, tuple[float, float, str]] = {
     # Two threads of a core do 1.2 to 2 times the work of one, and most clouds count threads as vCPUs.
     "crowd": (1.0, 1.7, "factor of CPU time if all vCPUs are busy, against half of them"),
 }
-DRAWS = 200
+DRAWS = 100
 DRAWN = 0.8  # share of the logarithmic range of what is drawn that an interval covers
 HOSTS = (1, 2, 4, 8, 16)
 # What a step is made of: the device's work, and the waits for gradients, samples, and the slowest rank.
