@@ -258,7 +258,8 @@ def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tens
     """A ``Sample`` of an image (1, H, W, 3), resized to (h, w), with its truth and prediction (1, h, w)."""
     size = (truth.shape[-2], truth.shape[-1])
     pixels = resize(image.permute(0, 3, 1, 2).float(), size).permute(0, 2, 3, 1)[0].round().clamp(0, 255)
-    arrays = [part.to(torch.uint8).cpu().numpy() for part in (pixels, guess[0], truth[0])]
+    # Copies, because on a CPU the truth is in memory that the loader uses again.
+    arrays = [part.to("cpu", torch.uint8, copy=True).numpy() for part in (pixels, guess[0], truth[0])]
     return Sample(str(dataset.entries[index].image), *arrays)
 
 
