@@ -255,7 +255,7 @@ def _spread(count: int, wanted: int) -> list[int]:
 
 
 def _picture(dataset: Any, index: int, image: Tensor, truth: Tensor, guess: Tensor) -> Sample:
-    """Copies of an image (1, H, W, 3), resized to (h, w), and of its truth and prediction (1, h, w), out of the loader."""
+    """Copies of an image (1, H, W, 3), resized to (h, w), and of its truth and prediction (1, h, w)."""
     size = (truth.shape[-2], truth.shape[-1])
     pixels = resize(image.permute(0, 3, 1, 2).float(), size).permute(0, 2, 3, 1)[0].round().clamp(0, 255)
     arrays = [part.to("cpu", torch.uint8, copy=True).numpy() for part in (pixels, guess[0], truth[0])]
