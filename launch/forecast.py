@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,19 +29,11 @@ class Unpredicted(Exception):
         self.finding = note(code, f"time and cost are not predicted: {text}", cure)
 
 
-def forecast(
-    job: Job, config: Config, name: str, hosts: int, ranks: int, price: float | None = None
-) -> Iterator[Finding]:
-    """What the job takes on ``hosts`` machines of the type ``name`` with ``ranks`` ranks in all, and whether it keeps
-    train.deadline and train.budget. An error only if a limit is broken in all cases.
-
-    ``price``: dollars per hour of a machine, if it is not that of the table.
-    """
-    yield from told(partial(on_type, job, config, name, hosts, ranks, price), config)
-
-
 def on_type(job: Job, config: Config, name: str, hosts: int, ranks: int, price: float | None = None) -> Plan:
-    """The plan of a job, with one offer. Arguments as of ``forecast``. Raises Unpredicted."""
+    """The plan of a job on ``hosts`` machines of the type ``name`` with ``ranks`` ranks in all, with one offer.
+
+    ``price``: dollars per hour of a machine, if it is not that of the table. Raises Unpredicted.
+    """
     machine = all_types().get(name)
     if not job.like:
         cure = "--like RUN, a run with this config, if only a short one; or segtrain plan CONFIG, which needs no run"
@@ -102,7 +93,10 @@ def _plan(
 
 
 def told(predict: Callable[[], Plan], config: Config) -> Iterator[Finding]:
-    """What a plan with one offer says of time, cost, and limits. An error for a limit that is broken in all cases."""
+    """What a plan with one offer says of time, cost, train.deadline, and train.budget.
+
+    An error only for a limit that is broken in all cases.
+    """
     try:
         (offer,) = predict().offers
     except Unpredicted as problem:

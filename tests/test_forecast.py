@@ -17,7 +17,7 @@ from launch import sagemaker, slurm, vertex
 from launch.aws import job as aws
 from launch.aws.bundle import build
 from launch.findings import Finding
-from launch.forecast import Unpredicted, forecast, keep
+from launch.forecast import Unpredicted, keep, on_type, told
 from launch.hpc.job import SlurmJob
 from launch.hpc.preflight.training import plan_files
 from launch.job import ROOT, Job, load_job
@@ -49,7 +49,8 @@ def run(tmp_path: Path) -> Path:
 def said(run: Path | str, *settings: str, name: str = TYPE, hosts: int = 1, **more: Any) -> list[Finding]:
     config = load_config(None, [*SETTINGS, *settings])
     gpus = machines()[name].gpus if name in machines() else 1
-    return list(forecast(Job(like=str(run)), config, name, hosts, more.pop("ranks", hosts * max(1, gpus)), **more))
+    ranks = more.pop("ranks", hosts * max(1, gpus))
+    return list(told(partial(on_type, Job(like=str(run)), config, name, hosts, ranks, **more), config))
 
 
 def test_the_block_has_minutes_dollars_and_what_bounds_the_job(run: Path) -> None:

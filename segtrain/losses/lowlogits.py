@@ -43,7 +43,7 @@ class LowLogits:
         self._of_nll: list[tuple[Tensor, Tensor]] = []  # and of sum_nll
 
     def nll(self) -> Tensor:
-        """-log p of the label: of a void pixel for class 0, and NaN for an id that is no class."""
+        """-log p of the label: of a void pixel for class 0, and NaN for an id that is not a class."""
         return self._nll
 
     def sum_p(self, factors: Tensor) -> Tensor:

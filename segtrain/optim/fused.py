@@ -10,7 +10,7 @@ import torch
 def fused(kind: Any, groups: list[dict[str, Any]], **settings: Any) -> torch.optim.Optimizer:
     """An optimizer of this kind, with fused kernels if this torch has them for the device."""
     # Torch has fused SGD since 2.3, and fused kernels for the CPU since 2.4. Some releases in between accept
-    # ``fused=True`` and fail in the first step, and there is no fused SGD for sharded parameters, so one step is tried.
+    # ``fused=True`` and fail in the first step, and fused SGD takes no sharded parameters, so one step is tried.
     # The foreach form computes the same, a little slower.
     probe = torch.zeros_like(groups[0]["params"][0], requires_grad=True)
     probe.grad = torch.zeros_like(probe)

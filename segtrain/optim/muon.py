@@ -21,7 +21,7 @@ def orthogonalize(matrix: Tensor, bf16: bool = False, rounds: int = 5) -> Tensor
     Newton-Schulz iteration with the quintic of Jordan et al. (Muon, 2024). Each round multiplies by a polynomial in the
     Gram matrix. Such polynomials commute, so all rounds run on small square matrices, and the wide matrix is multiplied
     only once, at the end. For 3x3 filters (cols = 9 * rows), this is 2.5 times cheaper. ``bf16``: compute in bfloat16,
-    as Jordan et al. do. The Gram matrix of later rounds would then be too inexact, so each round computes it anew.
+    as Jordan et al. do. The Gram matrix of later rounds would then be too inexact, so each round computes it again.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     tall, stacked = matrix.shape[-2] > matrix.shape[-1], matrix.dim() == 3
