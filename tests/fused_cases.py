@@ -16,7 +16,7 @@ from torch import Tensor
 from segtrain.config import Loss
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals, lowlogits, ways
 from segtrain.losses.lowlogits import LowLogits
-from segtrain.losses.upsampling import axes
+from segtrain.losses.upsampling import Thinned, axes
 
 VOID = 255
 WEIGHTS = (0.5, 0.0, 2.0, 3.5, 0.25)
@@ -119,6 +119,8 @@ def main() -> None:
     low, target = batch((2, 5, 2, 3), (5, 7))
     for spec in SPECS:
         say(f"loss {spec}", loss(spec, low, target, bilinear(False)))
+    thinned = Thinned(bilinear(False), (14, 21), 3, (2, 1))
+    say("maps of every third pixel", maps(low, batch((2, 5, 2, 3), (4, 7))[1], thinned))
     for dtype in (torch.bfloat16, torch.float16):
         half = low.to(dtype).contiguous(memory_format=torch.channels_last)
         say(f"half {dtype}", loss("ce", half, target.long(), bilinear(True)))

@@ -32,7 +32,7 @@ WRONG = [
     (["optim.lr=-1"], "invalid-value", {"key": "optim.lr", "found": -1}),
     (["loss.terms=[nonsense]"], "unknown-choice", {"key": "loss.terms.0.name"}),
     (["loss.terms=[]"], "invalid-value", {"key": "loss.terms"}),
-    (["loss.upsample=fused", "loss.stride=2"], "conflicting-settings", {"key": "loss.upsample"}),
+    (["loss.upsample=fused", "loss.full_logits=true"], "conflicting-settings", {"key": "loss.upsample"}),
     (["loss.upsample=fused", "loss.terms=[lovasz]"], "conflicting-settings", {"key": "loss.upsample"}),
     (["loss.upsample=fused", "train.device=cpu"], "conflicting-settings", {"key": "loss.upsample"}),
     (["data.layout=camvid"], "conflicting-settings", {"key": "data.root"}),

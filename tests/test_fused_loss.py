@@ -41,7 +41,7 @@ def cases() -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-@pytest.mark.parametrize(("kind", "number"), [("maps", 9), ("loss", 5)])
+@pytest.mark.parametrize(("kind", "number"), [("maps", 10), ("loss", 5)])
 def test_values_and_gradients_are_those_of_the_plain_loss_in_float64(
     cases: list[dict[str, Any]], kind: str, number: int
 ) -> None:

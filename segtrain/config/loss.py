@@ -97,7 +97,7 @@ class Loss(Section):
     @model_validator(mode="after")
     def _one_way(self) -> Loss:
         lovasz = any(term.name == "lovasz" for term in self.terms)
-        others = {"loss.full_logits": self.full_logits, "loss.stride": self.stride > 1, "lovasz": lovasz}
+        others = {"loss.full_logits": self.full_logits, "lovasz": lovasz}
         if self.upsample == "fused" and any(others.values()):
             names = " and ".join(name for name, given in others.items() if given)
             raise SettingError(f"loss.upsample=fused does not go with {names}: use loss.upsample=auto")

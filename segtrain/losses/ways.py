@@ -27,12 +27,12 @@ from segtrain.losses.term import (
     true_and_sum_of_p,
     without_autocast,
 )
-from segtrain.losses.upsampling import Upsample, axes, by_products
+from segtrain.losses.upsampling import Upsample, axes, by_products, owner
 
 REPEATS = 3  # timings of each way
 LEAST = (7, 0)  # compute capability
 
-# Cached for each model until it is deleted. ``upsample`` is a bound method of the model.
+# Cached for the ``owner`` of each upsampling until it is deleted.
 _CHOSEN: weakref.WeakKeyDictionary[Any, dict[Hashable, str]] = weakref.WeakKeyDictionary()
 
 
@@ -49,7 +49,7 @@ def chosen(
         return wanted
     if wanted == "auto" and not low.is_cuda:
         return "direct"
-    kept = _CHOSEN.setdefault(getattr(upsample, "__self__", upsample), {})
+    kept = _CHOSEN.setdefault(owner(upsample), {})
     deterministic = torch.are_deterministic_algorithms_enabled()
     key = (wanted, criterion, low.shape, target.shape, low.dtype, low.device, deterministic)
     if key not in kept:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from segtrain.compat import BatchNorm, after_own_gradients
 from segtrain.losses import Criterion, low_res_loss, low_res_totals
-from segtrain.losses.upsampling import Upsample, matrices
+from segtrain.losses.upsampling import Thinned, Upsample
 from segtrain.observe.clock import Clock
 from segtrain.parallel.model import unwrapped
 from segtrain.parallel.strategy import Strategy
-from segtrain.precision import AUTOCAST, tf32
+from segtrain.precision import AUTOCAST
 from segtrain.train.copies import sent_home
 
 
@@ -42,8 +42,8 @@ class Precision:
 
     @property
     def way(self) -> str:
-        """How ``low_res_loss`` computes. Thinned logits have an upsampling of their own in each step."""
-        return "direct" if self.full_logits or self.loss_stride > 1 else self.upsample
+        """How ``low_res_loss`` computes."""
+        return "direct" if self.full_logits else self.upsample
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         dtype = AUTOCAST[self.name]
@@ -125,7 +125,7 @@ def _label_totals(criterion: Criterion, micros: list[Micro]) -> Tensor:
     return torch.stack([criterion.totals(None, micro.masks) for micro in micros]).sum(0)
 
 
-def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) -> tuple[list[Micro], Upsample]:
+def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) -> tuple[list[Micro], Thinned]:
     """Micro-batches with masks at every ``stride``-th pixel, and an ``upsample`` that gives the logits of these pixels.
 
     The first pixel is drawn at random for each step, and is the same on all ranks. Over many steps, every pixel counts
@@ -133,13 +133,7 @@ def _thinned(micros: list[Micro], upsample: Upsample, stride: int, seed: int) ->
     """
     draw = random.Random(seed)
     top, left = draw.randrange(stride), draw.randrange(stride)
-    size = (micros[0].masks.shape[-2], micros[0].masks.shape[-1])
-
-    def thinned(low: Tensor, _: tuple[int, int]) -> Tensor:
-        rows, columns = matrices(upsample, low, size)
-        with tf32(False):
-            return rows[top::stride] @ low.contiguous() @ columns[:, left::stride]
-
+    thinned = Thinned(upsample, (micros[0].masks.shape[-2], micros[0].masks.shape[-1]), stride, (top, left))
     return [Micro(m.images, m.masks[:, top::stride, left::stride]) for m in micros], thinned
 
 
