@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 
 BASE = {
-    "bins", "bucket", "callable_module", "compat", "config", "cores", "errors", "files", "google_api", "json_text", "machines", "memory", "precision", "stacks", "stopping", "terminal", "__version__",
+    "bins", "bucket", "callable_module", "compat", "config", "cores", "errors", "files", "google_api", "json_text", "kernels", "machines", "memory", "precision", "stacks", "stopping", "terminal", "__version__",
 }  # fmt: skip
 PARTS = {"data", "models", "losses", "metrics", "optim", "parallel", "observe"}
 MAY_IMPORT = {
@@ -43,7 +43,7 @@ MAY_IMPORT = {
 HOME = {  # outside library -> the one room that touches it
     "segmentation_models_pytorch": "models",
     "timm": "models",
-    "triton": "losses",
+    "triton": "kernels",
     "torchvision.models": "models",
     "torchvision.transforms": "data",
     "torchvision.tv_tensors": "data",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from gpu_stages.rig import Rig
 from gpu_stages.runs import reported
 from gpu_stages.timing import forget, milliseconds, peak_gib
-from segtrain import bins
+from segtrain import bins, kernels
 from segtrain.config import Config, Loss, Model
+from segtrain.data.pixels import normalize
 from segtrain.data.workers.memory import SharedBlock
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals, lowlogits, ways
 from segtrain.metrics import confusions
@@ -26,7 +28,7 @@ from segtrain.train.copies import HostCopies
 
 def run(rig: Rig) -> None:
     for classes, size in ((5, (32, 32)),) if rig.tiny else ((19, (512, 1024)), (150, (512, 512))):
-        for part in (loss, counts):
+        for part in (normalization, loss, counts):
             with reported(rig, f"{part.__name__}, {classes} classes"):
                 part(rig, classes, size)
     with reported(rig, "optimizers"):
@@ -38,6 +40,25 @@ def run(rig: Rig) -> None:
                 copies(rig, kind, shared)
     else:
         rig.left_out("copies from page-locked memory", "there is no GPU")
+
+
+def normalization(rig: Rig, classes: int, size: tuple[int, int]) -> None:
+    """Of a batch in channels_last, by one or two kernels and by torch's operators."""
+    images = 2 if rig.tiny else 16
+    levels = torch.randint(0, 256, (images, *size, 3), device=rig.device, dtype=torch.uint8)
+    colors = torch.rand(images, 10, device=rig.device)
+    covered = torch.tensor([[0, 0, *size]], dtype=torch.int32).to(rig.device).expand(images, 4).contiguous()
+    fault = kernels.unavailable(torch.device(rig.device))
+    for what, looks in (("", (None, None)), (", with color jitter", (colors, covered))):
+        for dtype in (torch.float32, torch.bfloat16):
+            how = (normalize.IMAGENET_MEAN, normalize.IMAGENET_STD, True, *looks, dtype)
+            for way, make in (("by operators", normalize._by_operators), ("by kernels", normalize._by_kernels)):
+                name = f"{images} images of {size[0]}x{size[1]} normalized{what}, {str(dtype)[6:]}, {way}"
+                if way == "by kernels" and fault:
+                    rig.left_out(name, fault)
+                    continue
+                took = milliseconds(partial(make, levels, *how), rig.device, *((0, 1) if rig.tiny else (2, 5)))
+                rig.note(name, f"{took:.3f} ms")
 
 
 def loss(rig: Rig, classes: int, size: tuple[int, int]) -> None:

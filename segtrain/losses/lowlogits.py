@@ -1,19 +1,19 @@
 """Logits of full size that are never in memory: what losses read of them, and the gradient of the low-resolution ones.
 
-The kernels (``segtrain.losses.kernels``, in Triton) interpolate each logit in registers whenever they need it.
+The kernels (``segtrain.kernels.loss``, in Triton) interpolate each logit in registers whenever they need it.
 """
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from segtrain import kernels
 from segtrain.losses.taps import Axis
 
-# Sizes of blocks with which no kernel spills registers (tests/test_fused_loss.py).
+# Sizes of blocks with which no kernel spills registers (tests/test_kernels.py).
 CLASSES = 4  # at a time
 TILE = (4, 64)  # pixels of a program
 STRIP = (16, 128)  # rows of pixels of a program, and columns at a time
@@ -118,8 +118,4 @@ class LowLogits:
         return torch.empty(self._target.shape, device=self._low.device)
 
     def _launch(self, kernel: str, grid: tuple[int, int, int], warps: int, *arguments: Any, **flags: Any) -> None:
-        from segtrain.losses import kernels
-
-        with torch.cuda.device(self._low.device) if self._low.is_cuda else contextlib.nullcontext():
-            # Triton 3.10 would not fuse products and sums by itself.
-            getattr(kernels, kernel)[grid](*arguments, **flags, num_warps=warps, enable_fp_fusion=True)
+        kernels.launch(f"loss.{kernel}", self._low.device, grid, warps, *arguments, **flags)

@@ -6,7 +6,6 @@ kernels that need no logits of full size (``losses.lowlogits``).
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 import weakref
 from collections.abc import Callable, Hashable
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segtrain import kernels
 from segtrain.errors import ConfigError
 from segtrain.losses.criterion import Criterion
 from segtrain.losses.lowlogits import LowLogits
@@ -30,7 +30,6 @@ from segtrain.losses.term import (
 from segtrain.losses.upsampling import Upsample, axes, by_products, owner
 
 REPEATS = 3  # timings of each way
-LEAST = (7, 0)  # compute capability
 
 # Cached for the ``owner`` of each upsampling until it is deleted.
 _CHOSEN: weakref.WeakKeyDictionary[Any, dict[Hashable, str]] = weakref.WeakKeyDictionary()
@@ -79,26 +78,12 @@ def _refuse(fault: str) -> None:
         )
 
 
-def no_triton() -> str:
-    """Why Triton cannot be used, or ""."""
-    if importlib.util.find_spec("triton") is None:
-        return "it needs the package triton, which is not installed"
-    import triton
-
-    return "" if int(triton.__version__.split(".")[0]) >= 3 else f"it needs Triton 3, not {triton.__version__}"
-
-
 def unavailable(criterion: Criterion, device: torch.device) -> str:
     """Why the loss cannot be fused on ``device``, or ""."""
-    if device.type != "cuda" or torch.version.hip:
-        return "it needs an NVIDIA GPU"
-    if not criterion.fused:
-        names = [name for name, term in zip(criterion.names, criterion.terms) if not term.fused]
-        return f"it has no kernels for {' + '.join(names)}"
-    if no_triton():
-        return no_triton()
-    found = torch.cuda.get_device_capability(device)
-    return "" if found >= LEAST else f"it needs compute capability {LEAST[0]}.{LEAST[1]}, and the GPU has {found}"
+    if criterion.fused:
+        return kernels.unavailable(device)
+    names = [name for name, term in zip(criterion.names, criterion.terms) if not term.fused]
+    return f"it has no kernels for {' + '.join(names)}"
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ from segtrain.models.weights import fill
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.model import full_state, load_full_state, share, taken, unwrapped, whole_cpu
 from segtrain.parallel.strategy import Strategy
+from segtrain.precision import AUTOCAST
 from segtrain.train.compiled import compiled
 from segtrain.train.initial import Initial, starting_network
 from segtrain.train.numerics import wants_channels_last
@@ -42,6 +43,7 @@ class Learner:
     scaler: LossScaler
     precision: Precision
     channels_last: bool
+    image_dtype: torch.dtype = torch.float32  # of the images that the network is given in training
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -83,6 +85,7 @@ def build_learner(
 
     ``precision``: from ``set_numerics``.
     """
+    on_gpu = strategy.device.type == "cuda"
     channels_last = strategy.name != "fsdp" and wants_channels_last(config.train.channels_last, strategy.device)
     if channels_last:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -97,7 +100,7 @@ def build_learner(
     # The parameters of the wrapped model, because fsdp has replaced the original ones.
     optimizer = build_optimizer(
         plain, plain.encoder_parameters(), config.optim, plain.head_parameters(),
-        bf16=precision == "bf16" and strategy.device.type == "cuda",
+        bf16=precision == "bf16" and on_gpu,
     )  # fmt: skip
     if config.loss.upsample == "fused":
         refuse_fused(criterion, strategy.device)
@@ -112,6 +115,8 @@ def build_learner(
         scaler=LossScaler(precision == "fp16", strategy.device),
         precision=Precision(strategy.device.type, precision, full_logits, config.loss.stride, config.loss.upsample),
         channels_last=channels_last,
+        # Our networks begin with a convolution, for which autocast would round the images in another pass.
+        image_dtype=(on_gpu and parts.model is None and AUTOCAST[precision]) or torch.float32,
     )
 
 

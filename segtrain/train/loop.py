@@ -17,6 +17,7 @@ from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.observe.clock import Clock
 from segtrain.optim import clip_, multiplier, set_lr
 from segtrain.train.instruments import clock_of, compile_first, first_batch, instruments
+from segtrain.train.learner import Learner
 from segtrain.train.output import finish, stop
 from segtrain.train.sentinel import Sentinel
 from segtrain.train.session import Session
@@ -48,7 +49,7 @@ def run(session: Session, signals: list[int]) -> int:
             with clock("wait"):
                 loaded, placed = next(batches)
             with clock("device"):
-                micros = [_micro(batch, learner.channels_last) for batch in placed]
+                micros = [_micro(batch, learner) for batch in placed]
             lr = config.optim.lr * multiplier(config.optim, step, plan.steps, plan.warmup)
             set_lr(optimizer, lr)
             for parameter in parameters:
@@ -135,9 +136,12 @@ def _train_loader(session: Session) -> TrainLoader:
     )
 
 
-def _micro(batch: Batch, channels_last: bool) -> Micro:
+def _micro(batch: Batch, learner: Learner) -> Micro:
     """The micro-batch with normalized float images. They arrive on the device as uint8 and are converted there."""
-    images = normalize(batch.images, channels_last=channels_last, colors=batch.colors, covered=batch.covered)
+    images = normalize(
+        batch.images, channels_last=learner.channels_last, colors=batch.colors, covered=batch.covered,
+        dtype=learner.image_dtype,
+    )  # fmt: skip
     return Micro(images, batch.masks)
 
 

@@ -53,7 +53,7 @@ def _blank_pass(
     buffers = list(learner.plain.buffers())
     before = [buffer.clone() for buffer in buffers]
     layout = torch.channels_last if learner.channels_last else torch.contiguous_format
-    blank = torch.zeros(images, 3, *size, device=strategy.device).to(memory_format=layout)
+    blank = torch.zeros(images, 3, *size, dtype=learner.image_dtype, device=strategy.device).to(memory_format=layout)
     with strategy.sharing(learner.model, last=sync):
         with learner.precision.autocast():
             heads = learner.model(blank, low=True)

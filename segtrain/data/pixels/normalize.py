@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from segtrain import kernels
 from segtrain.data.augment.geometry import FILL, GRAY
 from segtrain.data.pixels.floats import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.floats import IMAGENET_STD as IMAGENET_STD
+
+PARTS, BLOCK = 64, 1024  # of the kernels: programs per image that add up levels, and numbers of a program
+
+_FAULTS: dict[tuple[Any, ...], str] = {}  # why the kernels are not used on a device, or ""
 
 
 def normalize(
@@ -19,32 +26,102 @@ def normalize(
     channels_last: bool = False,
     colors: torch.Tensor | None = None,
     covered: torch.Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
-    """Convert uint8 (n, H, W, 3) to float32 (n, 3, H, W), ``(x / 255 - mean) / std``, on the device of ``images``.
+    """Convert uint8 (n, H, W, 3) to ``dtype`` (n, 3, H, W), ``(x / 255 - mean) / std``, on the device of ``images``.
 
     ``channels_last`` chooses the memory format of the result. Without ``colors``, both formats have bitwise equal
-    values.
+    values. ``dtype``: float32, or what its values are rounded to.
 
     ``colors``: float32 (n, 10), the ``color_terms`` of each image, applied as in ``geometry._color`` but without
     rounding to integers. ``covered``: int (n, 4), the rectangle (top, left, bottom, right) that the image covers
     (None: everything). Outside it is padding, which keeps the color ``FILL`` and does not count for the mean gray.
     ``colors`` and ``covered`` must be on the device of ``images``.
 
-    Only the first call on a device synchronizes with it, to create the constants there.
+    On an NVIDIA GPU, kernels (``segtrain.kernels.images``) do this in one pass if they give what the operators of torch
+    give. Only the first call on a device synchronizes with it, to create the constants there and to compare.
     """
-    shift = _constant(tuple(255.0 * m for m in mean), torch.float32, images.device)
-    scale = _constant(tuple(1.0 / (255.0 * s) for s in std), torch.float32, images.device)
+    how = (tuple(mean), tuple(std), channels_last, colors, covered, dtype)
+    if not images.is_cuda or not len(images):
+        return _by_operators(images, *how)
+    form = (images.device, channels_last, colors is None, covered is None, dtype)
+    if form not in _FAULTS:
+        _FAULTS[form] = _fault(images, *how)
+    return _by_operators(images, *how) if _FAULTS[form] else _by_kernels(images, *how)
+
+
+def _fault(images: torch.Tensor, *how: Any) -> str:
+    """Why the kernels cannot make these images, or "". Warns about it. Waits for the GPU."""
+    why = kernels.unavailable(images.device)
+    if not why:
+        try:
+            made, expected = _by_kernels(images, *how).float(), _by_operators(images, *how).float()
+            # Normalized levels are below 3. A bfloat16 has 8 bits.
+            apart = float((made - expected).abs().max())
+            why = "" if apart <= (1e-4 if how[-1] == torch.float32 else 0.02) else f"they are off by {apart:.2g}"
+        except Exception as error:  # of Triton, which needs a C compiler, a driver that fits, ...
+            why = f"they do not run here ({type(error).__name__}: {error})"
+    if why:
+        warnings.warn(f"images are normalized by several kernels of torch instead of one: {why}", stacklevel=3)
+    return why
+
+
+def _by_kernels(
+    images: torch.Tensor,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    channels_last: bool,
+    colors: torch.Tensor | None,
+    covered: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    images = images.contiguous()
+    n, height, width, _ = images.shape
+    memory = torch.channels_last if channels_last else torch.contiguous_format
+    out = torch.empty((n, 3, height, width), dtype=dtype, device=images.device, memory_format=memory)
+    shift, scale = _terms(mean, std)
+    constants = _constant((*shift, *scale, *map(float, FILL), *GRAY.tolist()), torch.float32, images.device)
+    sums = images  # which is not read
     if colors is not None:
-        return _colored(images, shift, scale, channels_last, colors, covered)
+        sums = torch.empty((n, 3, PARTS), dtype=torch.int32, device=images.device)
+        kernels.launch(
+            "images.level_sums", images.device, (PARTS, n), 4, images, sums, height * width, PARTS=PARTS, BLOCK=BLOCK
+        )
+    kernels.launch(
+        "images.normalized", images.device, (-(-3 * height * width // BLOCK), n), 4,
+        images, out, height, width, constants,
+        images if colors is None else colors.contiguous(), images if covered is None else covered.contiguous(), sums,
+        COLORED=colors is not None, COVERED=covered is not None, LAST=channels_last, PARTS=PARTS, BLOCK=BLOCK,
+    )  # fmt: skip
+    return out
+
+
+def _terms(mean: Sequence[float], std: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """What is subtracted from a level, and what the difference is multiplied by, per channel."""
+    return tuple(255.0 * m for m in mean), tuple(1.0 / (255.0 * s) for s in std)
+
+
+def _by_operators(
+    images: torch.Tensor,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    channels_last: bool,
+    colors: torch.Tensor | None,
+    covered: torch.Tensor | None,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    shift, scale = (_constant(values, torch.float32, images.device) for values in _terms(mean, std))
+    if colors is not None:
+        return _colored(images, shift, scale, channels_last, colors, covered).to(dtype)
     n, height, width, channels = images.shape
     if channels_last:
         # One long inner axis: broadcasting over an inner axis of length 3 would take 50% longer.
         flat = images.reshape(n, height, width * channels).to(torch.float32)
         flat = flat.sub_(shift.repeat(width)).mul_(scale.repeat(width))
-        return flat.view(n, height, width, channels).permute(0, 3, 1, 2)
+        return flat.view(n, height, width, channels).permute(0, 3, 1, 2).to(dtype)
     planes = torch.empty((n, channels, height, width), dtype=torch.float32, device=images.device)
     planes.copy_(images.permute(0, 3, 1, 2))
-    return planes.sub_(shift[:, None, None]).mul_(scale[:, None, None])
+    return planes.sub_(shift[:, None, None]).mul_(scale[:, None, None]).to(dtype)
 
 
 @functools.lru_cache(maxsize=64)

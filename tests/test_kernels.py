@@ -1,7 +1,8 @@
-"""Tests of the fused loss without a GPU: its kernels in Triton's interpreter, compiled for GPUs, and when they are chosen."""
+"""Tests of the kernels without a GPU: in Triton's interpreter, compiled for GPUs, and when they are chosen."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -15,7 +16,9 @@ import pytest
 import torch
 from conftest import refused
 
+from segtrain import kernels
 from segtrain.config import Loss
+from segtrain.data.pixels import normalize
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals, lowlogits, ways
 from segtrain.losses.upsampling import axes
 
@@ -32,10 +35,10 @@ def needs_triton() -> Any:
 
 @pytest.fixture(scope="module")
 def cases() -> list[dict[str, Any]]:
-    """What fused_cases.py printed."""
+    """What kernel_cases.py printed."""
     needs_triton()
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "tests/fused_cases.py")]
+    command = [sys.executable, str(ROOT / "tests/kernel_cases.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -61,36 +64,71 @@ def test_logits_of_16_bits_are_computed_in_float32(cases: list[dict[str, Any]]) 
     assert not bounds
 
 
+def test_images_are_normalized_as_by_the_operators_of_torch(cases: list[dict[str, Any]]) -> None:
+    """float32 to its rounding, without colors to the bit. Half precision to one step, as the interpreter cuts bits off."""
+    bounds = {"images torch.float32": 2e-6, "images torch.bfloat16": 2**-6, "images torch.float16": 2**-9}
+    for case in map(dict, cases):
+        name = case.pop("case")
+        if name in bounds:
+            assert len(case) == 6
+            assert max(case.values()) <= bounds.pop(name), (name, case)
+            if name == "images torch.float32":
+                assert case["plain False"] == case["plain True"] == 0
+    assert not bounds
+
+
+def test_images_are_normalized_by_the_kernels_only_if_these_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a stand-in for a GPU, where the kernels are first missing, then fail, then write zeros, then the right values."""
+    images = torch.randint(0, 256, (2, 5, 7, 3), dtype=torch.uint8)
+    expected = normalize.normalize(images)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+
+    def made(launch: Any) -> torch.Tensor:
+        monkeypatch.setattr(kernels, "launch", launch)
+        monkeypatch.setattr(normalize, "_FAULTS", {})
+        return [normalize.normalize(images) for _ in range(2)][-1]
+
+    with pytest.warns(UserWarning, match="instead of one: it needs an NVIDIA GPU") as told:
+        assert torch.equal(made(None), expected)
+    assert len(told) == 1
+    monkeypatch.setattr(kernels, "unavailable", lambda device: "")
+    with pytest.warns(UserWarning, match="do not run here"):
+        assert torch.equal(made(None), expected)
+    with pytest.warns(UserWarning, match="off by"):
+        assert torch.equal(made(lambda name, device, grid, warps, levels, out, *_, **__: out.zero_()), expected)
+    right = made(lambda name, device, grid, warps, levels, out, *_, **__: out.copy_(expected + 1e-5))
+    assert torch.equal(right, expected + 1e-5)
+
+
 def bilinear(low: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
     return torch.nn.functional.interpolate(low, size, mode="bilinear")
 
 
-class Recorded:
-    """In place of a kernel: keeps what it is launched with."""
-
-    def __init__(self, name: str, launches: list[tuple[str, tuple[Any, ...], dict[str, Any]]]) -> None:
-        self._name, self._launches = name, launches
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        return lambda *arguments, **flags: self._launches.append((self._name, arguments, flags))
+Launch = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
-def launches(monkeypatch: pytest.MonkeyPatch, low: torch.Tensor) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
-    """Every kind of launch for logits (N, C, h, w) that are upsampled 4 times."""
-    from segtrain.losses import kernels
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """In place of launches: each kernel's name, its arguments, and its flags."""
+    found: list[Launch] = []
 
-    found: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+    def launch(name: str, device: Any, grid: Any, warps: int, *arguments: Any, **flags: Any) -> None:
+        found.append((name, arguments, {**flags, "num_warps": warps}))
+
+    monkeypatch.setattr(kernels, "launch", launch)
+    return found
+
+
+def fused(low: torch.Tensor, everything: bool) -> None:
+    """The launches of a loss of logits (N, C, h, w) that are upsampled 4 times: the usual, or of every kind."""
     target = torch.zeros(len(low), 4 * low.shape[2], 4 * low.shape[3], dtype=torch.uint8)
     tables = axes(bilinear, low, (target.shape[1], target.shape[2]))
     assert tables is not None
-    with monkeypatch.context() as patched:
-        for name in ("pixel_losses", "pixel_sums", "class_sums", "gradient"):
-            patched.setattr(kernels, name, Recorded(name, found))
-        logits, factors = lowlogits.LowLogits(low, target, 255, tables), torch.ones(low.shape[1])
-        logits.gradient(logits.nll().sum())
-        logits.class_sums()
+    logits, factors = lowlogits.LowLogits(low, target, 255, tables), torch.ones(low.shape[1])
+    logits.gradient(logits.nll().sum())
+    logits.class_sums()
+    if everything:
         logits.gradient((logits.nll() + logits.sum_p(factors) + logits.sum_nll(factors)).sum())
-    return found
 
 
 TYPES = {
@@ -102,23 +140,34 @@ TYPES = {
 }
 
 
-@pytest.mark.parametrize(("capability", "dtype", "number"), [(70, torch.float16, 3), (90, torch.bfloat16, 6)])
+@pytest.mark.parametrize(("capability", "dtype", "number"), [(70, torch.float16, 4), (90, torch.bfloat16, 8)])
 def test_kernels_compile_for_gpus_and_spill_no_registers(
-    capability: int, dtype: torch.dtype, number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capability: int,
+    dtype: torch.dtype,
+    number: int,
+    launches: list[Launch],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     triton = needs_triton()
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from segtrain.losses import kernels
-
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     tools = Path(triton.__file__).parent / "backends/nvidia/bin"
     if not (tools / "cuobjdump").exists():
         pytest.skip(f"Triton {triton.__version__} has no cuobjdump")
+    everything = number > 4
+    fused(torch.zeros(1, 19, 32, 40, dtype=dtype), everything)
+    levels = torch.zeros(2, 32, 40, 3, dtype=torch.uint8)
+    looks = (torch.zeros(2, 10), torch.zeros(2, 4, dtype=torch.int32)) if everything else (None, None)
+    how = (normalize.IMAGENET_MEAN, normalize.IMAGENET_STD, everything, *looks, dtype)
+    normalize._by_kernels(levels, *how)
     found = {}
-    for name, arguments, flags in launches(monkeypatch, torch.zeros(1, 19, 32, 40, dtype=dtype))[:number]:
-        kernel, options = getattr(kernels, name), {key: flags.pop(key) for key in ("num_warps", "enable_fp_fusion")}
+    for name, arguments, flags in launches:
+        module, _, function = name.partition(".")
+        kernel = getattr(importlib.import_module(f"segtrain.kernels.{module}"), function)
+        options = {"num_warps": flags.pop("num_warps"), "enable_fp_fusion": True}
         given = [TYPES[value.dtype] if isinstance(value, torch.Tensor) else "i32" for value in arguments]
         # Triton takes the number 1 for a constant.
         flags |= {name: 1 for name, value in zip(kernel.arg_names, arguments) if isinstance(value, int) and value == 1}
@@ -182,7 +231,7 @@ def test_kernels_that_fail_or_give_other_values_are_found(monkeypatch: pytest.Mo
     low, target = torch.randn(2, 3, 4, 4), torch.randint(0, 3, (2, 8, 8))
     criterion = build_criterion(Loss(), 3)
     monkeypatch.setattr(ways, "unavailable", lambda *_: "")
-    monkeypatch.setattr(lowlogits.LowLogits, "_launch", lambda *_, **__: None)
+    monkeypatch.setattr(kernels, "launch", lambda *_, **__: None)
     monkeypatch.setattr(lowlogits.LowLogits, "_map", lambda self: torch.zeros(self._target.shape))
     assert "other values" in ways.fused_fault(criterion, low, target, bilinear)
     monkeypatch.delattr(lowlogits.LowLogits, "_map")

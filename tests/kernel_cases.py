@@ -1,6 +1,6 @@
-"""The fused loss in Triton's interpreter, compared with the plain loss in float64: a JSON line for each case.
+"""Kernels in Triton's interpreter, compared with the plain loss in float64 and with plain normalization: a JSON line per case.
 
-Started by test_fused_loss.py with TRITON_INTERPRET=1, which must be set before triton is imported.
+Started by test_kernels.py with TRITON_INTERPRET=1, which must be set before triton is imported.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from segtrain.config import Loss
+from segtrain.data.pixels import normalize
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals, lowlogits, ways
 from segtrain.losses.lowlogits import LowLogits
 from segtrain.losses.upsampling import Thinned, axes
@@ -91,6 +92,23 @@ def loss(spec: str, low: Tensor, target: Tensor, upsample: Any) -> dict[str, flo
     return dict(zip(("totals", "value", "gradient"), map(apart, *results)))
 
 
+def images(dtype: torch.dtype) -> dict[str, float]:
+    """The largest difference to images that torch's operators normalize, with and without colors and padding."""
+    generator = torch.Generator().manual_seed(0)
+    levels = torch.randint(0, 256, (3, 37, 29, 3), generator=generator).to(torch.uint8)
+    colors = torch.randn(3, 10, generator=generator)
+    covered = torch.tensor([[0, 0, 37, 29], [3, 4, 20, 29], [10, 0, 37, 11]], dtype=torch.int32)
+    found = {}
+    for last in (False, True):
+        for what, looks in {"plain": (None, None), "colored": (colors, None), "padded": (colors, covered)}.items():
+            how = (normalize.IMAGENET_MEAN, normalize.IMAGENET_STD, last, *looks, dtype)
+            made, expected = normalize._by_kernels(levels, *how), normalize._by_operators(levels, *how)
+            assert made.stride() == expected.stride()
+            assert made.dtype == expected.dtype == dtype
+            found[f"{what} {last}"] = float((made.double() - expected.double()).abs().max())
+    return found
+
+
 def say(case: str, found: dict[str, float]) -> None:
     print(json.dumps({"case": case, **found}), flush=True)
 
@@ -121,6 +139,8 @@ def main() -> None:
         say(f"loss {spec}", loss(spec, low, target, bilinear(False)))
     thinned = Thinned(bilinear(False), (14, 21), 3, (2, 1))
     say("maps of every third pixel", maps(low, batch((2, 5, 2, 3), (4, 7))[1], thinned))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        say(f"images {dtype}", images(dtype))
     for dtype in (torch.bfloat16, torch.float16):
         half = low.to(dtype).contiguous(memory_format=torch.channels_last)
         say(f"half {dtype}", loss("ce", half, target.long(), bilinear(True)))
