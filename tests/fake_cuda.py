@@ -228,6 +228,8 @@ class FakeGpu:
         torch.cuda.Stream = lambda *_, **__: Stream(gpu)
         torch.cuda.stream = lambda stream: stream
         torch.cuda.current_stream = lambda *_: Stream(gpu)
+        torch.cuda.synchronize = lambda *_: None
+        torch.cuda.CUDAGraph = lambda: Graph(gpu)
         torch.inference_mode = lambda mode=True: torch.no_grad() if mode else torch.enable_grad()
 
 
@@ -262,5 +264,27 @@ class Stream:
 
     def wait_event(self, _: Any) -> None: ...
 
+    def wait_stream(self, _: Any) -> None: ...
+
     def record_event(self) -> Event:
         return Event(self._gpu)
+
+
+class Graph:
+    """While it is captured, operators run as usual, but nothing may wait for the GPU. A replay is counted and does nothing."""
+
+    def __init__(self, gpu: FakeGpu) -> None:
+        self._gpu = gpu
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        self._waits = self._gpu.waits.copy()
+
+    def capture_end(self) -> None:
+        more = self._gpu.waits - self._waits
+        assert not more, f"waits for the GPU in a capture: {more}"
+
+    def pool(self) -> tuple[int, int]:
+        return 0, 1
+
+    def replay(self) -> None:
+        self._gpu.ops["graph"] += 1

@@ -296,6 +296,9 @@ def main() -> None:
     settings, every = {"duration": "4st", "accumulate": 2, "precision": "tf32"}, "+".join(_TERMS)
     with tempfile.TemporaryDirectory() as folder:
         say("loop of every loss", lambda: whole_loop(Path(folder), SINGLE, settings, every, "muon"))
+    graphed = {"duration": "9st", "cuda_graph": True, "precision": "fp16", "progressive": [[0.5, 0.5]]}
+    with tempfile.TemporaryDirectory() as folder:
+        say("graphs of every loss", lambda: whole_loop(Path(folder), SINGLE, graphed, every))
     say("evaluate 130 batches", many_batches)
     say("predict 64 images", many_images)
     torch.use_deterministic_algorithms(True)

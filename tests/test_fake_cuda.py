@@ -80,6 +80,7 @@ def test_everything_runs_on_tensors_of_a_gpu(cases: dict[str, dict[str, Any]]) -
         "digest",
         "evaluate",
         "loop",
+        "graphs",
         "predict",
     }
     odd = {name: case["found"] for name, case in cases.items() if isinstance(case["found"], list) and case["found"]}
@@ -121,6 +122,14 @@ def test_no_loss_waits_with_color_jitter_micro_batches_muon_and_ema(cases: dict[
     every -= on_the_page("every step", "own loss")
     case = cases["loop of every loss"]
     assert places(case["found"]["3"]) == every, shown(case)
+
+
+def test_a_step_of_cuda_graphs_waits_for_nothing_else(cases: dict[str, dict[str, Any]]) -> None:
+    """Nothing in a capture waits, with every loss in fp16 and two crop sizes."""
+    case = cases["graphs of every loss"]
+    every = on_the_page("every step") - on_the_page("every step", "fp16 without fused kernels")
+    assert places(case["found"]["3"]) == every - on_the_page("every step", "own loss"), shown(case)
+    assert "graph" in case["ops"]
 
 
 def test_the_losses_are_fused_where_they_can_be(cases: dict[str, dict[str, Any]]) -> None:

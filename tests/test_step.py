@@ -198,6 +198,10 @@ def test_generators_are_seeded_as_by_torch(monkeypatch: pytest.MonkeyPatch) -> N
     assert torch.equal(torch.rand(9), expected)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "default_generators", of_gpus)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    seed_generators(8)
+    assert 8 not in [generator.initial_seed() for generator in of_gpus]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     seed_generators(7)
     assert [generator.initial_seed() for generator in of_gpus] == [7, 7]
 

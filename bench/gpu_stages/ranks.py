@@ -77,7 +77,8 @@ def _with_fault(cluster: Cluster, here: Any) -> str:
     def step(self: Any, number: int, *more: Any) -> None:
         if number == 2 and cluster.rank == 1:
             with torch.no_grad():
-                next(self._learner.plain.parameters()).view(-1)[0] += 0.25
+                weight = next(self._learner.plain.parameters())
+                weight[(0,) * weight.dim()] += 0.25
         look(self, number, *more)
 
     Sentinel.step = step  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Two equal runs, and a run that is stopped and resumed, must end with the same bits (train.deterministic=true)."""
+"""Equal runs, one stopped and resumed, and one of CUDA graphs must end with the same bits (train.deterministic=true)."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ def _case(rig: Rig, what: str, optimizer: str, precision: str) -> None:
         f"optim.name={optimizer}", "optim.lr=0.001", "optim.ema=0.9", f"train.precision={precision}",
         f"train.duration={steps}st", "train.deterministic=true", f"eval.every={steps}st", f"checkpoint.every={steps}st",
     ]  # fmt: skip
-    runs = {}
-    for kind in ("whole", "again", "stopped"):
-        runs[kind] = config(rig, f"resume-{optimizer}-{precision}-{kind}", *settings)
+    runs, compared = {}, {"again": "a second run", "stopped": "a run stopped and resumed"}
+    if rig.on_gpu and optimizer == "adamw":
+        compared["graphs"] = "a run of CUDA graphs"
+    for kind in ("whole", *compared):
+        more = ["train.cuda_graph=true"] * (kind == "graphs")
+        runs[kind] = config(rig, f"resume-{optimizer}-{precision}-{kind}", *settings, *more)
         apart(rig, train, runs[kind], [StopAt(stop)] if kind == "stopped" else [])
     apart(rig, train, runs["stopped"], [])  # resumes
-    for compared, kind in (("a second run", "again"), ("a run stopped and resumed", "stopped")):
+    for kind, name in compared.items():
         found = unequal(runs["whole"].run_dir, runs[kind].run_dir)
-        rig.note(f"{what}: {compared}", found or "the same bits", not found, "to the bit")
+        rig.note(f"{what}: {name}", found or "the same bits", not found, "to the bit")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpu_stages import layers
@@ -17,14 +18,17 @@ from gpu_stages.rig import Rig
 from gpu_stages.runs import reported
 from gpu_stages.timing import forget, peak_gib, rate
 from segtrain.config import Config, Loss, Model, Parallel
+from segtrain.data.loader import Batch
 from segtrain.losses import build_criterion, term
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
 from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
-from segtrain.precision import allow_tf32, fitting
+from segtrain.precision import AUTOCAST, allow_tf32, fitting
 from segtrain.train.compiled import compiled
+from segtrain.train.graphs import StepGraphs
+from segtrain.train.learner import Learner
 from segtrain.train.step import Micro, Precision, gradients
 
 
@@ -45,6 +49,7 @@ class Case:
     bf16: bool = False  # of Muon's matrices
     ema: bool = False
     fast: bool = True
+    graph: bool = False  # forward, loss, and backward as CUDA graphs
 
 
 def run(rig: Rig) -> None:
@@ -81,7 +86,8 @@ def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
     found += [(f"  {name} instead of {best}", replace(base, precision=name)) for name in precisions if name != best]
     on_off = {
         "compiled": {"compiled": True}, "blocks compiled": {"compiled": "regions"},
-        "compiled, CUDA graphs": {"compiled": "reduce-overhead"}, "NCHW": {"channels_last": False}, "the network's plain layers": {"fast": False},
+        "compiled, CUDA graphs": {"compiled": "reduce-overhead"}, "CUDA graphs of the step": {"graph": True},
+        "compiled, CUDA graphs of the step": {"compiled": True, "graph": True}, "NCHW": {"channels_last": False}, "the network's plain layers": {"fast": False},
         "upsampling direct": {"upsample": "direct"}, "upsampling by products": {"upsample": "products"},
         "fused loss": {"upsample": "fused"},
         "full logits": {"full_logits": True}, "one image at a time": {"one_by_one": True},
@@ -100,7 +106,13 @@ def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
     found += [(f"  {what}", replace(base, **change)) for what, change in
               {"sgd": {"optimizer": "sgd"}, "muon": {"optimizer": "muon"},
                "muon, matrices in bf16": {"optimizer": "muon", "bf16": True}, "with EMA": {"ema": True}}.items()]  # fmt: skip
-    return [(what, case) for what, case in found if not case.compiled][:3] if rig.tiny else found
+    small = Case("pico", size, images, 19, best)  # whose kernels are so short that the host is the limit
+    found += [
+        (f"  pico, {what}", replace(small, **change))
+        for what, change in (("as it is", {}), *((what, on_off[what]) for what in on_off if "CUDA graphs" in what))
+        if "pico" in names
+    ]
+    return [(what, case) for what, case in found if not (case.compiled or case.graph)][:3] if rig.tiny else found
 
 
 def measure(rig: Rig, case: Case, settings: dict[str, Any]) -> tuple[float, str]:
@@ -151,18 +163,29 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
     strategy = Strategy("single", Cluster(), device, Parallel())
     how = Precision(device.type, case.precision, case.full_logits, upsample=case.upsample)
     images = torch.randn(case.images, 3, *case.size, device=device).to(memory_format=memory)
+    given = images.to(AUTOCAST[case.precision] or torch.float32)  # as normalize makes them
     masks = torch.randint(0, case.classes, (case.images, *case.size), device=device, dtype=torch.uint8)
     votes, parameters = torch.zeros(2, dtype=torch.float64, device=device), list(network.parameters())
+    graphs = None
+    if case.graph:
+        levels, none = torch.randint(256, (case.images, *case.size, 3), device=device, dtype=torch.uint8), np.zeros(0)
+        batch = Batch(levels, masks, none, none)
+        learner = Learner(model, network, criterion, optimizer, ema, scaler, how, case.channels_last, given.dtype)
+        graphs = StepGraphs(learner, strategy, 0.0)
+        graphs.capture(case.images, case.size, False)
 
     def step() -> None:
         if case.compiled == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()
         for parameter in parameters:
             parameter.grad = None
-        gradients(
-            model, [Micro(images, masks)], criterion, strategy, how, seed=1, votes=votes, loss_scale=scaler.factor,
-            clock=Clock(),
-        )  # fmt: skip
+        if graphs is not None:
+            graphs.gradients(batch, seed=1, votes=votes, clock=Clock())
+        else:
+            gradients(
+                model, [Micro(given, masks)], criterion, strategy, how, seed=1, votes=votes, loss_scale=scaler.factor,
+                clock=Clock(),
+            )  # fmt: skip
         scaler.unscale_(parameters)
         skipped = scaler.step(optimizer, clip_(parameters, 0) if scaler.enabled else None)
         if ema is not None:

@@ -32,7 +32,7 @@ NOT_HASHED: Any = {
     **dict.fromkeys(("out", "name", "log", "parallel", "checkpoint", "eval"), True),
     "data": set(_UNHASHED_DATA.split()),
     "loss": {"upsample"},
-    "train": {"device", "compile", "channels_last", "accumulate", "deadline", "budget", "price"},
+    "train": {"device", "compile", "cuda_graph", "channels_last", "accumulate", "deadline", "budget", "price"},
 }
 
 
@@ -138,6 +138,8 @@ class Config(Section):
         if train.compile == "reduce-overhead" and train.accumulate > 1:
             why = "each micro-batch would overwrite the gradients of the one before"
             raise SettingError(f"train.compile=reduce-overhead: with train.accumulate>1, {why}: use true or regions")
+        if train.cuda_graph:
+            self._graph_fits()
         if isinstance(train.compile, str) and parallel.strategy in ("dp", "fsdp"):
             why = f"parallel.strategy={parallel.strategy} takes only the whole network"
             raise SettingError(f"train.compile={train.compile}: {why}: set it to true, or use ddp")
@@ -145,6 +147,19 @@ class Config(Section):
             why = f"parallel.strategy={parallel.strategy} compresses no gradients"
             raise SettingError(f"parallel.compress={parallel.compress}: {why}: set parallel.compress=none, or use ddp")
         return self
+
+    def _graph_fits(self) -> None:
+        train, strategy = self.train, self.parallel.strategy
+        refused = {
+            "train.device=cpu": (train.device == "cpu", "has no CUDA graphs"),
+            "train.accumulate": (train.accumulate > 1, "draws dropout anew within a step: set it to 1"),
+            "loss.stride": (self.loss.stride > 1, "reads other pixels in each step: set it to 1"),
+            "train.compile=reduce-overhead": (train.compile == "reduce-overhead", "has its own CUDA graphs: use true"),
+            f"parallel.strategy={strategy}": (strategy not in ("auto", "single"), "is not one process on one GPU"),
+        }
+        for setting, (conflict, why) in refused.items():
+            if conflict:
+                raise SettingError(f"train.cuda_graph=true does not go with {setting}, which {why}")
 
     @classmethod
     def load(cls, path: str | Path | None = None, *overrides: str) -> Config:

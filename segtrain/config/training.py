@@ -51,6 +51,11 @@ class Train(Section):
         description="use torch.compile: a slower start, then faster steps. true: the whole network; regions: each of "
         "its repeated blocks; reduce-overhead: the whole network, replayed as CUDA graphs",
     )
+    cuda_graph: bool = Field(
+        False,
+        description="on one GPU, replay forward, loss, and backward of a step as CUDA graphs: for networks so small "
+        "that the host is the limit",
+    )
     deterministic: bool = Field(False, description="refuse kernels whose results vary from run to run")
     progressive: tuple[tuple[float, float], ...] = Field(
         (), description="`[[until, factor], ...]`: until that fraction of the run, multiply the crop size by factor"

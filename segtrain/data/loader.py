@@ -25,7 +25,7 @@ from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
 from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
-from segtrain.data.sample import SampleMaker, Task, colors_in, make_whole, named
+from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task, make_whole, named
 from segtrain.data.storage import LOCAL
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.batch import BatchTask, offsets
@@ -46,8 +46,17 @@ class Batch:
     masks: torch.Tensor  # uint8 (n, H, W), train ids
     indices: np.ndarray  # int64 [n], of the samples in the data set
     epochs: np.ndarray  # int64 [n]
-    colors: torch.Tensor | None = None  # float32 (n, 10), see normalize; None: no color jitter on the device
-    covered: torch.Tensor | None = None  # int32 (n, 4), see normalize: where the image is, without padding
+    looks: torch.Tensor | None = None  # uint8 (n, COLOR_BYTES); None: no color jitter on the device
+
+    @property
+    def colors(self) -> torch.Tensor | None:
+        """float32 (n, 10), see ``normalize``."""
+        return None if self.looks is None else self.looks.view(torch.float32)[:, :10]
+
+    @property
+    def covered(self) -> torch.Tensor | None:
+        """int32 (n, 4), see ``normalize``: where the image is, without padding."""
+        return None if self.looks is None else self.looks.view(torch.int32)[:, 10:]
 
 
 def worker_kind(data: Data) -> str:
@@ -144,8 +153,8 @@ class TrainLoader(Loader):
                 images, masks, memory = batch.lay_out(
                     self.dataset, tasks, numbers, shape, start, self.colors, self.floats
                 )
-                looks = map(torch.from_numpy, colors_in(memory)) if self.colors else ()
-                batch.result.append(Batch(images, masks, indices[part], epochs[part], *looks))
+                looks = torch.from_numpy(memory.reshape(-1, COLOR_BYTES)) if self.colors else None
+                batch.result.append(Batch(images, masks, indices[part], epochs[part], looks))
                 start = offsets(shape, start, self.floats)[-1]
             if self.lends:
                 ring.lend(batch.block, batch.views)

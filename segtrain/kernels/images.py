@@ -30,14 +30,14 @@ def level_sums(images, sums, pixels, PARTS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def normalized(
-    images, out, H, W, constants, colors, covered, sums,
+    images, out, H, W, constants, colors, color_stride, covered, covered_stride, sums,
     COLORED: tl.constexpr, COVERED: tl.constexpr, LAST: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """out (n, H, W, 3) if LAST, otherwise (n, 3, H, W): normalized images; see ``normalize``.
 
     constants: float32 (4, 3): what is subtracted from a level, what the difference is multiplied by, the level of
-    padding, and the share of the channel in gray. colors, covered: read if COLORED, and COVERED. sums: of
-    ``level_sums``. Grid: (blocks of BLOCK numbers, n).
+    padding, and the share of the channel in gray. colors, covered: read if COLORED, and COVERED; their
+    strides are those of an image. sums: of ``level_sums``. Grid: (blocks of BLOCK numbers, n).
     """
     image = tl.program_id(1).to(tl.int64)
     pixels = H * W
@@ -54,8 +54,8 @@ def normalized(
     shift = tl.load(constants + channel, mask=inside, other=0.0)
     scale = tl.load(constants + 3 + channel, mask=inside, other=0.0)
     if COLORED:
-        colors += image * 10
-        covered += image * 4
+        colors += image * color_stride
+        covered += image * covered_stride
         area = (pixels + 0).to(tl.float32)
         if COVERED:
             top = tl.load(covered)

@@ -72,11 +72,12 @@ class LossScaler:
         return skipped
 
     def _adapt(self, skipped: Tensor) -> None:
-        good = (self._good + 1).masked_fill(skipped, 0)
-        doubled = good == self._patience
-        # All factors are powers of two. No number of the host is mixed in by torch.where, which would copy it.
-        self._scale = self._scale * (1 + doubled.double()) * (1 - skipped.double() / 2)
-        self._good = good.masked_fill(doubled, 0)
+        self._good.add_(1).masked_fill_(skipped, 0)
+        doubled = self._good == self._patience
+        # All factors are powers of two. No number of the host is mixed in by torch.where, which would copy it. The
+        # scale keeps its memory, from which a CUDA graph reads it.
+        self._scale.mul_(1 + doubled.double()).mul_(1 - skipped.double() / 2)
+        self._good.masked_fill_(doubled, 0)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Scalars on the device: ``scale``, and ``good``, the number of good steps since it last changed."""

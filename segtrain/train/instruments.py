@@ -12,6 +12,7 @@ import torch
 
 from segtrain.bucket.tally import OF_PROCESS
 from segtrain.compat import ddp_times
+from segtrain.config import Size
 from segtrain.cores import cores
 from segtrain.data.helpers.share import made_by
 from segtrain.data.loader import TrainLoader
@@ -24,6 +25,7 @@ from segtrain.parallel.board import open_board
 from segtrain.parallel.sagemaker_hosts import machine_type
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.crowd import crowding
+from segtrain.train.graphs import StepGraphs
 from segtrain.train.on_demand import Stacker, Tracer
 from segtrain.train.ready import ALONG, Ready
 from segtrain.train.session import Session
@@ -49,13 +51,28 @@ def instruments(session: Session, loader: TrainLoader, clock: Clock) -> Iterator
 
 def compile_first(session: Session, loader: TrainLoader) -> None:
     """With train.compile, compile the network for all image sizes of the steps to come."""
-    config, plan = session.config, session.plan
+    config = session.config
     if not config.train.compile:
         return
-    sizes = list(dict.fromkeys(crop for until, crop, _ in plan.crops if until > session.state.step))
     images = {part.stop - part.start for part in loader.parts}
     twice = config.train.accumulate > 1 and session.learner.criterion.needs_logits
-    compile_ahead(session.learner, session.strategy, images, sizes, _used_heads(session), twice)
+    compile_ahead(session.learner, session.strategy, images, _sizes(session), _used_heads(session), twice)
+
+
+def graphs_first(session: Session, loader: TrainLoader) -> StepGraphs | None:
+    """With train.cuda_graph, the CUDA graphs for all image sizes of the steps to come."""
+    config, images = session.config, {part.stop - part.start for part in loader.parts}
+    if not config.train.cuda_graph:
+        return None
+    graphs = StepGraphs(session.learner, session.strategy, config.loss.aux_weight)
+    for size in _sizes(session):
+        graphs.capture(max(images), size, loader.colors)
+    return graphs
+
+
+def _sizes(session: Session) -> list[Size]:
+    """The sizes of the crops of the steps to come, without repetitions."""
+    return list(dict.fromkeys(crop for until, crop, _ in session.plan.crops if until > session.state.step))
 
 
 def _used_heads(session: Session) -> int | None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from segtrain import checkpoint
 from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.loader import Batch, normalize
 from segtrain.errors import ConfigError
 from segtrain.losses.criterion import Criterion, OwnLoss, as_criterion, build_criterion
 from segtrain.losses.ways import refuse_fused
@@ -28,7 +29,7 @@ from segtrain.train.compiled import compiled
 from segtrain.train.initial import Initial, starting_network
 from segtrain.train.numerics import wants_channels_last
 from segtrain.train.parts import Parts
-from segtrain.train.step import Precision
+from segtrain.train.step import Micro, Precision
 
 
 @dataclass
@@ -44,6 +45,14 @@ class Learner:
     precision: Precision
     channels_last: bool
     image_dtype: torch.dtype = torch.float32  # of the images that the network is given in training
+
+    def micro(self, batch: Batch) -> Micro:
+        """The micro-batch with normalized images. They arrive on the device as uint8 and are converted there."""
+        images = normalize(
+            batch.images, channels_last=self.channels_last, colors=batch.colors, covered=batch.covered,
+            dtype=self.image_dtype,
+        )  # fmt: skip
+        return Micro(images, batch.masks)
 
     @property
     def parameters(self) -> list[nn.Parameter]:

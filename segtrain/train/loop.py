@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from segtrain.data.device_feed import DeviceFeed
-from segtrain.data.loader import Batch, TrainLoader, colors_on_device, normalize
+from segtrain.data.loader import Batch, TrainLoader, colors_on_device
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.observe.clock import Clock
 from segtrain.optim import clip_, multiplier, set_lr
-from segtrain.train.instruments import clock_of, compile_first, first_batch, instruments
-from segtrain.train.learner import Learner
+from segtrain.train.instruments import clock_of, compile_first, first_batch, graphs_first, instruments
 from segtrain.train.output import finish, stop
 from segtrain.train.sentinel import Sentinel
 from segtrain.train.session import Session
 from segtrain.train.state import not_finite, on_rank_0
-from segtrain.train.step import Micro, Votes, gradients
+from segtrain.train.step import Votes, gradients
 
 
 def run(session: Session, signals: list[int]) -> int:
@@ -38,6 +37,7 @@ def run(session: Session, signals: list[int]) -> int:
     with instruments(session, loader, clock) as on_step_end:
         with clock("forward"):
             compile_first(session, loader)
+            graphs = graphs_first(session, loader)
         with clock("wait"):
             batches = DeviceFeed(loader, strategy.device)
             first_batch(session, loader)
@@ -49,7 +49,7 @@ def run(session: Session, signals: list[int]) -> int:
             with clock("wait"):
                 loaded, placed = next(batches)
             with clock("device"):
-                micros = [_micro(batch, learner) for batch in placed]
+                micros = [learner.micro(batch) for batch in placed] if graphs is None else []
             lr = config.optim.lr * multiplier(config.optim, step, plan.steps, plan.warmup)
             set_lr(optimizer, lr)
             for parameter in parameters:
@@ -59,11 +59,14 @@ def run(session: Session, signals: list[int]) -> int:
             if config.train.compile == "reduce-overhead":  # the outputs of the last step may be overwritten now
                 torch.compiler.cudagraph_mark_step_begin()
             # Forward, loss, and backward of each micro-batch, with one collective for the denominators of the loss.
-            share, summed = gradients(
-                model, micros, learner.criterion, strategy, learner.precision,
-                seed=config.train.seed + step, votes=own, aux_weight=config.loss.aux_weight,
-                loss_scale=scaler.factor, clock=clock,
-            )  # fmt: skip
+            if graphs is None:
+                share, summed = gradients(
+                    model, micros, learner.criterion, strategy, learner.precision,
+                    seed=config.train.seed + step, votes=own, aux_weight=config.loss.aux_weight,
+                    loss_scale=scaler.factor, clock=clock,
+                )  # fmt: skip
+            else:
+                share, summed = graphs.gradients(placed[0], seed=config.train.seed + step, votes=own, clock=clock)
             votes.send_home(summed)
             with clock("update"):
                 scaler.unscale_(parameters)
@@ -134,15 +137,6 @@ def _train_loader(session: Session) -> TrainLoader:
         pool=session.pool,
         autoscaler=Autoscaler(workers.start, workers.most, workers.least),
     )
-
-
-def _micro(batch: Batch, learner: Learner) -> Micro:
-    """The micro-batch with normalized float images. They arrive on the device as uint8 and are converted there."""
-    images = normalize(
-        batch.images, channels_last=learner.channels_last, colors=batch.colors, covered=batch.covered,
-        dtype=learner.image_dtype,
-    )  # fmt: skip
-    return Micro(images, batch.masks)
 
 
 def _digest(batches: list[Batch]) -> int:

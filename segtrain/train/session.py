@@ -24,6 +24,7 @@ from segtrain.parallel.strategy import Strategy
 from segtrain.train import scored
 from segtrain.train.agree import agree_on_config, check_same_files
 from segtrain.train.copies import HostCopies, sent_home
+from segtrain.train.graphs import refuse_graphs
 from segtrain.train.learner import Learner, as_saved, build_learner, build_network, learner_state, mean_buffers
 from segtrain.train.limits import Guard, Limit, open_limit
 from segtrain.train.lock import RunLock
@@ -188,6 +189,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     parts, begun = parts or Parts(), time.time()
     agree_on_config(config, strategy)
     refuse_conflicts(config, parts)
+    refuse_graphs(config, strategy, parts.criterion is not None)
     precision = set_numerics(config, strategy)
     engine = _engine(config, strategy)
     with sharing_listings(config.data, strategy):

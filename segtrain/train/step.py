@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,12 +62,14 @@ def gradients(
     aux_weight: float = 0.0,
     loss_scale: Tensor | float = 1.0,
     clock: Clock,
+    backward: Callable[[Tensor], None] = Tensor.backward,
 ) -> tuple[Tensor, Tensor]:
     """Add the gradient of the global batch's loss to ``.grad``; return (this rank's share of the loss, votes).
 
     The shares of all ranks add up to the loss. Each term of the loss is weight * sum / count, where sum and count are
     those of the *global* batch. ``votes`` (float64, any length) is summed over ranks in the same collective as the
     totals that the loss needs. Every rank takes part in it, whatever its batch holds, and then in DDP's own.
+    ``backward``: runs the backward pass of a micro-batch.
     """
     upsample: Upsample = unwrapped(model).upsample  # type: ignore[assignment]
     if precision.loss_stride > 1:
@@ -83,7 +85,7 @@ def gradients(
 
     share = torch.zeros((), dtype=torch.float64, device=strategy.device)
     for index, micro in enumerate(micros):
-        seed_generators(_seed(seed, strategy.rank, index))  # dropout: a function of step, rank and micro-batch
+        seed_generators(seed_of(seed, strategy.rank, index))
         with strategy.sharing(model, last=index == len(micros) - 1):
             with clock("forward"):
                 with precision.autocast():
@@ -99,25 +101,27 @@ def gradients(
                     for k, head in enumerate(heads)
                     if k == 0 or aux_weight
                 )
+                share += loss.detach()  # type: ignore[union-attr]
             with clock("backward"):
                 scaled: Tensor = loss * (strategy.gradient_scale * loss_scale)  # type: ignore[assignment]
                 if strategy.world_size > 1:
                     # The time of backward after this rank's last gradient counts as the phase gradient_sync.
                     after_own_gradients(scaled, lambda: clock.turn("gradient_sync"))
-                scaled.backward()
-        share += loss.detach()  # type: ignore[union-attr]
+                backward(scaled)
     return share, votes
 
 
 def seed_generators(seed: int) -> None:
     """As ``torch.manual_seed``, which before the first use of a GPU takes a stack trace in each call, also on a CPU."""
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
+    # While a CUDA graph is captured, its generators cannot be seeded; ``graphs.py`` seeds them before each replay.
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
         for generator in torch.cuda.default_generators:
             generator.manual_seed(seed)
 
 
-def _seed(seed: int, rank: int, micro: int) -> int:
+def seed_of(seed: int, rank: int, micro: int) -> int:
+    """The seed of dropout in a micro-batch: a function of step, rank, and micro-batch."""
     return (seed * 1_000_003 + rank * 1009 + micro) % (2**63)
 
 
@@ -171,7 +175,7 @@ def _totals_by_extra_forward(
     sums: list[Tensor] = []
     with torch.no_grad(), running_statistics_kept(model):
         for index, micro in enumerate(micros):
-            seed_generators(_seed(seed, strategy.rank, index))
+            seed_generators(seed_of(seed, strategy.rank, index))
             with precision.autocast():
                 heads = unwrapped(model)(micro.images, low=True)
             each = [low_res_totals(criterion, head, micro.masks, upsample, precision.way) for head in heads]

@@ -22,7 +22,7 @@ from segtrain.data.helpers.cluster import HELPS, ROLE, seats_of
 from segtrain.data.helpers.helper import identity
 from segtrain.data.helpers.making import CHUNK, Making
 from segtrain.data.loader import Batch, TrainLoader
-from segtrain.data.sample import colors_in
+from segtrain.data.sample import COLOR_BYTES
 from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
 from segtrain.errors import ConfigError, DataError
@@ -150,8 +150,8 @@ class RayDataLoader(TrainLoader):
                 indices, epochs = np.zeros(count, np.int64), np.zeros(count, np.int64)
                 slots = [Slot(indices, epochs, number) for number in range(count)]
                 images, masks, memory = batch.lay_out(self.dataset, slots, [0] * count, shape, start, self.colors)
-                looks = map(torch.from_numpy, colors_in(memory)) if self.colors else ()
-                batch.result.append(Batch(images, masks, indices, epochs, *looks))
+                looks = torch.from_numpy(memory.reshape(-1, COLOR_BYTES)) if self.colors else None
+                batch.result.append(Batch(images, masks, indices, epochs, looks))
                 start = offsets(shape, start)[-1]
             yield batch
 

@@ -90,7 +90,8 @@ def _by_kernels(
     kernels.launch(
         "images.normalized", images.device, (-(-3 * height * width // BLOCK), n), 4,
         images, out, height, width, constants,
-        images if colors is None else colors.contiguous(), images if covered is None else covered.contiguous(), sums,
+        *((images, 1) if colors is None else (colors, colors.stride(0))),
+        *((images, 1) if covered is None else (covered, covered.stride(0))), sums,
         COLORED=colors is not None, COVERED=covered is not None, LAST=channels_last, PARTS=PARTS, BLOCK=BLOCK,
     )  # fmt: skip
     return out

@@ -1,0 +1,192 @@
+"""Tests of CUDA graphs of a step, with a stand-in that records operators on the CPU and replays them on the same memory."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import refused
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from segtrain.config import Config, Parallel
+from segtrain.data.loader import Batch
+from segtrain.errors import ConfigError
+from segtrain.losses import build_criterion
+from segtrain.models import build_model
+from segtrain.models.base import as_seg_model
+from segtrain.observe.clock import Clock
+from segtrain.optim import Ema, LossScaler, build_optimizer
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import Strategy
+from segtrain.train.graphs import StepGraphs, refuse_graphs
+from segtrain.train.learner import Learner
+from segtrain.train.step import Precision, gradients
+
+CLASSES = 4
+SINGLE = Strategy("single", Cluster(), torch.device("cpu"), Parallel())
+
+
+class Recorder(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        out = func(*args, **(kwargs or {}))
+        self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+
+class Graph:
+    """As torch.cuda.CUDAGraph: a replay runs the same operators again, and writes to where they wrote."""
+
+    def __init__(self) -> None:
+        self._recorder: Recorder | None = None
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        self._recorder = Recorder()
+        self._recorder.__enter__()
+
+    def capture_end(self) -> None:
+        if self._recorder is None:
+            raise RuntimeError("no capture has begun")
+        self._recorder.__exit__(None, None, None)
+
+    def pool(self) -> tuple[int, int]:
+        return 0, 1
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        assert self._recorder is not None
+        for func, args, kwargs, out in self._recorder.calls:
+            again = func(*args, **kwargs)
+            several = isinstance(out, (tuple, list))
+            for old, new, form in zip(out if several else [out], again if several else [again], func._schema.returns):
+                if isinstance(old, Tensor) and form.alias_info is None:  # neither a view nor an operator in place
+                    old.copy_(new)
+
+
+class Stream:
+    def __init__(self, *_: Any) -> None: ...
+
+    def wait_stream(self, _: Any) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+class Net(nn.Module):
+    """With dropout, batch norm, and a parameter that gets no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout2d(0.5))
+        self.head, self.unused = nn.Conv2d(8, CLASSES, 1), nn.Parameter(torch.zeros(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.interpolate(self.head(self.body(images)), images.shape[-2:], mode="bilinear")
+
+
+def learner(network: Any, terms: list[str], precision: str = "fp32") -> Learner:
+    config = Config(loss={"terms": terms, "aux_weight": 0.4}, optim={"name": "adamw", "lr": 1e-2})
+    criterion, scaler = build_criterion(config.loss, CLASSES), LossScaler(precision == "fp16")
+    optimizer = build_optimizer(network, [], config.optim)
+    return Learner(network, network, criterion, optimizer, Ema(network, 0.9), scaler, Precision("cpu"), True)
+
+
+def batches(size: tuple[int, int], colors: bool) -> list[Batch]:
+    generator, found = torch.Generator().manual_seed(1), []
+    for _ in range(3):
+        images = torch.randint(256, (2, *size, 3), generator=generator).to(torch.uint8)
+        masks = torch.randint(CLASSES, (2, *size), generator=generator).to(torch.uint8)
+        masks[:, :2] = 255
+        looks = torch.rand(2, 14, generator=generator)
+        looks.view(torch.int32)[:, 10:] = torch.tensor([1, 0, size[0], size[1] - 2])
+        found.append(Batch(images, masks, np.arange(2), np.zeros(2), looks.view(torch.uint8) if colors else None))
+    return found
+
+
+def update(made: Learner, step: int, scale: float) -> list[Tensor]:
+    """An optimizer step with another learning rate each time, as in the loop; returns the gradients it was made of."""
+    made.scaler._scale.fill_(scale)
+    kept = [torch.zeros(0) if p.grad is None else p.grad.clone() for p in made.parameters]
+    for group in made.optimizer.param_groups:
+        group["lr"] = 0.01 / (step + 1)
+    made.optimizer.step()
+    assert made.ema is not None
+    made.ema.update(step)
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("arch", "terms", "colors"),
+    [("net", ["ce"], True), ("net", ["dice", "ohem"], False), ("pico", ["ce", "focal"], False)],
+)
+def test_replayed_steps_are_those_of_the_loop_to_the_bit(arch: str, terms: list[str], colors: bool) -> None:
+    """On two crop sizes, with dropout that is seeded for each step, batch norm, and a loss scale that changes."""
+    torch.manual_seed(0)
+    model = Config(model={"arch": "pico", "options": {"aux": True}}).model
+    network = as_seg_model(Net(), CLASSES) if arch == "net" else build_model(model, CLASSES)
+    graphed, plain = (learner(copy.deepcopy(network).train(), terms, "fp16") for _ in range(2))
+    graphs, sizes = StepGraphs(graphed, SINGLE, 0.4), [(32, 48), (64, 64)]
+    for size in sizes:
+        graphs.capture(2, size, colors)
+    before = list(graphed.plain.state_dict().values())
+    assert all(map(torch.equal, before, plain.plain.state_dict().values()))  # the captures changed nothing
+    steps = [batch for pair in zip(*(batches(size, colors) for size in sizes)) for batch in pair]
+    for step, batch in enumerate(steps):
+        for made in (graphed, plain):
+            for parameter in made.parameters:
+                parameter.grad = None
+        votes = torch.tensor([1.0, step], dtype=torch.float64)
+        found, summed = graphs.gradients(batch, seed=step, votes=votes, clock=Clock())
+        share, _ = gradients(
+            plain.model, [plain.micro(batch)], plain.criterion, SINGLE, plain.precision, seed=step, votes=votes,
+            aux_weight=0.4, loss_scale=plain.scaler.factor, clock=Clock(),
+        )  # fmt: skip
+        assert summed is votes
+        assert torch.equal(found, share)
+        assert all(map(torch.equal, *(update(made, step, 2.0 ** (step + 3)) for made in (graphed, plain))))
+    for one, other in zip(graphed.plain.state_dict().values(), plain.plain.state_dict().values()):
+        assert torch.equal(one, other)
+    assert graphed.ema is not None and plain.ema is not None  # noqa: PT018
+    assert all(map(torch.equal, graphed.ema.shadow.values(), plain.ema.shadow.values()))
+
+
+def test_a_step_that_reads_values_cannot_be_captured() -> None:
+    class Reading(Net):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images) * float(images.mean() > 0)
+
+    graphs = StepGraphs(learner(as_seg_model(Reading(), CLASSES).train(), ["ce"]), SINGLE, 0.4)
+    with refused("cuda-graph-impossible", key="train.cuda_graph") as info:
+        graphs.capture(2, (32, 32), False)
+    assert "not permitted when stream is capturing): set it to false" in str(info.value)
+    torch.zeros(2).sum().item()  # the capture has ended
+
+
+def test_where_no_graph_can_be_is_said_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(train={"cuda_graph": True})
+    gpu = torch.device("cuda")
+    one, two = Strategy("single", Cluster(), gpu, Parallel()), Strategy("ddp", Cluster(0, 2, 0, 2), gpu, Parallel())
+    refuse_graphs(config, one, False)
+    refuse_graphs(Config(), SINGLE, True)
+    for strategy, own, why in ((SINGLE, False, "a GPU"), (two, False, "ddp on 2"), (one, True, "waits for the GPU")):
+        with pytest.raises(ConfigError, match=why):
+            refuse_graphs(config, strategy, own)
+    monkeypatch.setattr(Graph, "capture_begin", lambda self, pool=None: None)
+    with pytest.raises(ConfigError, match=r"torch 2\.1 or later"):
+        refuse_graphs(config, one, False)
