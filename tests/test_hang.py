@@ -34,7 +34,7 @@ SMALL = [
 # Rank 1 sleeps in step 3, before the sum of the totals or behind it, or in the first evaluation.
 PLANT = """
 import os, time
-from segtrain.train import loop, session, step
+from segtrain.train import learner, session, step
 rank = int(os.environ["RANK"])
 
 def sleeping_here():
@@ -55,7 +55,7 @@ from segtrain.cli import main
 raise SystemExit(main({arguments!r}))
 """
 PLANTS = {
-    "device": ('asleep_at(loop, "_micro", 3)', 3),
+    "device": ('asleep_at(learner.Learner, "micro", 3)', 3),
     "forward": ('asleep_at(step, "_share", 3)', 3),
     "eval": ('asleep_at(session, "evaluate", 1)', 9),
 }
@@ -83,6 +83,7 @@ def until_said(processes: list[Any], words: str) -> str:
     """
 
     def said() -> list[str]:
+        assert "Traceback" not in processes[0].output, processes[0].output
         return [line for line in hang_lines(processes[0].output) if words in line]
 
     try:
@@ -126,14 +127,14 @@ def test_a_rank_that_sleeps_is_named_with_its_phase(zygote: Any, tmp_path: Path,
 def test_a_process_that_is_stopped_does_not_answer(zygote: Any, tmp_path: Path) -> None:
     plant = """
 import signal
-kept = loop._micro
+kept = learner.Learner.micro
 def stops(*args):
     stops.calls += 1
     if rank == 1 and stops.calls == 5:
         os.kill(os.getpid(), signal.SIGSTOP)
     return kept(*args)
 stops.calls = 0
-loop._micro = stops
+learner.Learner.micro = stops
 """
     code = PLANT.format(plant=plant, arguments=["train", *SMALL])
     said = until_said(zygote.start_ranks(2, code=code, cwd=tmp_path), "rank 0 is at step 5")
