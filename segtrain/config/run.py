@@ -152,7 +152,7 @@ class Config(Section):
         train, strategy = self.train, self.parallel.strategy
         refused = {
             "train.device=cpu": (train.device == "cpu", "has no CUDA graphs"),
-            "train.accumulate": (train.accumulate > 1, "draws dropout anew within a step: set it to 1"),
+            "train.accumulate": (train.accumulate > 1, "draws dropout for each micro-batch: set it to 1"),
             "loss.stride": (self.loss.stride > 1, "reads other pixels in each step: set it to 1"),
             "train.compile=reduce-overhead": (train.compile == "reduce-overhead", "has its own CUDA graphs: use true"),
             f"parallel.strategy={strategy}": (strategy not in ("auto", "single"), "is not one process on one GPU"),
