@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "copy_", "ddp_times",
-    "last_collectives", "lerp", "lerp_", "mul_", "record_collectives", "skip_dynamo_import", "uncompiled",
+    "last_collectives", "lerp", "lerp_", "mul_", "nccl_options", "record_collectives", "skip_dynamo_import",
+    "uncompiled",
 ]  # fmt: skip
 
 _DYNAMO = "torch._dynamo"
@@ -116,6 +118,18 @@ def last_collectives(most: int = 20) -> list[dict[str, Any]]:
 
 def _recorder() -> Any:
     return getattr(torch._C, "_distributed_c10d", None)
+
+
+def nccl_options(timeout: timedelta) -> Any:
+    """Options of NCCL's process group: its kernels run on streams of high priority, before waiting kernels of the step.
+
+    None for a torch that is built without NCCL.
+    """
+    if not dist.is_nccl_available():
+        return None
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options._timeout = timeout  # or torch warns that it differs from the one that init_process_group gets
+    return options
 
 
 def abort_process_group() -> None:

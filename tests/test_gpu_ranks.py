@@ -32,8 +32,10 @@ rank = int(os.environ["RANK"])
 torch.cuda.is_available, torch.cuda.device_count, torch.cuda.set_device = lambda: True, lambda: 1, lambda index: None
 torch.cuda.get_device_properties = lambda device: SimpleNamespace(uuid=os.environ["GPU"].split()[rank])
 init = dist.init_process_group
-def standin(backend, device_id=None, **options):
+def standin(backend, device_id=None, pg_options=None, **options):
     assert backend == "nccl" and (device_id is None or str(device_id) == "cuda:0"), (backend, device_id)
+    if dist.is_nccl_available():
+        assert pg_options.is_high_priority_stream and pg_options._timeout == options["timeout"], pg_options
     init("gloo", **options)
 dist.init_process_group = standin
 dist.distributed_c10d._abort_process_group = lambda: print("aborted", flush=True)

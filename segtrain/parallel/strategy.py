@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from segtrain.compat import abort_process_group, record_collectives
+from segtrain.compat import abort_process_group, nccl_options, record_collectives
 from segtrain.config import Parallel
 from segtrain.cores import cores
 from segtrain.errors import ConfigError, SegtrainError
@@ -211,6 +211,8 @@ def _enter(backend: str, cluster: Cluster, device: torch.device, timeout_s: floa
     record_collectives()
     store, _, _ = next(iter(rendezvous("env://", timeout=limit)))
     store.set_timeout(limit)
+    if backend == "nccl":
+        options["pg_options"] = nccl_options(limit)
     if backend == "nccl" and cluster.world_size > 1:
         refuse_shared_gpus(dist.PrefixStore(f"gpus/{next(_STARTS)}", store), cluster, device, timeout_s)
         # With ``device_id`` (torch 2.3), NCCL connects here, where its failure is reported as such, instead of in the
