@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
 import gpu  # noqa: E402
-from gpu_stages import rig  # noqa: E402
+from gpu_stages import feed, rig  # noqa: E402
 
 
 def rehearse(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -122,3 +122,15 @@ def test_a_machine_without_a_gpu_is_told_so_at_once(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "torch sees none" in done.stdout
     assert list(json.loads((tmp_path / "found.json").read_text())["stages"]) == ["check"]
+
+
+def test_the_gpu_is_idle_where_no_kernel_runs() -> None:
+    """Steps of 10 us: the network takes 6, and beside it another kernel 2; an update of two kernels takes 2; 2 are idle."""
+    kernels = []
+    for step in range(feed.SKIP + 5):
+        begin = 10.0 * step
+        kernels += [(begin, begin + 6, "conv"), (begin + 3, begin + 5, "copy of a batch")]
+        kernels += [(begin + 6, begin + 7, "FusedAdamMathFunctor"), (begin + 7, begin + 8, "FusedAdamMathFunctor")]
+    assert feed.idle_share(kernels, feed.SKIP + 5) == pytest.approx(0.2)
+    with pytest.raises(RuntimeError, match="30 kernels with adam"):
+        feed.idle_share(kernels, feed.SKIP + 6)

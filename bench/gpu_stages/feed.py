@@ -74,7 +74,7 @@ def _train(rig: Rig, folder: Path, settings: dict[str, Any], jitter: float) -> N
         segtrain.train(config(rig, f"feed-{jitter:g}-run", *more), trackers=[watch])
     found = {
         "rate": sum(watch.rates) / max(1, len(watch.rates)), "wait": sum(watch.waits) / max(1, len(watch.waits)),
-        "idle": _idle(profile) if profile is not None else None,
+        "idle": _idle(profile, steps) if profile is not None else None,
     }  # fmt: skip
     (rig.folder / f"feed-{jitter:g}.json").write_text(json.dumps(found))
 
@@ -82,22 +82,33 @@ def _train(rig: Rig, folder: Path, settings: dict[str, Any], jitter: float) -> N
 def _profiled(on_gpu: bool) -> Any:
     if not on_gpu:
         return contextlib.nullcontext()
-    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    return torch.profiler.profile(activities=kinds)
+    # Operators of the host are left out: recording them would slow its launches down, and the GPU would wait for them.
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
 
 
-def _idle(profile: Any) -> float:
+def _idle(profile: Any, steps: int) -> float:
     """The share of time without a kernel, from the update of step SKIP to that of the last step but one."""
-    events = profile.events()
-    updates = sorted(e.time_range.end for e in events if e.name.startswith("Optimizer.step"))
-    begin, end = updates[SKIP], updates[-2]
     kernels = sorted(
-        (max(e.time_range.start, begin), min(e.time_range.end, end))
-        for e in events
-        if e.device_type == torch.autograd.DeviceType.CUDA and not e.name.startswith("Memcpy")
+        (e.time_range.start, e.time_range.end, e.name)
+        for e in profile.events()
+        if e.device_type == torch.autograd.DeviceType.CUDA and not e.name.startswith(("Memcpy", "Memset"))
     )
+    return idle_share(kernels, steps)
+
+
+def idle_share(kernels: list[tuple[float, float, str]], steps: int) -> float:
+    """The same for sorted (begin, end, name) of kernels. An update is some kernels of fused AdamW, as many in each step.
+
+    Raises RuntimeError if these kernels are not found.
+    """
+    updates = sorted(end for _, end, name in kernels if "adam" in name.lower())
+    each, rest = divmod(len(updates), steps)
+    if not each or rest:
+        raise RuntimeError(f"the trace has {len(updates)} kernels with adam in their names in {steps} steps")
+    begin, end = updates[each * SKIP - 1], updates[each * (steps - 1) - 1]
+    kernels = [(max(first, begin), min(last, end), name) for first, last, name in kernels]
     busy, reached = 0.0, begin
-    for first, last in kernels:
+    for first, last, _ in kernels:
         if last > reached:
             busy += last - max(first, reached)
             reached = last

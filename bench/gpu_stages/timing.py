@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -41,7 +42,9 @@ def rate(call: Callable[[], object], device: str, warm: int, times: int) -> floa
 
 
 def forget(device: str) -> None:
-    """Free what earlier measurements left, and start a new count of the peak."""
+    """Free what earlier measurements left, compiled networks and their CUDA graphs too; start a new count of the peak."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
     gc.collect()
     if device == "cuda":
         torch.cuda.empty_cache()

@@ -165,7 +165,7 @@ def batch_totals(term: Term, logits: Logits | None, target: Tensor) -> Tensor:
     if isinstance(logits, LowLogits):
         return term.totals(logits, target)
     totals = torch.zeros(term.size, dtype=torch.float64, device=target.device)
-    size = at_least_float32(logits[:1]).nbytes if len(logits) else 0
+    size = logits[:1].numel() * at_least_float32(logits[:0]).element_size()
     for part in parts(len(target), size, target.device):
         with without_autocast(target):
             totals += term.totals(at_least_float32(logits[part]), target[part])
