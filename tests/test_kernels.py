@@ -219,8 +219,10 @@ def test_a_fused_loss_that_is_impossible_is_refused(monkeypatch: pytest.MonkeyPa
     assert "needs an NVIDIA GPU" in str(info.value)
     gpu = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (6, 1))
+    monkeypatch.setattr(kernels, "no_triton", lambda: "")
     assert "(6, 1)" in ways.unavailable(criterion, gpu)
     assert "lovasz" in ways.unavailable(build_criterion(Loss(terms=["ce", "lovasz"]), 3), gpu)
+    monkeypatch.undo()
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert "package triton" in ways.unavailable(criterion, gpu)
 

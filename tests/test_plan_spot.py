@@ -184,6 +184,7 @@ def test_without_preemptions_only_the_checkpoints_cost() -> None:
     assert spot.interval(100.0, 1.0) == 1.0
 
 
+@needs_torch
 def test_a_job_that_loses_its_hosts_too_soon_does_not_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     call = ["plan", "data.scenes=40", "train.duration=2000ep", "--where", "ml.g5.xlarge", "--hosts", "1,2"]
     file = tmp_path / "plan.html"
