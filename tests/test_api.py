@@ -398,6 +398,8 @@ logits, target = torch.randn(1, 19, 8, 8), torch.randint(0, 19, (1, 8, 8))
 
 
 def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> None:
+    pytest.importorskip("onnx", reason="the extra 'export' is not installed")
+
     class Wide(Slow):
         def __init__(self, classes: int) -> None:
             super().__init__(classes)
