@@ -74,6 +74,14 @@ def test_a_wrong_result_stops_the_stages_of_speed_and_is_the_exit_code(
     assert stages["speed"][0]["result"] == "parity failed"
     assert gpu.main([*arguments, "--keep-going"]) == 1
     assert json.loads((tmp_path / "found.json").read_text())["stages"]["speed"] == rows["speed"]
+    # A fault in a stage of speed stops no other.
+    rows["speed"], rows["parts"] = (
+        [{"what": "y", "result": "error", "ok": False}],
+        [{"what": "z", "result": "3", "ok": None}],
+    )
+    assert gpu.main([*arguments[:-1], "speed,parts", "--out", str(tmp_path / "other")]) == 1
+    assert json.loads((tmp_path / "other.json").read_text())["stages"]["parts"] == rows["parts"]
+    rows["speed"] = [{"what": "y", "result": "2", "ok": None}]
     # The next call adds to the results, and a stage that does not fit into its time takes nothing away.
     rows["parts"] = [{"what": "z", "result": "3", "ok": None}]
     assert gpu.main([*arguments[:-1], "parts"]) == 0

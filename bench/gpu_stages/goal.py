@@ -133,6 +133,7 @@ def _torchvision(rig: Rig, folder: Path, names: list[str], model: Mapping[str, A
     """The loop of torchvision's reference with --amp: see bench/loops/torchvision_amp.py."""
     import torch
     from loops.pictures import loader
+    from loops.task import grad_scaler
 
     from segtrain.evaluate.evaluation import evaluate
     from segtrain.models import build_model
@@ -147,7 +148,7 @@ def _torchvision(rig: Rig, folder: Path, names: list[str], model: Mapping[str, A
     network: Any = build_model(settings.model, len(names)).to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=LR)
     schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=steps, power=0.9)
-    scaler = torch.amp.GradScaler(rig.device, enabled=amp)
+    scaler = grad_scaler(rig.device, amp)
     batches = loader(data, settings.data.crop, settings.train.batch_size, steps, 0 if rig.tiny else min(16, cores()))
     for step, (images, masks) in enumerate(batches, 1):
         images, masks = images.to(device), masks.to(device)

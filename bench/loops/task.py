@@ -79,6 +79,12 @@ def loss_of(logits: Tensor, masks: Tensor) -> Tensor:
     return cross_entropy(logits, masks, ignore_index=IGNORE)
 
 
+def grad_scaler(device: str, enabled: bool) -> Any:
+    """torch's gradient scaler, which older versions than 2.3 have for CUDA only."""
+    kind = getattr(torch.amp, "GradScaler", None)
+    return kind(device, enabled=enabled) if kind else torch.cuda.amp.GradScaler(enabled=enabled)
+
+
 def smp_network(case: Case) -> nn.Module:
     """The stock network of segmentation-models-pytorch, from scratch."""
     import segmentation_models_pytorch as smp
