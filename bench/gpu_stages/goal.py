@@ -152,7 +152,7 @@ def _torchvision(rig: Rig, folder: Path, names: list[str], model: Mapping[str, A
     batches = loader(data, settings.data.crop, settings.train.batch_size, steps, 0 if rig.tiny else min(16, cores()))
     for step, (images, masks) in enumerate(batches, 1):
         images, masks = images.to(device), masks.to(device)
-        with torch.autocast(rig.device, torch.float16, enabled=amp):
+        with torch.autocast(rig.device, torch.float16 if amp else torch.bfloat16, enabled=amp):
             logits = network(images)
             loss = torch.nn.functional.cross_entropy(logits, masks, ignore_index=255)
         optimizer.zero_grad()

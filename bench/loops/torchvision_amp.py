@@ -31,7 +31,7 @@ def run(task: Task, mark: Stopwatch) -> None:
     scaler = grad_scaler(task.device, True) if amp else None
     schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=10_000, power=0.9)
     for images, masks in task.batches():
-        with torch.autocast(task.device, torch.float16, enabled=amp):
+        with torch.autocast(task.device, torch.float16 if amp else torch.bfloat16, enabled=amp):
             loss = sum(loss_of(logits, masks) for logits in model(images).values())
         optimizer.zero_grad()
         if scaler is not None:
