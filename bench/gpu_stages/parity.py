@@ -1,6 +1,9 @@
 """Gradients of one step on the GPU, in each arithmetic and with each form of the loss, against float64 on the CPU.
 
-Batch norm and dropout are as in prove/gradient.py: statistics of the batch, no dropout.
+There is no dropout. The small network is compared as it trains. In the deep ones, rounding turns some ReLU on or off,
+and batch norm amplifies it, most of all where it sees one pixel per image: on a CPU, the gradient of a new DeepLabV3+ in
+float32 is off by 7 %. So there SiLU takes the place of ReLU, and batch norm has fixed statistics, those of the images
+with variances of at least 0.05. Then the same gradient is off by 2e-6.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ def run(rig: Rig) -> None:
 
 
 def compare(rig: Rig, name: str, settings: dict[str, Any], size: int) -> None:
-    network = prepared(settings)
     images, masks = batch(size)
+    network = prepared(settings, images if settings["arch"] != "pico" else None)
     expected = gradient(network, images, masks, "cpu", "float64")
     rig.below(f"{name}, float64", apart(gradient(network, images, masks, rig.device, "float64"), expected), 1e-9)
     own = apart(gradient(network, images, masks, "cpu", "bf16"), expected)
@@ -79,13 +82,26 @@ def forms(rig: Rig, loss: str, settings: dict[str, Any], size: int) -> None:
     rig.below(f"loss {loss}, fused against direct, bf16", apart(*half), HALF)
 
 
-def prepared(settings: dict[str, Any]) -> Any:
+def prepared(settings: dict[str, Any], images: Tensor | None = None) -> Any:
+    """The network; with ``images``, one that rounding changes little: with SiLU, and batch norm with their statistics."""
     torch.manual_seed(0)
     network = build_model(Model(**settings), CLASSES).train()
     network.freeze_auxiliary()
     for module in network.modules():
         if any(word in type(module).__name__ for word in ("Dropout", "DropPath", "StochasticDepth")):
             module.eval()
+    if images is not None:
+        for module in list(network.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, torch.nn.ReLU):
+                    setattr(module, name, torch.nn.SiLU())
+        norms = [module for module in network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+        for norm in norms:
+            norm.momentum = 1.0
+        with torch.no_grad():
+            network(images, low=True)
+        for norm in norms:
+            norm.eval().running_var.clamp_(min=0.05)  # type: ignore[union-attr]
     return network
 
 
