@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
 import gpu  # noqa: E402
-from gpu_stages import feed, rig  # noqa: E402
+from gpu_stages import feed, rig, runs  # noqa: E402
 
 
 def rehearse(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -142,3 +143,14 @@ def test_the_gpu_is_idle_where_no_kernel_runs() -> None:
     assert feed.idle_share(kernels, feed.SKIP + 5) == pytest.approx(0.2)
     with pytest.raises(RuntimeError, match="30 kernels with adam"):
         feed.idle_share(kernels, feed.SKIP + 6)
+
+
+def test_a_case_that_does_not_end_in_time_is_left_out_and_not_wrong(tmp_path: Path) -> None:
+    made = rig.Rig("cpu", True, tmp_path, time.monotonic(), tmp_path / "rows")
+    with runs.reported(made, "slow"):
+        runs.apart(made, time.sleep, 60)
+    with runs.reported(made, "bad"):
+        runs.apart(made, int, "x")
+    slow, bad = (json.loads(line) for line in (tmp_path / "rows").read_text().splitlines())
+    assert (slow["result"], slow["ok"]) == ("left out: no time is left", None)
+    assert (bad["what"], bad["ok"]) == ("bad", False)

@@ -44,15 +44,22 @@ def train(config: Any, trackers: list[Any]) -> None:
     segtrain.train(config, trackers=trackers)
 
 
+class NoTime(Exception):
+    """A case did not end within the time of its stage, which says nothing about whether it is right."""
+
+
 def apart(rig: Rig, function: Callable[..., None], *arguments: Any) -> None:
-    """Call ``function`` in a fork of this process, which must not have touched CUDA. Raises RuntimeError if it fails."""
+    """Call ``function`` in a fork of this process, which must not have touched CUDA.
+
+    Raises RuntimeError if it fails, and NoTime if the time of the stage is over before.
+    """
     process = multiprocessing.get_context("fork").Process(target=_guarded, args=(function, arguments))
     process.start()
     process.join(max(1.0, rig.left_s))
     if process.is_alive():
         process.kill()
         process.join()
-        raise RuntimeError(f"no time is left for {function.__name__}")
+        raise NoTime("no time is left")
     if process.exitcode:
         raise RuntimeError(f"{function.__name__} ended with exit code {process.exitcode}")
 
@@ -76,6 +83,8 @@ def reported(rig: Rig, what: str) -> Iterator[None]:
     """An error of the body becomes a row, so that the next case still runs."""
     try:
         yield
+    except NoTime as error:
+        rig.left_out(what, str(error))
     except Exception as error:
         traceback.print_exc()
         rig.note(what, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", False)
