@@ -152,10 +152,11 @@ def refuse_graphs(config: Config, strategy: Strategy, own_criterion: bool) -> No
     if strategy.device.type != "cuda":
         why = "it needs a GPU"
     elif strategy.name != "single":
-        why = f"it needs one process, not {strategy.name} on {strategy.world_size}: use train.compile=reduce-overhead"
+        why = f"it needs one process, not {strategy.name} on {strategy.world_size} (compile=reduce-overhead takes several)"
     elif own_criterion:
         why = "a loss that was passed to segtrain.train waits for the GPU in each step"
     elif "capture_error_mode" not in inspect.signature(torch.cuda.CUDAGraph.capture_begin).parameters:
         why = f"it needs torch 2.1 or later, not {torch.__version__}"
     if why:
-        raise ConfigError(f"train.cuda_graph=true: {why}", code="cuda-graph-unfit", key="train.cuda_graph", found=why)
+        text = f"train.cuda_graph=true: {why}: set it to false"
+        raise ConfigError(text, code="cuda-graph-unfit", key="train.cuda_graph", found=why)
