@@ -152,7 +152,7 @@ def refuse_graphs(config: Config, strategy: Strategy, own_criterion: bool) -> No
     if strategy.device.type != "cuda":
         why = "it needs a GPU"
     elif strategy.name != "single":
-        why = f"it needs one process, not {strategy.name} on {strategy.world_size} (compile=reduce-overhead takes several)"
+        why = f"it needs one process, not {strategy.name} on {strategy.world_size} (train.compile takes several)"
     elif own_criterion:
         why = "a loss that was passed to segtrain.train waits for the GPU in each step"
     elif "capture_error_mode" not in inspect.signature(torch.cuda.CUDAGraph.capture_begin).parameters:
