@@ -154,3 +154,21 @@ def test_a_case_that_does_not_end_in_time_is_left_out_and_not_wrong(tmp_path: Pa
     slow, bad = (json.loads(line) for line in (tmp_path / "rows").read_text().splitlines())
     assert (slow["result"], slow["ok"]) == ("left out: no time is left", None)
     assert (bad["what"], bad["ok"]) == ("bad", False)
+
+
+def test_a_run_after_a_comparison_of_large_tensors_does_not_wait_for_threads_that_a_fork_lacks(tmp_path: Path) -> None:
+    code = """
+import sys, time, numpy, torch
+from pathlib import Path
+from gpu_stages import rig, runs
+big = {name: torch.from_numpy(numpy.full(4_000_000, number, numpy.float32)) for number, name in enumerate("ab")}
+runs.checkpoint.newest = lambda run: ({"model": {"w": big[run]}, "ema": {}, "optimizer": {}}, [])
+assert "differ" in runs.unequal("a", "b")
+def train():
+    torch.set_num_threads(2)
+    big["a"].add(1).double().sum()
+runs.apart(rig.Rig("cpu", True, Path("."), time.monotonic() + 30, Path("rows")), train)
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": f"{ROOT / 'bench'}:{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

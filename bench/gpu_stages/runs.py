@@ -91,7 +91,11 @@ def reported(rig: Rig, what: str) -> Iterator[None]:
 
 
 def last_tensors(run: Path) -> dict[str, torch.Tensor]:
-    """Weights, averages, and moments of the newest checkpoint of a run folder."""
+    """Weights, averages, and moments of the newest checkpoint of a run folder.
+
+    From now on, this process computes on one thread: a fork of it would wait forever for other threads of OpenMP.
+    """
+    torch.set_num_threads(1)
     state, remarks = checkpoint.newest(run)
     if state is None:
         raise RuntimeError(f"{run} has no complete checkpoint ({'; '.join(remarks)})")
