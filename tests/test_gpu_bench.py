@@ -130,7 +130,7 @@ def test_a_machine_without_a_gpu_is_told_so_at_once(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2, done.stdout + done.stderr
     assert "torch sees none" in done.stdout
-    assert list(json.loads((tmp_path / "found.json").read_text())["stages"]) == ["check"]
+    assert not list(tmp_path.iterdir())  # no results to send
 
 
 def test_the_gpu_is_idle_where_no_kernel_runs() -> None:
