@@ -199,6 +199,9 @@ def _plan(subparsers: Any, types: str) -> None:
     plan.add_argument("--on", metavar="TYPE", default="", help=types)
     plan.add_argument("--probe", action="store_true", help="measure samples, and a step if there is a GPU (10 s)")
     places = "aws, gcp, slurm:PARTITION, or types with commas (default: aws)"
+    described = "training images of a data set that is not here, with --image-size"
+    plan.add_argument("--images", type=int, default=0, metavar="N", help=described)
+    plan.add_argument("--image-size", default="", metavar="HxW", help="height and width of its images: 1024x2048")
     plan.add_argument("--where", default="aws", metavar="PLACE", help=places)
     plan.add_argument("--hosts", default="1,2,4,8,16", help="numbers of machines (default: 1,2,4,8,16)")
     plan.add_argument("--deadline", default="", metavar="TIME", help="the cheapest that ends in time: 90m, 2h")

@@ -13,7 +13,7 @@ from segtrain.config import Config, load_config
 from segtrain.models import build_model
 from segtrain.plan.dry import DryModel
 from segtrain.plan.memory import ALLOWED, GIB, largest, moments, need, refusal
-from segtrain.plan.trace import kept_bytes
+from segtrain.plan.trace import Tally, kept_bytes
 from segtrain.train.ready import Ready
 
 pytestmark = pytest.mark.skipif(
@@ -91,6 +91,22 @@ def test_flops_are_those_of_a_convolution_by_hand() -> None:
     assert not first.backward
     both = [sum(row.flops for row in found.layers if row.backward is back) for back in (False, True)]
     assert both[1] / both[0] == pytest.approx(2, abs=0.1)
+
+
+@pytest.mark.parametrize("groups", [1, 4, 16])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("inputs", [False, True])
+def test_each_gradient_of_a_convolution_costs_as_much_as_its_forward_pass(
+    groups: int, transposed: bool, inputs: bool
+) -> None:
+    """2 * positions of the filter * in * out / groups * 9 for each pass, also with groups and for depthwise layers."""
+    kind = torch.nn.ConvTranspose2d if transposed else torch.nn.Conv2d
+    layer = kind(16, 32, 3, groups=groups, device="meta")
+    images = torch.empty(2, 16, 10, 12, device="meta", requires_grad=inputs)
+    with Tally() as tally:
+        layer(images).sum().backward()
+    passes = 2 * (10 * 12 if transposed else 8 * 10) * 2 * 16 * 32 // groups * 9
+    assert sum(row.flops for row in tally.rows) == (3 if inputs else 2) * passes
 
 
 @pytest.mark.parametrize("loss", ["ce", "ohem", "dice", "lovasz"])

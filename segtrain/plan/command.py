@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import ConfigError
-from segtrain.plan.limits import budget_of, hosts_of, seconds_of
+from segtrain.plan.limits import budget_of, described_of, hosts_of, seconds_of
 from segtrain.plan.places import machines_of
 from segtrain.terminal import say
 
@@ -82,7 +82,8 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)
     market = market_of(args.spot, args.preemptions)
     config = load_config(args.config, overrides)
-    found = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, say=_note)
+    described = described_of(args.images, args.image_size)
+    found = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, described=described, say=_note)
     if args.save:
         _note(f"kept in {save(found, config.model_dump(mode='json'), args.save)}")
     if args.json:

@@ -8,7 +8,7 @@ from typing import Any
 from segtrain.machines import dated, gpus, sources
 from segtrain.plan import ways
 from segtrain.plan.described import COPIED, WRITTEN, ConfigPlan, Job
-from segtrain.plan.device import FITTED, MEMORY
+from segtrain.plan.device import MEMORY, TENSOR
 from segtrain.plan.market import NO_SPOT, Market
 from segtrain.plan.memory import ALLOWED, FRAGMENTS, GIB
 from segtrain.plan.offers import Offer, assumed
@@ -119,10 +119,12 @@ def _notes(found: ConfigPlan, shown: Offer | None) -> list[str]:
     guessed = [] if sample.measured else [f"{told}: {sample.says}; --probe measures it"]
     if job.step is None:
         guessed.append(
-            f"in {job.framework}, GPUs reach {FITTED.tensor:.0%} of the peak of their tensor cores and {MEMORY:.0%} of "
-            "their memory bandwidth (segtrain/plan/device.py, fitted on NVIDIA's page of ResNet-50 v1.5)"
+            f"in {job.framework}, GPUs reach {TENSOR:.0%} of the peak of their tensor cores and {MEMORY:.0%} of "
+            "their memory bandwidth (segtrain/plan/device.py; bench/plan_exam.py has the errors)"
         )
     guessed += assumed("speed", "again on CPUs")
+    if job.config.parallel.sync_bn:
+        guessed.append(f"synchronized batch norms ({dry.norms}) wait twice in a pass for a tree over all ranks")
     kind, rate = ("copied", COPIED) if job.config.checkpoint.background else ("written", WRITTEN)
     guessed.append(f"a checkpoint is {kind} at {rate / 1e9:g} GB/s")
     guessed += [f"{size / GIB:g} GiB for {why}" for size, why in ALLOWED.values()]

@@ -24,7 +24,7 @@ from segtrain.plan.terms import Terms
 
 # bytes/s of a checkpoint, assumed: to the memory of the host, from where it is written in the background, or to a disk.
 COPIED, WRITTEN = 2e9, 0.4e9
-# Year of the software, in the words of device.software_factor.
+# Year of the software, in the words of device.transposed_passes.
 YEAR = 2026
 
 
@@ -101,12 +101,12 @@ class Job:
 
     @cached_property
     def work(self) -> Work:
-        """The costs of an image. Of no family that the fit has seen: no figure of segtrain on a GPU is known."""
+        """The costs of an image."""
         return self.network.step(self.network.most).work
 
     @property
     def framework(self) -> str:
-        """The software, in the words of device.software_factor."""
+        """The software, in the words of device.transposed_passes."""
         return "PyTorch" if self.config.train.channels_last is False else "PyTorch, channels_last"
 
     def roofline(self, gpu: Gpu, images: int) -> tuple[float, float]:
@@ -114,9 +114,9 @@ class Job:
         asked = self.config.train.precision
         meant = {"fp32": "fp32 without TF32", "auto": "bf16" if gpu.bf16 else "fp16"}.get(asked, asked)
         precision = precision_named(meant, gpu, YEAR)
-        factor, _ = device.software_factor(self.work.kind, self.framework, YEAR, precision[0])
-        sd = device.deviation(self.work, gpu, settled=False)
-        return device.step(self.work, images, gpu, precision, factor), sd
+        passes, settled = device.transposed_passes(self.work.kind, self.framework, YEAR, precision[0])
+        sd = device.deviation(self.work, settled)
+        return device.step(self.work, images, gpu, precision, passes), sd
 
     def device(self, gpu: Gpu, images: int) -> tuple[float, float, float]:
         """Least, usual, and most seconds of a micro-batch of ``images`` on a GPU."""
@@ -158,7 +158,8 @@ class Job:
     def terms(self, machine: Machine, ranks: int) -> Terms:
         """The terms of a rank on a type, of a job of ``ranks``."""
         images, times = self.micro(ranks), self.config.train.accumulate
-        gradients = self.network.step(images).gradients
+        dry = self.network.step(images)
+        gradients = dry.gradients
         least, usual, most = (times * seconds for seconds in self.device(gpus()[machine.gpu], images))
         return Terms(
             machine=machine.name,
@@ -175,6 +176,7 @@ class Job:
             scores=self.scores(gpus()[machine.gpu], machine.vcpus / machine.gpus),
             saves=self.saves(),
             kept=float(self.stored.images) if self.sample.first else 0.0,
+            synced=2.0 * times * dry.norms if self.config.parallel.sync_bn else 0.0,
             first=(self.sample.first, self.sample.first),
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from segtrain.config import Config
 from segtrain.errors import ConfigError
@@ -34,7 +35,7 @@ class Dry:
     order in which the backward pass makes them, and the share of its FLOPs that is done by then. ``kept``: of the
     activations, for the backward pass. ``peak``: the most of activations and gradients at the same time, beside the
     loss. ``loss``: the most that the loss needs beside its low-resolution logits: for one image, or with
-    loss.full_logits for all.
+    loss.full_logits for all. ``norms``: trained batch norms.
     """
 
     images: int
@@ -45,6 +46,7 @@ class Dry:
     kept: float
     peak: float
     loss: float
+    norms: int = 0
 
     @property
     def flops(self) -> float:
@@ -120,6 +122,7 @@ class DryModel:
             kept=tally.kept,
             peak=float(tally.peak),
             loss=loss * (images if self.config.loss.full_logits else 1),
+            norms=sum(isinstance(part, _BatchNorm) and part.training for part in network.modules()),
         )
 
 
@@ -139,6 +142,7 @@ def _blend(few: Dry, many: Dry, share: float) -> Dry:
         kept=between(few.kept, many.kept),
         peak=between(few.peak, many.peak),
         loss=between(few.loss, many.loss),
+        norms=few.norms,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from segtrain.errors import ConfigError
 from segtrain.plan import device
-from segtrain.plan.device import FITTED, Z80, Fit, software_factor
+from segtrain.plan.device import DENSE, Z80, transposed_passes
 from segtrain.plan.given import Neighbor, neighbors_of
 from segtrain.plan.inputs import Unusable, job_of, number, schedule_of
 from segtrain.plan.job import Correction, Job, rate, solve
@@ -33,10 +33,9 @@ SD = {
     "again": 0.03,  # the same job
     "time": 0.1,  # validation, start, and saving
 }
-# Time of a run beyond its training steps: the hours on NVIDIA's page of ResNet-50 v1.5 beside its images/s. And seconds
-# from its start to its first step, whatever the number of GPUs: 4 to 11 for six trainers
+# Seconds from the start of a run to its first step, whatever the number of GPUs: 4 to 11 for six trainers
 # (bench/results/2026-11-21-rivals-train.md).
-BEYOND, START = 1.06, 10.0
+START = 10.0
 _TIMES = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "min": 60.0, "hours": 3600.0, "h": 3600.0}
 _RATES = {"img/s", "images/s", "samples/s", "volumes/s", "sequences/s", "seq/s", "sentences/s", "items/s"}
 _MONEY = {"usd", "dollars", "$"}
@@ -62,14 +61,14 @@ def answers(path: Path) -> list[dict[str, Any]]:
     return [answer(entry) for entry in entries]
 
 
-def answer(entry: Any, fit: Fit = FITTED) -> dict[str, Any]:
+def answer(entry: Any, dense: float = DENSE) -> dict[str, Any]:
     """The prediction of one entry. What is missing or malformed is named in "reason", and "value" is None."""
     name = entry.get("id") if isinstance(entry, dict) else None
     name = name if isinstance(name, (str, int)) else None
     try:
         if not isinstance(entry, dict) or not isinstance(entry.get("inputs"), dict):
             raise Unusable("inputs: missing or not an object")
-        value, sd = _predict(entry["inputs"], str(entry.get("predict", "")), fit)
+        value, sd = _predict(entry["inputs"], str(entry.get("predict", "")), dense)
         low, high = value * exp(-Z80 * sd), value * exp(Z80 * sd)
         if "%" in str(entry.get("predict")):
             high = max(value, min(high, 105.0))
@@ -85,13 +84,13 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _predict(inputs: dict[str, Any], unit: str, fit: Fit) -> tuple[float, float]:
+def _predict(inputs: dict[str, Any], unit: str, dense: float) -> tuple[float, float]:
     """The predicted figure (its median) in the unit, and the standard deviation of its logarithm."""
     unit = unit.strip().lower()
     job = job_of(inputs)
     found = neighbors_of(inputs, job)
-    by, sd = corrected(job, found, fit)
-    whole = rate(job, by, fit)
+    by, sd = corrected(job, found, dense)
+    whole = rate(job, by, dense)
     if unit in _RATES:
         return whole, sd
     if "per gpu" in unit or "/gpu" in unit:
@@ -99,10 +98,10 @@ def _predict(inputs: dict[str, Any], unit: str, fit: Fit) -> tuple[float, float]
             raise Unusable("gpus_per_host: 0, so there is no rate per GPU")
         return whole / job.ranks, sd
     if unit.startswith("%"):
-        return 100 * whole / (job.ranks * _alone(job, found, by, fit)), _scaling_sd(job, by, fit)
+        return 100 * whole / (job.ranks * _alone(job, found, by, dense)), _scaling_sd(job, by, dense)
     kind = unit.split()[0] if unit else ""
     if kind in _TIMES or kind in _MONEY:
-        seconds, sd = _seconds(inputs, job, found, by, sd, fit)
+        seconds, sd = _seconds(inputs, job, found, by, sd, dense)
         if kind in _TIMES:
             return seconds / _TIMES[kind], sd
         price = number(inputs, "price_per_hour")
@@ -113,50 +112,52 @@ def _predict(inputs: dict[str, Any], unit: str, fit: Fit) -> tuple[float, float]
                    "one GPU, minutes, hours, or USD")  # fmt: skip
 
 
-def _alone(job: Job, found: Iterable[Neighbor], by: Correction, fit: Fit) -> float:
+def _alone(job: Job, found: Iterable[Neighbor], by: Correction, dense: float) -> float:
     """The rate of one GPU: the given one, else the model's."""
     given = [one.rate for one in found if one.job.ranks == 1 and one.job.gpu == job.gpu and one.rate]
-    return given[0] if given else rate(replace(job, gpus=1, hosts=1, workers=None), by, fit)
+    return given[0] if given else rate(replace(job, gpus=1, hosts=1, workers=None), by, dense)
 
 
-def corrected(job: Job, found: list[Neighbor], fit: Fit) -> tuple[Correction, float]:
+def corrected(job: Job, found: list[Neighbor], dense: float) -> tuple[Correction, float]:
     """What the neighbors say of the job, and the standard deviation of the logarithm of its rate."""
-    by, sd = Correction(), _specs_sd(job, fit)
+    by, sd = Correction(), _specs_sd(job)
     free = [one for one in found if one.rate and not one.fed and one.job.ranks]
     fed = [one for one in found if one.rate and one.fed]
     if free:
         same = [one for one in free if one.job.gpu == job.gpu] or free
         best = max(same, key=lambda one: (one.unlimited, one.job.ranks <= job.ranks, one.job.ranks))
         own = replace(best.job, workers=None, images=False) if best.unlimited else best.job
-        by = replace(by, device=solve(lambda c: rate(own, replace(by, device=c), fit), float(best.rate or 0)))
+        by = replace(by, device=solve(lambda c: rate(own, replace(by, device=c), dense), float(best.rate or 0)))
         terms = [device.SD["gpu"]] if best.job.gpu != job.gpu else []
         terms += [SD["size"]] if best.job.size != job.size else []
-        terms += [_scaling_sd(job, by, fit)] if best.job.ranks != job.ranks else []
+        terms += [_scaling_sd(job, by, dense)] if best.job.ranks != job.ranks else []
         sd = sqrt(sum(term**2 for term in terms or [SD["again"]]))
     if fed:
         best = max(fed, key=lambda one: one.job.hosts * (one.job.workers or 0))
         by = replace(by, fed=True)
-        cost = solve(lambda c: rate(best.job, replace(by, sample=c), fit), float(best.rate or 0))
+        cost = solve(lambda c: rate(best.job, replace(by, sample=c), dense), float(best.rate or 0))
         by, sd = replace(by, sample=cost), sqrt(sd**2 / 4 + SD["fed"] ** 2)
-    elif job.workers is not None and (not job.gpus or rate(job, by, fit) < 0.95 * rate(replace(job, workers=None), by)):
+    elif job.workers is not None and (
+        not job.gpus or rate(job, by, dense) < 0.95 * rate(replace(job, workers=None), by)
+    ):
         sd = sqrt(sd**2 / 4 + SD["samples"] ** 2)
     return by, sd
 
 
-def _specs_sd(job: Job, fit: Fit) -> float:
-    _, settled = software_factor(job.work.kind, job.framework, job.year, job.precision[0], fit)
+def _specs_sd(job: Job) -> float:
+    _, settled = transposed_passes(job.work.kind, job.framework, job.year, job.precision[0])
     scaling = 0.1 if job.ranks > 1 else 0.0
-    return sqrt(device.deviation(job.work, job.gpu, settled, fit) ** 2 + scaling**2)
+    return sqrt(device.deviation(job.work, settled) ** 2 + scaling**2)
 
 
-def _scaling_sd(job: Job, by: Correction, fit: Fit) -> float:
-    alone = rate(replace(job, gpus=1, hosts=1, workers=None, images=False), by, fit)
-    lost = max(0.0, 1 - rate(job, by, fit) / (job.ranks * alone))
+def _scaling_sd(job: Job, by: Correction, dense: float) -> float:
+    alone = rate(replace(job, gpus=1, hosts=1, workers=None, images=False), by, dense)
+    lost = max(0.0, 1 - rate(job, by, dense) / (job.ranks * alone))
     return sqrt(SD["scaling"] ** 2 + SD["hosts"] ** 2 * (job.hosts > 1) + (SD["loss"] * lost) ** 2)
 
 
 def _seconds(
-    inputs: dict[str, Any], job: Job, found: list[Neighbor], by: Correction, sd: float, fit: Fit
+    inputs: dict[str, Any], job: Job, found: list[Neighbor], by: Correction, sd: float, dense: float
 ) -> tuple[float, float]:
     """Seconds of the whole schedule, with what a run takes beyond its steps."""
     timed = [one for one in found if one.seconds]
@@ -165,9 +166,9 @@ def _seconds(
         one = max(timed, key=lambda one: one.job.ranks)
         known = float(one.seconds or 0)
         start = min(START, known / 2)
-        terms = [SD["again"], _scaling_sd(job, by, fit) if one.job.ranks != job.ranks else 0.0]
+        terms = [SD["again"], _scaling_sd(job, by, dense) if one.job.ranks != job.ranks else 0.0]
         terms.append(device.SD["gpu"] if one.job.gpu != job.gpu else 0.0)
-        seconds = start + (known - start) * rate(one.job, by, fit) / rate(job, by, fit)
+        seconds = start + (known - start) * rate(one.job, by, dense) / rate(job, by, dense)
         return seconds, sqrt(sum(term**2 for term in terms))
     images = number(inputs, "images")
     if images is None:
@@ -179,6 +180,6 @@ def _seconds(
         scale = (size / job.size) ** 2 if job.size else 1.0
         work = replace(job.work, flops=job.work.flops * scale, activations=job.work.activations * scale)
         batch = max(1.0, job.batch / scale)  # as much of the memory
-        total += epochs * images / rate(replace(job, work=work, size=size, batch=batch), by, fit)
+        total += epochs * images / rate(replace(job, work=work, size=size, batch=batch), by, dense)
     other = any(size != job.size for _, size in plan)
-    return START + BEYOND * total, sqrt(sd**2 + SD["time"] ** 2 + (SD["size"] ** 2 if other else 0.0))
+    return START + total, sqrt(sd**2 + SD["time"] ** 2 + (SD["size"] ** 2 if other else 0.0))

@@ -12,7 +12,7 @@ from segtrain.machines import Gpu, gpus
 from segtrain.machines.gpu_names import gpu_named
 from segtrain.plan.device import Work
 from segtrain.plan.job import Job
-from segtrain.plan.names import KINDS, Network, family_named, links_named, network_named, precision_named
+from segtrain.plan.names import KINDS, Network, links_named, network_named, precision_named
 
 # Samples of a step on one GPU where none is said; in 16 bits twice as many.
 BATCHES = {"conv": 64, "depthwise": 64, "dense": 8, "transformer": 64, "sequence": 32, "volume": 2, "table": 65536}
@@ -169,5 +169,4 @@ def _work(inputs: dict[str, Any], known: Network, size: float, corrected: bool) 
         raise Unusable("flops_G_per_image_forward: missing, and the model is not in the table of networks")
     if flops is None:
         flops = params * (20 if kind == "table" else 320)  # 320: of ResNet-50
-    family = family_named(text(inputs, "model"), kind)
-    return Work(kind, params, flops, activations or flops / KINDS[kind][0], known.layers, family)
+    return Work(kind, params, flops, activations or flops / KINDS[kind][0], known.layers)

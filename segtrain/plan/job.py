@@ -9,7 +9,7 @@ from math import exp, isfinite, log
 
 from segtrain.machines import Gpu
 from segtrain.plan import model
-from segtrain.plan.device import FITTED, Fit, Work, early, software_factor, step
+from segtrain.plan.device import DENSE, Work, step, transposed_passes
 
 # Standard deviation of a rank's step as a share of it. With it, 8 GPUs reach 97 % of 8 times one: NVIDIA's page of
 # ResNet-50 v1.5 says 96.5 to 98.9 % for seven of its ten rows, where samples do not limit.
@@ -19,9 +19,6 @@ UNEVEN = 0.04
 # Share of the all-reduce that slows the backward pass although it runs beside it: it takes compute units and memory
 # traffic. Assumed; on NVLink it does not matter.
 BESIDE = 0.15
-# Images/s of 224 x 224 that a host's cores and loaders supply, by the generation of its GPUs: the rates at which 8 GPUs
-# of that page fall behind 97 % (8322 images/s from 9600, 16,621 from 19,760), for the smooth minimum below.
-SUPPLY = {"old": 9400.0, "ampere": 18200.0, "new": 30000.0}
 # Sharpness of the minimum of the device's and the samples' rate.
 SHARP = 6
 # Seconds of a worker for a photo: to decode a JPEG of 500 x 375, and to augment to 224 x 224. Both together are twice
@@ -68,7 +65,7 @@ class Correction:
     fed: bool = False
 
 
-def rate(job: Job, by: Correction = Correction(), fit: Fit = FITTED) -> float:
+def rate(job: Job, by: Correction = Correction(), dense: float = DENSE) -> float:
     """Samples/s of the whole job."""
     supply = _supply(job, by)
     if job.gpu is None or not job.gpus:
@@ -76,9 +73,8 @@ def rate(job: Job, by: Correction = Correction(), fit: Fit = FITTED) -> float:
             raise ValueError("workers_per_host: missing, and without GPUs only the workers' number tells the rate")
         return supply
     name = job.precision[0]
-    factor, _ = software_factor(job.work.kind, job.framework, job.year, name, fit)
-    factor *= early(job.work.kind, job.gpu, job.year)
-    device = step(job.work, job.batch, job.gpu, job.precision, factor, fit) * by.device
+    passes, _ = transposed_passes(job.work.kind, job.framework, job.year, name)
+    device = step(job.work, job.batch, job.gpu, job.precision, passes, dense) * by.device
     spread = UNEVEN if job.work.kind in ("dense", "volume") else SPREAD
     all_ranks = (device + exposed(job, device)) * model.slowest(job.ranks, spread)
     found = job.ranks * job.batch / all_ranks
@@ -104,15 +100,10 @@ def _buckets(
 
 def _supply(job: Job, by: Correction) -> float | None:
     """Samples/s that all hosts' cores supply; None where nothing is known to limit them."""
-    if job.workers is not None:
-        seconds = (DECODE + AUGMENT * (job.size / 224) ** 2) * by.sample
-        return job.hosts * job.workers / seconds if job.images or by.fed or not job.gpus else None
-    if job.gpu is None or not job.gpus or by.fed:
+    if job.workers is None:
         return None
-    arch = job.gpu.arch
-    known = SUPPLY["new" if arch >= "sm_89" or arch == "sm_100" else "ampere" if arch >= "sm_80" else "old"]
-    # Smaller images are decoded from smaller files by about half of those who train on them.
-    return job.hosts * known * 224 / job.size if job.images and job.gpus >= 4 else None
+    seconds = (DECODE + AUGMENT * (job.size / 224) ** 2) * by.sample
+    return job.hosts * job.workers / seconds if job.images or by.fed or not job.gpus else None
 
 
 def solve(of: Callable[[float], float], wanted: float) -> float:

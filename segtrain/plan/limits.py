@@ -26,6 +26,17 @@ def budget_of(dollars: float | None) -> float:
     return dollars
 
 
+def described_of(images: int, size: str) -> tuple[int, tuple[int, int]] | None:
+    """Number and (height, width) of the images of a data set that is not here; None: it is. Raises ConfigError."""
+    sides = [int(side) for side in size.lower().split("x") if side.isdecimal()]
+    if images > 0 and len(sides) == 2 and all(sides):
+        return images, (sides[0], sides[1])
+    if images or size:
+        text = f"--images={images} --image-size={size}: write both, such as --images 2975 --image-size 1024x2048"
+        raise ConfigError(text, code="bad-description", images=images, size=size)
+    return None
+
+
 def hosts_of(text: str) -> tuple[int, ...]:
     """Numbers of machines such as "1,2,4", each at least 1. Raises ConfigError for anything else."""
     words = [word.strip() for word in text.split(",")]

@@ -105,14 +105,6 @@ def kind_named(text: str) -> str:
     return next((kind for kind, words in _WORDS.items() if re.search(words, text.lower())), "conv")
 
 
-def family_named(text: str, kind: str) -> str:
-    """The family of a network among those with public figures to fit: "resnet", "segmentation" by ResNets, or ""."""
-    low = text.lower()
-    if kind == "conv":
-        return "resnet" if "resnet" in low else ""
-    return "segmentation" if kind == "dense" and re.search(r"(deeplab|pspnet).*(resnet|r\d)", low) else ""
-
-
 @lru_cache
 def networks() -> dict[str, Network]:
     """Known networks by name without separators."""

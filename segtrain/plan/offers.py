@@ -35,6 +35,8 @@ KNEE = 1.6
 NVLINK, PCIE = (130e9, 8e-6), (6e9, 30e-6)
 # The same for gloo between the ranks of a host without GPUs: 10.6 ms for 7.4 MB on two ranks.
 LOOPBACK = (7e8, 1e-4)
+# Bytes of the statistics of a batch norm of 512 channels: sums and sums of squares in fp32.
+NORM = 4096.0
 _NVLINKED = ("V100", "A100", "H100", "H200", "B200", "B300")
 
 Interval = tuple[float, float, float]
@@ -239,6 +241,11 @@ def _crowding(terms: Terms, device: float, samples: float, cores: float) -> floa
     return 2 * max(0.0, min(1.0, busy) - terms.busy)
 
 
+def _norms(terms: Terms, hosts: int, local: int, inside: tuple[float, float], between: tuple[float, float]) -> float:
+    """Seconds of a step in which layers wait for the statistics of synchronized batch norms: trees of few bytes."""
+    return terms.synced * (model.tree(NORM, local, *inside) + model.tree(NORM, hosts, *between))
+
+
 def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: float, drawn: dict[str, float]) -> float:
     """Seconds of a step in which the ranks wait for gradients."""
     inside = NVLINK if machine.gpu.startswith(_NVLINKED) else PCIE
@@ -248,7 +255,7 @@ def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: flo
     if not machine.gpus:
         return model.exposed_gloo(backward, sizes, ready, hosts * local, *(between if hosts > 1 else LOOPBACK))
     seconds = [model.hosts_and_gpus(size, hosts, local, inside, between) for size in sizes]
-    return model.exposed(backward, seconds, ready)
+    return model.exposed(backward, seconds, ready) + _norms(terms, hosts, local, inside, between)
 
 
 def _between(factors: tuple[float, float], place: float) -> float:

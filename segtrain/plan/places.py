@@ -17,7 +17,10 @@ _GRES = re.compile(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)")
 
 
 def machines_of(where: str) -> list[Machine]:
-    """The machines of ``where``: "aws", "gcp", "slurm:PARTITION", or types with commas. Raises ConfigError."""
+    """The machines of ``where``: "aws", "gcp", "slurm:PARTITION", or types with commas, also retired ones.
+
+    Raises ConfigError.
+    """
     if where in CLOUDS:
         return list(machines(CLOUDS[where]).values())
     if where.startswith("slurm:"):
@@ -30,7 +33,7 @@ def machines_of(where: str) -> list[Machine]:
             fix = f"did you mean {near}?" if near else "write aws, gcp, slurm:PARTITION, or types of their tables"
             text = f"--where={where}: unknown machine type {name!r}: {fix}"
             raise ConfigError(text, code="unknown-machine-type", found=name)
-    return [known[name] for name in names]
+    return [replace(known[name], retired="") for name in names]  # a type that is named is wanted
 
 
 def partition(name: str) -> list[Machine]:

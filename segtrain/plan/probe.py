@@ -9,8 +9,11 @@ from collections.abc import Callable, Sequence
 
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.index.layouts import LAYOUTS
+from segtrain.data.labels import presets
+from segtrain.data.labels.classes import label_space
 from segtrain.data.storage import Range
-from segtrain.errors import ConfigError
+from segtrain.errors import ConfigError, DataError
 from segtrain.machines.gpu_names import gpu_named
 from segtrain.plan.described import ConfigPlan, Job, Sample, Scored, Step, Stored, plan_config
 from segtrain.plan.dry import DryModel
@@ -33,28 +36,49 @@ def plan(
     where: str = "aws",
     hosts: Sequence[int] = HOSTS,
     probe: bool = False,
+    described: tuple[int, tuple[int, int]] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> ConfigPlan:
     """Predict speed, time, and cost of training ``config`` on each machine type and number of hosts.
 
     ``where``: "aws", "gcp", "slurm:PARTITION", or types with commas. ``probe``: measure what samples cost here, and a
-    step if there is a GPU. ``say``: told what is being done. ``best``, ``offers``, and ``left_out`` of the result hold
+    step if there is a GPU. ``described``: number and (height, width) of the training images, in place of the data set.
+    ``say``: told what is being done. ``best``, ``offers``, and ``left_out`` of the result hold
     the answer; seconds, dollars, and images/s are (10 %, 50 %, 90 %) of the cases. Raises SegtrainError.
     """
-    return plan_config(job_of(config, probe, say), machines_of(where), hosts)
+    job = job_without_data(config, *described) if described else job_of(config, probe, say)
+    return plan_config(job, machines_of(where), hosts)
+
+
+def job_without_data(config: Config, images: int, size: tuple[int, int]) -> Job:
+    """The job of a config, for ``images`` training images of ``size`` (height, width) in place of its data set.
+
+    Evaluations, and the bytes of the files, are not known. Raises SegtrainError.
+    """
+    layout = LAYOUTS.get(config.data.layout)
+    own, other = (layout.labels, layout.other_classes) if layout else (presets.SCENES, None)
+    labels = label_space(config.data, own, other)
+    network = DryModel(config, labels.num_classes, config.train.batch_size // config.train.accumulate)
+    return Job(config, Stored(images, 0.0, 0), network, assumed_sample(config, size))
 
 
 def job_of(config: Config, probe: bool, say: Callable[[str], None] = lambda text: None) -> Job:
     """The job of a config. ``probe``: measure a sample, and a step if there is a GPU. Raises SegtrainError."""
     train = config.train
     say("reading the listing of the data set")
-    dataset = open_dataset(config.data, config.data.train_split)
+    try:
+        dataset = open_dataset(config.data, config.data.train_split)
+    except DataError as error:
+        if error.code != "folder-missing":
+            raise
+        text = f"{error}. Or describe the data: --images 2975 --image-size 1024x2048 (height x width)"
+        raise DataError(text, code=error.code, **error.values) from None
     if not len(dataset):
         text = f"split {config.data.train_split} has no images: plan needs their number"
         raise ConfigError(text, code="no-samples", found=config.data.train_split)
     say("computing FLOPs and memory")
     network = DryModel(config, dataset.labels.num_classes, train.batch_size // train.accumulate)
-    sample, step = assumed_sample(config, dataset), None
+    sample, step = assumed_sample(config, dataset.size(0)), None
     if probe:
         say("measuring samples")
         sample = measured_sample(config, dataset)
@@ -83,9 +107,9 @@ def _length(dataset: Dataset, part: Range) -> int:
     return part.length if part.length >= 0 else dataset.store.stat(part.path).size
 
 
-def assumed_sample(config: Config, dataset: Dataset) -> Sample:
-    """The cost of a sample by the size of the first image and of the crop."""
-    height, width = dataset.size(0)
+def assumed_sample(config: Config, size: tuple[int, int]) -> Sample:
+    """The cost of a sample by the size (height, width) of an image, and of the crop."""
+    height, width = size
     crop = config.data.crop[0] * config.data.crop[1]
     decode, augment = DECODE_S * height * width / 1e6, CROP_S * crop / 1e6
     says = f"{1000 * DECODE_S:g} ms of CPU per million pixels of an image, and {1000 * CROP_S:g} of a crop"

@@ -36,6 +36,7 @@ class Terms:
     the whole run has, and how many seconds one takes: an evaluation on one rank. ``busy``: share of its hosts' vCPUs
     that the run used. ``kept``: samples that stay in memory after they are read once (data.cache=ram), of which each
     costs ``first`` (wall and CPU time) until then. ``cold``: the costs are those of samples not yet in memory.
+    ``synced``: all-reduces of synchronized batch norms in a step.
     """
 
     machine: str
@@ -60,6 +61,7 @@ class Terms:
     kept: float = 0.0
     first: tuple[float, float] = (0.0, 0.0)
     cold: bool = False
+    synced: float = 0.0
 
 
 def terms_of(run: Path, on: str = "") -> Terms:

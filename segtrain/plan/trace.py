@@ -54,15 +54,12 @@ class Tally(TorchDispatchMode):
         super().__init__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        from torch.utils.flop_counter import flop_registry
-
         out = func(*args, **(kwargs or {}))
         outputs = list(_tensors(out))
         for tensor in outputs:
             self._born(tensor)
         packet = func.overloadpacket
-        count = flop_registry.get(packet)
-        flops = float(count(*args, **(kwargs or {}), out_val=out)) if count else 0.0
+        flops = _flops(packet, args, kwargs or {}, out)
         if not func.is_view and outputs:
             moved = sum(t.numel() * t.element_size() for t in (*_tensors(args), *outputs))
             made = float(sum(t.numel() for t in outputs))
@@ -124,6 +121,21 @@ def kept_bytes(known: set[int]) -> Iterator[dict[int, int]]:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield found
+
+
+def _flops(operator: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> float:
+    """FLOPs of an operator by torch's counter; 0 for one that it does not count."""
+    from torch.utils.flop_counter import flop_registry
+
+    aten = torch.ops.aten
+    if operator == aten.convolution_backward:
+        # Torch counts the gradient of the weights as that of a convolution without groups. Each gradient costs as much
+        # as the forward pass, whatever the number of groups.
+        gradient, images, weights, _, stride, padding, dilation, transposed, *_, wanted = args
+        forward = (images, weights, None, stride, padding, dilation, transposed)
+        return float(sum(wanted[:2]) * flop_registry[aten.convolution](*forward, out_val=gradient))
+    count = flop_registry.get(operator)
+    return float(count(*args, **kwargs, out_val=out)) if count else 0.0
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -57,8 +57,9 @@ def table(found: Plan, best: Offer | None, every: bool, market: Market | None = 
 def _cells(offer: Offer, found: Plan, best: Offer | None, market: Market | None) -> tuple[str, ...]:
     marks = ["<- best"] * (offer is best) + ["knee"] * (offer.hosts == found.knee(offer.machine.name))
     low, middle, high = offer.rate
+    machine = offer.machine
     return (
-        offer.machine.name,
+        f"{machine.name} ({machine.gpus} x {machine.gpu})" if machine.gpus else machine.name,
         str(offer.hosts),
         f"{middle:,.0f} ({low:,.0f} to {high:,.0f})",
         f"{offer.efficiency:.0%}",
@@ -96,9 +97,10 @@ def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) ->
             f"${cheapest.dollars[1]:,.2f}"
         )
     kind = "the fastest" if budget and not deadline_s else "the cheapest"
-    return (
-        f"{kind}{within}: {best.hosts} x {best.machine.name}, {best.seconds[1] / 3600:.2f} h, ${best.dollars[1]:,.2f}"
-    )
+    known = all_types().get(best.machine.name)
+    retired = f"; {best.machine.name} is retired: {known.retired}" if known and known.retired else ""
+    hours, dollars = best.seconds[1] / 3600, best.dollars[1]
+    return f"{kind}{within}: {best.hosts} x {best.machine.name}, {hours:.2f} h, ${dollars:,.2f}{retired}"
 
 
 def _memory(terms: Terms) -> list[str]:
