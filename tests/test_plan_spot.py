@@ -9,12 +9,13 @@ from math import sqrt
 from pathlib import Path
 
 import numpy as np
+import plan_simulation as simulate
 import pytest
 from conftest import refused
 from test_plan import TERMS, a_run, needs_torch
 
 from segtrain.cli import main
-from segtrain.plan import model, simulate, spot
+from segtrain.plan import model, spot
 from segtrain.plan.market import Market, market_of
 from segtrain.plan.offers import plan
 

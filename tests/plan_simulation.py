@@ -1,7 +1,6 @@
 """An event simulation of data-parallel training: rings and trees of thousands of ranks, mixed hosts, and preemptions.
 
-It checks the closed forms of model.py and spot.py, and answers where they do not hold: groups of unequal machines, and
-links of unequal speed.
+The closed forms of segtrain/plan/model.py and spot.py are compared with it.
 """
 
 from __future__ import annotations
