@@ -13,6 +13,7 @@ from conftest import refused
 
 from segtrain.config import Config, Data
 from segtrain.data.datasets import open_dataset
+from segtrain.data.helpers import making as there
 from segtrain.data.helpers import raydata, wire
 from segtrain.data.helpers.helper import identity
 from segtrain.data.helpers.making import Making
@@ -89,7 +90,7 @@ def test_too_few_samples_and_errors_of_ray_are_one_error(monkeypatch: pytest.Mon
         raise RuntimeError("no image 7")
 
     with loader(monkeypatch, 0) as failing:
-        failing._rows = raydata.Rows(broken(""))
+        failing._rows = raydata.Rows(broken(""), failing.dataset)
         with refused("ray-data-failed", found="no image 7"):
             samples_of(failing)
 
@@ -110,3 +111,9 @@ def test_a_run_with_ray_data_is_another_run() -> None:
     plain, ray, other = (Config.load(None, f"data.helpers={kind}") for kind in ("none", "ray", "ray-data"))
     assert plain.hash == ray.hash != other.hash
     assert plain.trained_settings() == ray.trained_settings() != other.trained_settings()
+
+
+def test_an_older_copy_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(there, "file_checksums", lambda source, index: [0, int(index % 5 == 0)])
+    with loader(monkeypatch, 0) as one, refused("helper-data-differs"):
+        samples_of(one)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from segtrain.data.helpers.wire import Link
+from segtrain.errors import DataError
 
 
-class Refused(Exception):
+class Refused(DataError):
     """A helper must not be used, however often it is hired: it would make other pixels, or cannot make any."""
 
 

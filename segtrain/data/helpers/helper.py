@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import pickle
 import platform
@@ -14,7 +15,7 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,11 +26,13 @@ import cv2
 import numpy as np
 
 from segtrain.data import stages
+from segtrain.data.checksum import checksum
 from segtrain.data.helpers.engine import Refused
 from segtrain.data.helpers.fetching import AHEAD, Fetching
 from segtrain.data.helpers.wire import PULSE_S, Reply, flat, frame, greet, pack_mask, read_message
 from segtrain.data.pixels import native
-from segtrain.data.sample import COLOR_BYTES
+from segtrain.data.sample import COLOR_BYTES, Task, files_of
+from segtrain.data.storage import LOCAL
 from segtrain.data.workers.memory import keep_freed_memory
 from segtrain.errors import SegtrainError
 
@@ -61,6 +64,24 @@ def _decoder() -> str:
     """The decoder in use; for the native one, with a digest of its library."""
     library = hashlib.sha256(native.LIBRARY.read_bytes()).hexdigest()[:12] if native.available() else ""
     return f"native {library}" if library else "packages"
+
+
+def file_checksums(source: Any, index: int) -> list[int]:
+    """Checksums of the stored image and mask of a sample, which the rank compares with those of its own files.
+
+    Zeros for a bucket, whose etags are compared, and for samples that come from code.
+    """
+    if getattr(source, "store", LOCAL) is not LOCAL or getattr(source, "draw", None):
+        return [0, 0]
+    record = source.record(index)
+    return [checksum(memoryview(part).cast("B")) for part in (record.image, record.mask)]
+
+
+def refuse_other_files(source: Any, index: int, found: Iterable[int]) -> None:
+    """Raise Refused unless ``found``, the checksums that a helper has sent, are those of the rank's files."""
+    if list(found) != file_checksums(source, index):
+        says = f"a helping host has another version of {files_of(source, index)}: copy the data set there again"
+        raise Refused(says, code="helper-data-differs")
 
 
 @dataclass(frozen=True)
@@ -98,8 +119,9 @@ class Helper:
 
     def begin(self, message: bytes) -> Order:
         """Read an order, and begin to fetch for it. Any thread may call this while another one makes samples."""
-        name, tasks, colors = pickle.loads(message)
-        maker = self._makers[name]
+        name, numbers, colors = json.loads(message)
+        maker = self._makers[bytes.fromhex(name)]
+        tasks = [Task(index, epoch, tuple(crop), tuple(scale)) for index, epoch, crop, scale in numbers]
         return Order(maker, tasks, colors, Fetching(maker.source, tasks, self._threads))
 
     def answers(self, order: Order) -> Iterator[list[Any]]:
@@ -120,10 +142,11 @@ class Helper:
         try:
             order.fetching.next()
             order.maker(task, *parts)
+            files = file_checksums(order.maker.source, task.index)
         except (Exception, SystemExit) as error:
             return [frame(Reply(str(error) or type(error).__name__, 0, stages.end()).to_bytes())]
         mask, rest = pack_mask(self._mask), [flat(part) for part in (parts[0], *parts[2:])]
-        return [frame(Reply("", len(mask), stages.end()).to_bytes()), rest[0], mask, *rest[1:]]
+        return [frame(Reply("", len(mask), stages.end(), files).to_bytes()), rest[0], mask, *rest[1:]]
 
 
 def serve(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from segtrain.data.helpers.engine import other_than
-from segtrain.data.helpers.helper import identity
+from segtrain.data.helpers.helper import file_checksums, identity
 from segtrain.data.order import samples
 from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task
 from segtrain.data.workers.memory import keep_freed_memory
@@ -51,10 +51,12 @@ class Making:
             "image": np.empty((count, *self._crop, 3), np.uint8),
             "mask": np.empty((count, *self._crop), np.uint8),
             "colors": np.zeros((count, COLOR_BYTES), np.uint8),
+            "files": np.zeros((count, 2), np.int64),
             "index": indices,
             "epoch": epochs,
         }
         for k, (index, epoch) in enumerate(zip(indices.tolist(), epochs.tolist())):
             task, parts = Task(index, epoch, self._crop, self._scale), [made["image"][k], made["mask"][k]]
             self._maker(task, *parts, *([made["colors"][k]] if self._colors else []))
+            made["files"][k] = file_checksums(self._maker.source, index)
         return made

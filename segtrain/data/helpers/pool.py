@@ -34,7 +34,6 @@ TWICE_S, TWICE = 1.0, 4  # a sample that is out longer than this, and than so ma
 # An order takes a helper about this long, and at most a quarter of the time that the queue lasts. A second order hides
 # the way there and back.
 AHEAD_S, QUARTER = 0.2, 4
-PROBES = 2  # samples of which each helper's pixels are compared
 WAIT_S = 0.1
 
 
@@ -144,12 +143,12 @@ class HelpedPool(WorkerPool):
             return self._packed[id(maker)][1]
 
     def probes(self, example: Example) -> list[tuple[Task, list[np.ndarray]]]:
-        """A few samples as they are made here, to compare a helper's with."""
+        """The first and the last sample as they are made here, to compare a helper's with."""
         with self._probing:
             if self._probed is None or self._probed[0].maker is not example.maker:
                 count = len(example.maker.source)
                 found = []
-                for index in sorted({k * (count - 1) // max(1, PROBES - 1) for k in range(PROBES)}):
+                for index in sorted({0, count - 1}):
                     task = Task(index, 0, example.task.crop, example.task.scale)
                     parts = [np.zeros(shape, np.uint8) for shape in example.shapes]
                     example.maker(task, *parts)

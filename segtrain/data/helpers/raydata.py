@@ -19,7 +19,7 @@ import torch
 
 from segtrain.data.helpers import wire
 from segtrain.data.helpers.cluster import HELPS, ROLE, seats_of
-from segtrain.data.helpers.helper import identity
+from segtrain.data.helpers.helper import identity, refuse_other_files
 from segtrain.data.helpers.making import CHUNK, Making
 from segtrain.data.loader import Batch, TrainLoader
 from segtrain.data.sample import COLOR_BYTES
@@ -50,8 +50,8 @@ class Slot:
 class Rows:
     """Writes the next sample that Ray Data delivers into a slot. Local worker threads call it."""
 
-    def __init__(self, batches: Iterator[dict[str, np.ndarray]]) -> None:
-        self._batches, self._lock = batches, threading.Lock()
+    def __init__(self, batches: Iterator[dict[str, np.ndarray]], source: Any) -> None:
+        self._batches, self._source, self._lock = batches, source, threading.Lock()
         self._block: dict[str, np.ndarray] = {}
         self._at = 0
         self._failed: DataError | None = None
@@ -62,10 +62,12 @@ class Rows:
                 self._block, self._at = self._next(), 0
             block, k = self._block, self._at
             self._at += 1
+        index = int(block["index"][k])
+        refuse_other_files(self._source, index, block["files"][k])
         image[:], mask[:] = block["image"][k], block["mask"][k]
         if colors is not None:
             colors[:] = block["colors"][k]
-        slot.indices[slot.number], slot.epochs[slot.number] = block["index"][k], block["epoch"][k]
+        slot.indices[slot.number], slot.epochs[slot.number] = index, block["epoch"][k]
 
     def _next(self) -> dict[str, np.ndarray]:
         """The next block. Raises DataError, the same one for all samples that are left."""
@@ -105,7 +107,7 @@ class RayDataLoader(TrainLoader):
             says += f"a multiple of {self._world * accumulate} (ranks x train.accumulate)"
             raise ConfigError(says, code="ray-data-uneven", key="train.batch_size", found=self.batch_size)
         splits = share(self._split)["splits"]
-        self._rows = Rows(_batches_of(splits[self._rank]))
+        self._rows = Rows(_batches_of(splits[self._rank]), self.maker.source)
 
     def _split(self) -> dict[str, Any]:
         """Start Ray Data, on rank 0. Returns an iterator for each rank, as text."""

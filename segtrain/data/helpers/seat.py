@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import statistics
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ import numpy as np
 from segtrain.data.bucket.parcels import maker_of, task_of
 from segtrain.data.helpers import wire
 from segtrain.data.helpers.engine import Hired, Refused, Seat, other_than
-from segtrain.data.helpers.helper import identity
+from segtrain.data.helpers.helper import identity, refuse_other_files
 from segtrain.data.workers.batch import SampleTask
 
 if TYPE_CHECKING:
@@ -119,7 +121,7 @@ class Serving:
         of.link = self._connected(hired)
         for task, made in pool.probes(example):
             self._link().order(wire.order(name, [task], len(made) > 2))
-            reply = wire.Reply.read(self._link().message())
+            reply = self._reply(example.maker.source, task.index)
             if reply.error:
                 raise Refused(f"it cannot make a sample: {reply.error}")
             self._read(reply, found := [np.empty_like(part) for part in made])
@@ -158,8 +160,8 @@ class Serving:
             name = self._meet(hired, maker_of(samples[0].batch))
             self._link().order(wire.order(name, [task_of(sample) for sample in samples], len(samples[0].areas) > 2))
         elif of.flight:
-            reply = wire.Reply.read(self._link().message())
             ordered = of.flight[0]
+            reply = self._reply(maker_of(ordered.sample.batch).source, task_of(ordered.sample).index)
             self._receive(ordered, reply)
             of.flight.popleft()
             of.turns.append(time.monotonic() - ordered.since)
@@ -169,6 +171,13 @@ class Serving:
             pool.wait_for_work()
             return
         pool.paid(time.thread_time() - began)
+
+    def _reply(self, source: Any, index: int) -> wire.Reply:
+        """What the helper says about its next sample. Raises Refused if it read other files than this rank has."""
+        reply = wire.Reply.read(self._link().message())
+        if not reply.error:
+            refuse_other_files(source, index, reply.files)
+        return reply
 
     def _receive(self, ordered: Ordered, reply: wire.Reply) -> None:
         """Read a sample into its batch, or, if a local worker makes it or has made it, to nowhere."""
@@ -214,20 +223,22 @@ class Serving:
 
 def accept(listener: socket.socket, key: bytes, connect_s: float, limit_s: float) -> socket.socket | None:
     """The first connection that knows the key; None if there is none within ``connect_s`` seconds."""
-    until = time.monotonic() + connect_s
-    while (left := until - time.monotonic()) > 0:
-        listener.settimeout(left)
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            return None
-        try:
+    until, trusted = time.monotonic() + connect_s, deque[socket.socket]()
+
+    def meet(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, EOFError):
             if wire.greet(connection, key, b"rank", b"helper", limit_s):
-                return connection
-        except (OSError, EOFError):
-            pass
+                trusted.append(connection)
+                return
         connection.close()
-    return None
+
+    listener.settimeout(0.02)  # between two looks at the connections that are greeted
+    while not trusted and time.monotonic() < until:
+        with contextlib.suppress(TimeoutError):
+            connection, _ = listener.accept()
+            # Side by side: a stranger may be silent.
+            threading.Thread(target=meet, args=(connection,), daemon=True).start()
+    return trusted.popleft() if trusted else None
 
 
 def _reason(error: Exception, limit_s: float) -> str:

@@ -1,8 +1,8 @@
 """Messages between a rank and a helper over one TCP connection.
 
-Each side proves that it knows the key of the connection, before anything else is read: the helper unpickles what the
-rank sends. The rank unpickles nothing. After that, each message is its length (4 bytes) and its content. An empty
-message says only that its sender is alive.
+Each side proves that it knows the key of the connection, before anything else is read. After that, each message is its
+length (4 bytes) and its content. An empty message says only that its sender is alive. Later messages are not signed, so
+nothing that arrives is unpickled.
 
 A rank sends orders (``order``). For each sample of an order, in their order, the helper answers with a message (JSON,
 see ``Reply``), and behind it the image, the mask, and the colors, which the rank reads straight into its batch.
@@ -21,7 +21,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,7 +37,7 @@ from segtrain.files import cache_folder
 NONCE = 32  # bytes
 PULSE_S = 0.5  # seconds between two signs of life of a helper that is making a sample
 _LENGTH = struct.Struct("<I")
-_LONGEST = 1 << 20  # bytes of a message to the rank
+_LONGEST = 1 << 20  # bytes of a message
 _SMALL = 4096  # bytes of a mask below which packing does not pay
 
 
@@ -64,7 +64,7 @@ def read_exactly(connection: socket.socket, view: memoryview, limit_s: float | N
         view = view[count:]
 
 
-def read_message(connection: socket.socket, longest: int = 1 << 31) -> bytes:
+def read_message(connection: socket.socket, longest: int = _LONGEST) -> bytes:
     """The next message, on a connection without a time limit."""
     head = bytearray(_LENGTH.size)
     read_exactly(connection, memoryview(head))
@@ -152,27 +152,31 @@ class SocketLink:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a helper says about one sample. ``mask``: bytes of the mask as it travels. ``error``: "" if it was made."""
+    """What a helper says about one sample. ``mask``: bytes of the mask as it travels. ``error``: "" if it was made.
+
+    ``files``: see ``helper.file_checksums``.
+    """
 
     error: str
     mask: int
     cost: Cost
+    files: Sequence[int] = ()
 
     def to_bytes(self) -> bytes:
-        return json.dumps([self.error[:2000], self.mask, list(self.cost)]).encode()
+        return json.dumps([self.error[:2000], self.mask, list(self.cost), self.files]).encode()
 
     @classmethod
     def read(cls, content: bytes) -> Reply:
         try:
-            error, mask, cost = json.loads(content)
-            return cls(str(error), int(mask), Cost(*map(float, cost)))  # type: ignore[arg-type]
-        except (ValueError, TypeError) as failure:
+            error, mask, cost, files = json.loads(content)
+            return cls(str(error), int(mask), Cost(*map(float, cost)), files)  # type: ignore[arg-type]
+        except (ValueError, TypeError, RecursionError) as failure:
             raise WireError(f"an answer that cannot be read ({failure})") from None
 
 
 def order(name: bytes, tasks: Sequence[Any], colors: bool) -> bytes:
     """An order: the samples of ``tasks``, by the maker ``name``, with or without colors for the device."""
-    return pickle.dumps((name, tasks, colors), protocol=5)
+    return json.dumps([name.hex(), [astuple(task) for task in tasks], colors]).encode()
 
 
 def flat(part: np.ndarray) -> memoryview:
@@ -200,11 +204,11 @@ def read_mask(link: Link, length: int, out: np.ndarray) -> None:
     link.read_into(memoryview(packed))
     try:
         unpacker = zlib.decompressobj()
-        pixels = unpacker.decompress(packed, len(view))
+        pixels = unpacker.decompress(packed, len(view) + 1)
     except zlib.error as error:
         raise WireError(f"a damaged mask ({error})") from None
-    if len(pixels) != len(view):
-        raise WireError(f"a mask of {len(pixels)} pixels instead of {len(view)}")
+    if len(pixels) != len(view) or not unpacker.eof or unpacker.unused_data:
+        raise WireError(f"a packed mask that does not end with its {len(view)} pixels")
     view[:] = pixels
 
 
