@@ -1,9 +1,11 @@
-"""Atomic writing of files, a lock for making one, the cache folder, and the clock of a file system."""
+"""Reading of regular files, atomic writing, a lock for making a file, the cache folder, a file system's clock."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 import tempfile
 import time
 import uuid
@@ -15,11 +17,39 @@ from segtrain.errors import CheckpointError
 
 # Pattern of unfinished files in a folder, including files left by killed processes and by version 0.1.
 PARTIAL = ".*.part"
+MOST_LINES, MOST_TEXT = 1 << 30, 64 << 20  # bytes of a file that is read line by line, and of one that is read whole
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # flag: do not wait for the other end of a pipe
 
 
 def cache_folder() -> Path:
     """The folder for results that would otherwise be computed again at each start."""
     return Path(os.environ.get("SEGTRAIN_CACHE") or os.path.expanduser("~/.cache/segtrain"))
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """The ``opener`` of ``open`` for a path that may be a pipe."""
+    return os.open(path, flags | NO_WAIT)
+
+
+def open_file(path: str | Path, most: float = MOST_LINES) -> BinaryIO:
+    """A regular file of up to ``most`` bytes, opened for reading.
+
+    For files that others may have made, as in a copied run folder. Raises OSError: also for a pipe or a device, which
+    could wait or never end.
+    """
+    stream = open(path, "rb", opener=without_waiting)  # noqa: SIM115 (the caller closes it)
+    status = os.fstat(stream.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+        return stream
+    stream.close()
+    problem = f"larger than {most} bytes" if stat.S_ISREG(status.st_mode) else "not a regular file"
+    raise OSError(errno.EINVAL, problem, str(path))
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a regular file in UTF-8. Raises OSError like ``open_file``, UnicodeDecodeError."""
+    with open_file(path, MOST_TEXT) as stream:
+        return stream.read().decode()
 
 
 def now_ns(folder: Path) -> int:

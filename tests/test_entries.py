@@ -339,7 +339,11 @@ def test_fingerprint_and_stamps_are_the_plain_ones(tmp_path, monkeypatch, slow):
             for path in (entry.image, entry.mask):
                 digest.update(f"{os.path.relpath(path, dataset.root)}\0{os.stat(path).st_size}\n".encode())
         assert dataset.fingerprint() == digest.hexdigest()[:12]
-        expected = [[(s := os.stat(p)).st_size, s.st_mtime_ns] for e in dataset.entries for p in (e.image, e.mask)]
+        expected = [
+            [(s := os.stat(p)).st_size, s.st_mtime_ns + s.st_ctime_ns]
+            for e in dataset.entries
+            for p in (e.image, e.mask)
+        ]
         assert np.array_equal(dataset.stamps().reshape(-1, 2), expected)
     (root / "images" / "train" / "0500.jpg").unlink()
     with pytest.raises(DataError) as error:

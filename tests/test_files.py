@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,26 @@ def test_nobody_else_renames_a_finished_file() -> None:
         "segtrain/files.py", "segtrain/infer/export.py", "segtrain/train/lock.py", "segtrain/train/mirror.py",
         "segtrain/data/bucket/cache_entry.py",
     }  # fmt: skip
+
+
+def not_files(folder: Path) -> Iterator[Path]:
+    """A pipe, a device, a link to one, a folder, and a file that is too large."""
+    os.mkfifo(folder / "pipe")
+    (folder / "device").symlink_to("/dev/zero")
+    (folder / "folder").mkdir()
+    with open(folder / "large", "wb") as stream:
+        stream.truncate(files.MOST_LINES + 1)
+    yield from folder.iterdir()
+
+
+def test_only_regular_files_of_a_possible_size_are_read(tmp_path: Path) -> None:
+    for path in not_files(tmp_path):
+        for read in (files.open_file, files.read_text):
+            with pytest.raises(OSError, match=path.name):
+                read(path)
+    (tmp_path / "text").write_text("é\n", encoding="utf-8")
+    assert files.read_text(tmp_path / "text") == "é\n"
+    with files.open_file(tmp_path / "text", 3) as stream:
+        assert stream.read() == "é\n".encode()
+    with pytest.raises(OSError, match="larger"):
+        files.open_file(tmp_path / "text", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -72,6 +73,18 @@ def shorter(path: Path) -> None:
     cv2.imwrite(str(path), np.zeros((40, 48, 3), np.uint8))
 
 
+def swap(path: Path) -> None:
+    """Another picture of the same size in bytes, under the same modification time, where an audit has seen this one."""
+    picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    path.write_bytes(cv2.imencode(".png", picture)[1].tobytes())
+    again()  # the audit keeps what it has seen
+    before = path.stat()
+    moves = ((down, right) for down in range(1, 40) for right in range(48))
+    others = (cv2.imencode(".png", np.roll(picture, move, (0, 1)))[1].tobytes() for move in moves)
+    path.write_bytes(next(one for one in others if len(one) == before.st_size))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 def one_more(folder: Path, split: str) -> None:
     for kind in ("images", "masks"):
         shutil.copy(folder / f"set/{kind}/{split}/a1.png", folder / f"set/{kind}/{split}/a9.png")
@@ -101,6 +114,12 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     ),
     "another image": (
         lambda d: shorter(d / "set/images/train/a0.png"), ("train: images have another size in bytes: 1 changed (a0)",)
+    ),
+    "another image of the same size": (
+        lambda d: swap(d / "set/images/val/a1.png"), ("val: images have other content",)
+    ),
+    "another mask of the same size": (
+        lambda d: swap(d / "set/masks/train/a1.png"), ("train: masks have other labels: 1 changed (a1)",)
     ),
     "both splits": (
         lambda d: (one_more(d, "train"), paint(d / "set/masks/val/a0.png", 1, 2)),
@@ -139,6 +158,13 @@ def test_a_run_without_a_check_of_its_data_notices_names_and_sizes(place: Path, 
     CHANGES[change][0](place)
     with refused("data-changed"):
         again("data.check=off")
+
+
+def test_a_set_that_was_copied_or_touched_is_the_same(place: Path) -> None:
+    shutil.copytree(place / "set", place / "copy", copy_function=shutil.copyfile)
+    shutil.rmtree(place / "set")
+    (place / "copy").rename(place / "set")
+    assert again()["data_changed"] == ""
 
 
 def test_a_moved_set_is_the_same(place: Path) -> None:

@@ -186,7 +186,7 @@ class Dataset:
     def stamps(self) -> np.ndarray:
         """Current size and etag of each image and mask, int64 [n, (image, mask), (bytes, etag)]; 0 if generated.
 
-        On the local disk, the modification time in ns takes the place of the etag.
+        On the local disk, the sum of mtime and ctime in ns takes the place of the etag.
         """
         return np.zeros((len(self), 2, 2), np.int64) if self.draw else stamps(self.entries, self.store)
 

@@ -150,7 +150,8 @@ class LocalDisk(Store):
             status = os.stat(path)
         except OSError as error:
             raise _unreadable(path, error) from None
-        return FileStat(status.st_size, status.st_mtime_ns)
+        # A file that is replaced can get the earlier mtime, but not the earlier ctime.
+        return FileStat(status.st_size, status.st_mtime_ns + status.st_ctime_ns)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         with opened(path) as stream:
@@ -197,17 +198,13 @@ def opened(path: Union[str, os.PathLike[str]], name: str = "") -> Iterator[Binar
     """
     name = name or os.fspath(path)
     try:
-        with open(path, "rb", opener=_without_waiting) as stream:
+        with open(path, "rb", opener=files.without_waiting) as stream:
             _refuse_other_kinds(os.fstat(stream.fileno()).st_mode, name)
             yield stream
     except OSError as error:
         with contextlib.suppress(OSError):
             _refuse_other_kinds(os.stat(path).st_mode, name)  # a socket or a folder cannot be opened
         raise _unreadable(name, error) from None
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _refuse_other_kinds(mode: int, name: str) -> None:

@@ -1,13 +1,9 @@
 """Comparison of the data of a resumed run with the data that it was trained on, down to the files that differ.
 
-Each checkpoint holds a record of both splits: the names of the samples in their order, the classes, the sizes of the
-files, and a checksum of each mask's labels where data.check has read them. Names are those of samples, without folder
-and ending, so that neither a moved data.root nor packing into shards changes them. With data.check=off only the sizes
-of up to LOOKED_AT files are compared. Pixels are not compared: if an image was replaced by another one of the same size
-in bytes, this is not noticed.
-
-To name the files that differ, ``data/train.tsv.gz`` and ``data/val.tsv.gz`` in the run folder list all samples: name,
-bytes of image and mask, checksum of the mask's labels.
+Each checkpoint holds a record of both splits: names of the samples in their order, classes, sizes of the files, a
+checksum of each mask's labels, and the ends of up to LOOKED_AT images; with data.check=off only names, classes, and the
+sizes of up to LOOKED_AT files. A name has neither folder nor ending, so that a moved data.root and packing into shards
+do not change it. ``data/train.tsv.gz`` and ``data/val.tsv.gz`` in the run folder list all samples, to name differences.
 """
 
 from __future__ import annotations
@@ -17,6 +13,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +29,9 @@ from segtrain.data.index.subset import Subset
 from segtrain.data.index.subset import whole as whole_of
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import CheckpointError, DataError, some_of
-from segtrain.files import write_atomically
+from segtrain.files import open_file, write_atomically
 
+END = 1 << 16  # Images that differ also differ there: the end of a PNG has a checksum of all its pixels.
 LOOKED_AT = 1024  # The sizes of up to this many files of a split are read, if not those of all.
 BLOCK = 4096  # samples that are read from the index at once
 DAMAGED = (OSError, EOFError, ValueError, zlib.error)  # raised by ``read_list`` for a missing or damaged list
@@ -60,6 +58,7 @@ class SplitRecord:
     masks: str  # checksums of the labels of all masks
     packed: str = ""  # fingerprint of the original files, if this split is shards packed without changing a pixel
     files: str = ""  # fingerprint of the files, if this split is files; shards packed from them store it
+    image_ends: str = ""  # the last END bytes of up to LOOKED_AT images
 
     @classmethod
     def read(cls, saved: Any, role: str) -> SplitRecord | None:
@@ -73,10 +72,7 @@ class SplitRecord:
 
 @dataclass(frozen=True)
 class Split:
-    """A split, with the known facts about each sample.
-
-    ``sizes``: int64 (n, 2), the bytes of image and mask, -1 if unknown. ``mask_crc``: uint32 (n,), or empty.
-    """
+    """A split. ``sizes``: int64 (n, 2), bytes of image and mask, -1 if unknown. ``mask_crc``: uint32 (n,), or empty."""
 
     dataset: Dataset
     sizes: np.ndarray
@@ -108,10 +104,7 @@ def rows_of(dataset: Dataset, sizes: np.ndarray, mask_crc: np.ndarray | None = N
 
 
 def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
-    """The facts and the record of ``dataset``, from which left-out samples are already removed. Raises DataError.
-
-    ``report``: the audit of ``dataset``, or of the whole split.
-    """
+    """``dataset``, without samples that are left out, with its record. ``report``: its audit. Raises DataError."""
     base, keep = (dataset.base, dataset.keep) if isinstance(dataset, Subset) else (dataset, None)
     mask_crc = np.zeros(0, np.uint32)
     if report is not None:
@@ -131,6 +124,12 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         what = base.table.description
         kept = what.options.get("image") in _LOSSLESS and not what.options.get("cap")
         packed = what.source.partition("-")[0] if kept and not what.skipped and len(dataset) == len(base.table) else ""
+    ends = ""
+    if report is not None and base.draw is None:
+        with ThreadPoolExecutor(32) as pool:
+            ends = _digest(
+                pool.map(lambda k: dataset.image_bytes(k, max(0, int(sizes[k, 0]) - END), END), some.tolist())
+            )
     of_files = not isinstance(whole_of(dataset), ShardDataset)
     labels = dataset.labels
     record = SplitRecord(
@@ -146,6 +145,7 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         masks=_digest([mask_crc.tobytes()]) if len(mask_crc) else "",
         packed=packed,
         files=dataset.fingerprint(sizes[:, :, None]) if report is not None and of_files else "",
+        image_ends=ends,
     )
     return Split(dataset, sizes, mask_crc, record)
 
@@ -173,8 +173,11 @@ def differences(then: SplitRecord, now: SplitRecord) -> list[str]:
         found.append(f"it lists other samples ({now.images:,}, it was {then.images:,})")
         return found
     linked = then.packed or then.files, now.packed or now.files
-    if not (linked[0] and linked[0] == linked[1]) and _differ(then, now, "image_sizes", "image_some"):
-        found.append("images have another size in bytes")
+    if _differ(then, now, "image_sizes", "image_some"):
+        if not (linked[0] and linked[0] == linked[1]):
+            found.append("images have another size in bytes")
+    elif _differ(then, now, "image_ends"):
+        found.append("images have other content, of the same size in bytes")
     if then.masks and now.masks:
         if then.masks != now.masks:
             found.append("masks have other labels")
@@ -194,9 +197,8 @@ def _differ(then: SplitRecord, now: SplitRecord, *keys: str) -> bool:
 def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = "") -> tuple[list[str], list[str]]:
     """Compare the splits with ``saved``, the entry "data" of a checkpoint. Returns remarks and accepted differences.
 
-    ``layout``: the earlier data.layout if it differs from the current one, else "". If it differs, a checkpoint without
-    a record counts as a difference. Raises DataError that names the files that differ, unless
-    checkpoint.data_changed=accept.
+    ``layout``: the earlier data.layout if it differs, else ""; a checkpoint without a record then counts as a
+    difference. Raises DataError that names the files that differ, unless checkpoint.data_changed=accept.
     """
     changed: list[str] = []
     unknown = False
@@ -288,7 +290,7 @@ def write_list(path: Path, rows: Iterable[SampleRow]) -> None:
 
 def read_list(path: Path) -> Iterator[SampleRow]:
     """The rows that ``write_list`` wrote. Raises one of DAMAGED."""
-    with gzip.open(path, "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
+    with gzip.open(open_file(path), "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
         if not stream.readline():
             raise EOFError
         for line in stream:

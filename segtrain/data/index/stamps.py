@@ -1,4 +1,4 @@
-"""Sizes and etags of the files in a split (local files: modification times), read in parallel on slow storage."""
+"""Sizes and etags of the files in a split (local files: their times), read in parallel on slow storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _THREADS = 32
 
 
 def stamps(entries: Sequence[Entry], store: Store = LOCAL) -> np.ndarray:
-    """int64 (n, 2, 2): size in bytes and etag (local: mtime in ns) of image and mask; 0 for no mask."""
+    """int64 (n, 2, 2): size in bytes and etag (local: mtime + ctime in ns) of image and mask; 0 for no mask."""
     found = np.zeros((len(entries), 2, 2), np.int64)
 
     def fill(begin: int) -> None:
