@@ -7,11 +7,14 @@ import io
 import json
 import math
 import os
+import posixpath
+import re
 import subprocess
 import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ import pytest
 from conftest import ROOT, refused
 
 from segtrain.config import Config, Log
+from segtrain.observe import tracker
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.tracker import TrackedRun
 from segtrain.observe.trackers import TRACKERS, TrackerKind, Trackers, open_trackers
@@ -101,15 +105,24 @@ def test_wandb_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pytes
     opened(log, tmp_path, rank=1)  # only rank 0 tracks
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, calls: list[Any], fails: bool = False) -> None:
-    """A module with the calls of MLflow that are used; the real one where it is installed is not needed."""
+def stand_in(
+    monkeypatch: pytest.MonkeyPatch, calls: list[Any], fails: bool = False, params: dict[str, str] | None = None
+) -> None:
+    """A module with the calls of MLflow that are used, and its rules for names. ``params``: those of the MLflow run."""
     module = types.ModuleType("mlflow")
 
     def record(name: str) -> Any:
-        def call(*positional: Any, **named: Any) -> None:
+        def call(*positional: Any, **named: Any) -> Any:
             if fails and name == "start_run":
                 raise RuntimeError("connection\nrefused")
+            for key in positional[0] if name in ("log_metrics", "log_params") else ():
+                if not re.fullmatch(r"[/\w.\- ]+", key) or posixpath.normpath(key) != key or key[0] in "./":
+                    error = ValueError(f"invalid name {key!r}")
+                    error.error_code = "INVALID_PARAMETER_VALUE"  # type: ignore[attr-defined]
+                    raise error
             calls.append((name, positional, named))
+            run_id = positional[0] if name == "start_run" and positional[0] else "new"
+            return SimpleNamespace(info=SimpleNamespace(run_id=run_id), data=SimpleNamespace(params=params or {}))
 
         return call
 
@@ -143,6 +156,61 @@ def test_mlflow_gets_metrics_and_the_end(tmp_path: Path, monkeypatch: pytest.Mon
     assert [len(part) for part in params] == [100, 51]  # an MLflow server takes 100 in one call
     assert params[0]["optim.lr"] == "0.1"
     assert calls[5:] == [("log_metrics", ({"loss": 0.5},), {"step": 3}), ("end_run", ("KILLED",), {})]
+
+
+def test_names_that_mlflow_refuses_arrive_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    stand_in(monkeypatch, calls)
+    odd = [
+        "a(b",
+        "a[b",
+        "a,b",
+        "x/../y",
+        "x//y",
+        "/x",
+        "x/",
+        "..",
+        "a\\b",
+        "#?",
+        "a\nb",
+        "é é",
+        "n" * 300,
+        "plain/name-1_2.3 4",
+    ]
+    settings = {"data": {"label_map": dict.fromkeys(odd, 0)}}
+    trackers = opened(OFF.model_copy(update={"mlflow": "uri"}), tmp_path, config=settings)
+    trackers.scalars(dict(zip(odd, range(len(odd)))), 3)
+    (sent,) = [call[1][0] for call in calls if call[0] == "log_metrics"]
+    assert sorted(sent.values()) == list(range(len(odd)))
+    assert sent["plain/name-1_2.3 4"] == len(odd) - 1
+    assert max(map(len, sent)) <= 250
+
+
+def test_one_name_that_a_server_refuses_holds_back_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[Any] = []
+    stand_in(monkeypatch, calls)
+    monkeypatch.setattr(tracker, "mlflow_name", lambda tag: tag)
+    trackers = opened(OFF.model_copy(update={"mlflow": "uri"}), tmp_path)
+    for step in (1, 2):
+        trackers.scalars({"a": 1.0, "b(c)": 2.0, "d": 3.0}, step)
+    assert [call[1][0] for call in calls if call[0] == "log_metrics"] == 2 * [{"a": 1.0}, {"d": 3.0}]
+    assert "b(c)" in capsys.readouterr().err
+
+
+def test_a_resumed_run_goes_on_in_the_same_run_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, calls = OFF.model_copy(update={"mlflow": "uri"}), list[Any]()
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    for params, config in ((None, {"seed": 1}), ({"seed": "1"}, {"seed": 2, "more": 3})):
+        stand_in(monkeypatch, calls, params=params)
+        opened(log, tmp_path, config=config).close("stopped")
+    assert [call[1][0] for call in calls if call[0] == "start_run"] == [None, "new"]
+    assert [call[1] for call in calls if call[0] == "set_experiment"] == [("mine",)]
+    assert [call[1][0] for call in calls if call[0] == "log_params"] == [{"seed": "1"}, {"more": "3"}]
+    monkeypatch.setenv("MLFLOW_RUN_ID", "given")
+    opened(log, tmp_path).close("done")
+    assert [call[1][0] for call in calls if call[0] == "start_run"][-1] == "given"
 
 
 def test_mlflow_that_cannot_be_reached_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

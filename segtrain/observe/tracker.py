@@ -5,8 +5,10 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import sys
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from segtrain.errors import ConfigError
+from segtrain.files import read_text
+from segtrain.observe.journal import say_on_stderr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,28 +111,62 @@ def flat(settings: Mapping[str, Any]) -> dict[str, str]:
     return {key: short_text(value) for key, value in leaves(settings).items()}
 
 
+def mlflow_name(tag: str) -> str:
+    """``tag`` as a name that MLflow takes: letters, digits, and ``_-. /``, as a short relative path.
+
+    A changed name ends with a checksum of ``tag``, so that names stay apart.
+    """
+    parts = re.sub(r"[^/\w.\- ]", "_", tag).split("/")
+    name = "/".join(part for part in parts if part.strip("."))[:200]
+    return name if name == tag else f"{name}-{zlib.crc32(tag.encode(errors='replace')):08x}"
+
+
 class MLflow:
-    """One MLflow run in the experiment ``segtrain`` of a tracking server or folder. Raises ConfigError."""
+    """One MLflow run of a tracking server or folder; a resumed run continues the one in RUN/mlflow/run-id.
+
+    MLFLOW_RUN_ID, MLFLOW_EXPERIMENT_ID, and MLFLOW_EXPERIMENT_NAME (default: ``segtrain``) choose others. Raises
+    ConfigError.
+    """
 
     name = "MLflow"
 
     def __init__(self, uri: str, run: TrackedRun) -> None:
         import mlflow
 
+        file = run.folder / "mlflow/run-id"
         try:
             mlflow.set_tracking_uri(uri)
-            mlflow.set_experiment("segtrain")
+            id = os.environ.get("MLFLOW_RUN_ID") or kept_id(file)
+            if not id and "MLFLOW_EXPERIMENT_ID" not in os.environ:
+                mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", "segtrain"))
             tags = {"segtrain.hash": run.hash, "segtrain.run_dir": str(run.folder)}
-            self._run = mlflow.start_run(run_name=run.name, tags=tags)
-            settings = list(flat(run.config).items())
+            self._run = mlflow.start_run(id or None, run_name=run.name, tags=tags)
+            settings = [
+                (name, value)
+                for key, value in flat(run.config).items()
+                # A run of MLflow takes each parameter once.
+                if (name := mlflow_name(key)) not in self._run.data.params
+            ]
             for at in range(0, len(settings), PARAMS):
                 mlflow.log_params(dict(settings[at : at + PARAMS]))
+            keep_id(file, self._run.info.run_id)
         except Exception as error:  # The client of MLflow raises errors of many types.
-            raise not_started("log.mlflow", uri, error, "check the address") from error
+            raise not_started("log.mlflow", uri, error, f"check the address, and the run in {file}") from error
         self._mlflow = mlflow
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        self._mlflow.log_metrics({tag: float(value) for tag, value in values.items()}, step=step)
+        metrics = {mlflow_name(tag): float(value) for tag, value in values.items()}
+        try:
+            self._mlflow.log_metrics(metrics, step=step)
+        except Exception as error:
+            # MLflow refuses all metrics of a request for one of them.
+            if getattr(error, "error_code", "") != "INVALID_PARAMETER_VALUE":
+                raise
+            if len(metrics) > 1:
+                for name in metrics:
+                    self.scalars({name: metrics[name]}, step)
+            else:
+                say_on_stderr(f"warning: MLflow has refused a metric: {error}")
 
     def image(self, tag: str, image: np.ndarray, step: int) -> None:
         self._mlflow.log_image(image, f"{tag}-{step:08d}.png")
@@ -153,10 +191,13 @@ class WandB:
     def __init__(self, project: str, run: TrackedRun) -> None:
         import wandb
 
+        file = run.folder / "wandb/run-id"
         try:
+            id = os.environ.get("WANDB_RUN_ID") or kept_id(file) or uuid.uuid4().hex[:8]
+            keep_id(file, id)
             with _no_terminal():
                 self._run = wandb.init(
-                    project=project, name=run.name, dir=str(run.folder), id=_wandb_id(run.folder / "wandb/run-id"),
+                    project=project, name=run.name, dir=str(run.folder), id=id,
                     resume="allow", config=dict(run.config), tags=[run.hash] if run.hash else [], job_type="train",
                     settings=wandb.Settings(
                         console="off",  # The journal already keeps the log of the run.
@@ -187,13 +228,15 @@ class WandB:
         self._run.finish(exit_code=0 if status == "done" else 1)
 
 
-def _wandb_id(file: Path) -> str:
-    """The id of the W&B run: WANDB_RUN_ID, else the id in ``file``, else a new one. Writes ``file``. Raises OSError."""
-    known = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
-    id = os.environ.get("WANDB_RUN_ID") or known or uuid.uuid4().hex[:8]
+def kept_id(file: Path) -> str:
+    """The id of a tracker's run that an earlier process of this run has kept; "" if there is none. Raises OSError."""
+    return read_text(file).strip() if file.is_file() else ""
+
+
+def keep_id(file: Path, id: str) -> None:
+    """Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(id + "\n", encoding="utf-8")
-    return id
 
 
 @contextmanager

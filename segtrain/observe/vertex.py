@@ -13,14 +13,13 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.json_text import read_json
 from segtrain.observe.experiments import METRICS, STATE, STATES, Experiment, ExperimentRun
 from segtrain.observe.run_row import COLUMNS, run_row
-from segtrain.observe.tracker import FINISH_S, TrackedRun, leaves, short_text
+from segtrain.observe.tracker import FINISH_S, TrackedRun, keep_id, kept_id, leaves, short_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,6 +31,7 @@ _ID = 120  # most characters that the SDK accepts in EXPERIMENT-RUN, the names o
 _BYTES = 150_000  # limit for all parameters together: Vertex accepts 200 kB of metadata
 _SEND_S = 10.0  # seconds between two requests
 _SAVE_S = 300.0  # seconds after which the metrics are saved again, which also shows that the run is alive
+FILE = "vertex/run"  # in the run folder: the name of the run of Vertex AI
 _OUTAGE_S = 1800.0  # seconds for which the thread repeats a request that fails
 
 
@@ -54,7 +54,7 @@ class VertexExperiments:
             place = Experiment(experiment)
             name = _run_name(run, place.name)
             self._run = ExperimentRun(place, name, params(run.config) | row_params, board)
-            _remember(run.folder, name)
+            keep_id(run.folder / FILE, name)
             place.api.patience_s = _OUTAGE_S
         except (SegtrainError, OSError) as error:
             problem, reason = f"log.vertex={experiment}: cannot start a run: {error}", getattr(error, "code", "")
@@ -140,21 +140,10 @@ def _run_name(run: TrackedRun, experiment: str) -> str:
     if given and os.environ.get("AIP_EXPERIMENT_NAME", experiment).rpartition("/")[2] == experiment:
         # The job may give the full resource name, whose last part begins with the name of the experiment.
         return given.rpartition("/")[2].removeprefix(f"{experiment}-") if "/" in given else given
-    file = _name_file(run.folder)
-    if file.is_file() and (known := file.read_text(encoding="utf-8").strip()):
+    if known := kept_id(run.folder / FILE):
         return known
     # All attempts of a job have the same id, also on new machines.
     unique = os.environ.get("CLOUD_ML_JOB_ID") or uuid.uuid4().hex[:6]
     end = f"-{run.hash}-{unique}".lower() if run.hash else f"-{unique}".lower()
     title = re.sub(r"[^a-z0-9]+", "-", run.name.lower()).strip("-") or "run"
     return title[: max(1, _ID - len(experiment) - len(end))].strip("-") + end
-
-
-def _name_file(folder: Path) -> Path:
-    return folder / "vertex" / "run"
-
-
-def _remember(folder: Path, name: str) -> None:
-    file = _name_file(folder)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(name + "\n", encoding="utf-8")
