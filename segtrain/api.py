@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.config import Config
-from segtrain.errors import ConfigError, DataError, MissingExtra
+from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
 from segtrain.evaluate.named_scores import NamedScores
 from segtrain.observe.journal import FILE, curve, finished, last_status, read_journal
 
@@ -40,6 +41,13 @@ class Run:
                 raise ConfigError(text, code="not-a-run-folder", folder=str(self.path))
             object.__setattr__(self, "done", finished(self.path))
 
+    def __repr__(self) -> str:
+        try:
+            score = f"miou={self.scores.miou:.4f}"
+        except SegtrainError:
+            score = "no scores"
+        return f"Run({str(self.path)!r}, done={self.done}, {score})"
+
     @property
     def scores(self) -> NamedScores:
         """The best scores so far. Read them on the host of rank 0. Raises DataError if nothing was scored yet."""
@@ -59,7 +67,16 @@ class Run:
             raise MissingExtra("matplotlib", "plot", "Run.plot()") from None
         events = read_journal(self.path)
         steps, evals = curve(events), curve(events, "eval")
-        figure = Figure(figsize=(9, 3.5), layout="constrained")
+
+        class Picture(Figure):
+            """A figure that notebooks show also if pyplot has drawn nothing yet."""
+
+            def _repr_png_(self) -> bytes:
+                stream = io.BytesIO()
+                self.savefig(stream, format="png")
+                return stream.getvalue()
+
+        figure = Picture(figsize=(9, 3.5), layout="constrained")
         loss, miou = figure.subplots(1, 2)
         loss.plot([event["step"] for event in steps], [event["loss"] for event in steps])
         loss.set(xlabel="step", ylabel="loss", title="training loss")

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import own_dataset
 from segtrain.errors import ConfigError
+from segtrain.observe.journal import read_journal
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -572,3 +574,18 @@ def test_the_lightning_example_resumes_with_the_samples_that_were_to_come(
     rest = fit(3, ckpt_path=str(tmp_path / "last.ckpt"))
     assert [epoch for epoch, _ in rest] == [1] * 2 + [2] * 2
     assert all(torch.equal(a[1], b[1]) for a, b in zip(rest, whole[2:]))
+
+
+def test_a_notebook_shows_a_run_with_its_score_and_its_curves(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'segtrain[plot]'")
+    before = time.process_time()
+    run = segtrain.train(
+        small(tmp_path / "run"), model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4), trackers=[]
+    )
+    assert f"{run.scores.miou:.4f}" in repr(run)
+    assert run.plot()._repr_png_().startswith(b"\x89PNG")
+    # The CPU time of this process before the call does not count.
+    assert read_journal(run.path)[-1]["cpu_s"] < time.process_time() - before
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/journal.jsonl").touch()
+    assert "no scores" in repr(segtrain.Run(tmp_path / "new"))

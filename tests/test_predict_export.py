@@ -4,12 +4,15 @@ names.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
+import struct
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -269,6 +272,55 @@ def test_a_damaged_description_is_no_traceback(run: Path, tmp_path: Path, conten
     (tmp_path / "out/model.json").write_text(content)
     with refused("export-incomplete"):
         load_run(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("ignore_index", -1e30), ("ignore_index", -2), ("module", 7), ("module", ["a"])]
+)
+def test_a_wrong_value_in_a_description_is_no_traceback(run: Path, tmp_path: Path, key: str, value: Any) -> None:
+    exporting.export(run, tmp_path / "out", ("safetensors",))
+    facts = json.loads((tmp_path / "out/model.json").read_text())
+    (facts["labels"] if key == "ignore_index" else facts)[key] = value
+    (tmp_path / "out/model.json").write_text(json.dumps(facts))
+    with refused("export-incomplete"):
+        load_run(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"short", struct.pack("<Q", 1 << 40) + b"{}", struct.pack("<Q", 8) + b'{"a": 1}']
+)
+def test_weights_that_cannot_be_read_are_damaged_also_with_their_checksum(
+    run: Path, tmp_path: Path, content: bytes
+) -> None:
+    exporting.export(run, tmp_path / "out", ("safetensors",))
+    facts = json.loads((tmp_path / "out/model.json").read_text())
+    facts["weights"]["sha256"] = hashlib.sha256(content).hexdigest()
+    (tmp_path / "out/model.json").write_text(json.dumps(facts))
+    (tmp_path / "out/weights.safetensors").write_bytes(content)
+    with refused("export-damaged"):
+        load_run(tmp_path / "out")
+
+
+def test_the_opset_and_the_size_of_a_file_are_those_asked_for(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+    onnx = pytest.importorskip("onnx", reason="the extra 'export' is not installed")
+
+    def of_another_opset(deployed: Any, path: Path, size: Any, opset: int, open_sizes: bool) -> None:
+        onnx_file._trace(deployed, path, size, 17, open_sizes)
+
+    exporters = [("another", of_another_opset), ("tracing", onnx_file._trace)]
+    monkeypatch.setattr(onnx_file, "_exporters", lambda: exporters)
+    made = exporting.export(run, tmp_path / "out", ("onnx",), opset=15, size=(32, 48)).onnx
+    assert made is not None
+    assert (made["exporter"], made["opset"], made["open_sizes"]) == ("tracing", 15, False)
+    shape = onnx.load(str(tmp_path / "out/model.onnx")).graph.input[0].type.tensor_type.shape.dim
+    assert [one.dim_value for one in shape] == [1, 32, 48, 3]
+    del exporters[1]
+    with refused("onnx-not-exportable") as info:
+        exporting.export(run, tmp_path / "out", ("onnx",), opset=15)
+    assert "opset 17" in info.value.values["tried"][0]
 
 
 class Pooled(SegModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from segtrain.checkpoint import load_weights, misfits
 from segtrain.config import Config, Model, load_saved, make_config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import CheckpointError, ConfigError, DataError
+from segtrain.files import open_file, read_text
 from segtrain.models import build_model
 from segtrain.models.base import SegModel, as_seg_model
 
@@ -49,7 +51,7 @@ def read_description(run_dir: str | Path) -> tuple[Config, LabelSpace]:
         raise ConfigError(why, code="not-a-run-folder", folder=str(run_dir))
     config, file = load_saved(run_dir / "config.yaml"), run_dir / "labels.json"
     try:
-        return config, LabelSpace.from_dict(json_text.parse(file.read_text(encoding="utf-8")))
+        return config, LabelSpace.from_dict(json_text.parse(read_text(file)))
     except (OSError, ValueError, DataError) as error:
         reason = "not valid JSON" if isinstance(error, ValueError) else getattr(error, "strerror", error)
         why = f"cannot read {file} ({reason}): start the training again, which writes it"
@@ -66,18 +68,22 @@ def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn
 
     folder = Path(folder)
     try:
-        facts = json_text.parse((folder / "model.json").read_text(encoding="utf-8"))
-        content = (folder / "weights.safetensors").read_bytes()
-        digest = facts["weights"]["sha256"]
+        facts = json_text.parse(read_text(folder / "model.json"))
+        with open_file(folder / "weights.safetensors", math.inf) as file:
+            content = file.read()
+        digest, name = facts["weights"]["sha256"], (facts.get("module") or "").strip()
         settings, classes = exported_config(facts).model, LabelSpace.from_dict(facts["labels"]).num_classes
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
         why = f"{folder} is not a complete export ({type(error).__name__}: {error}): export the run again"
         raise CheckpointError(why, code="export-incomplete") from None
-    if hashlib.sha256(content).hexdigest() != digest:
-        why = f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json: export the run again"
-        raise CheckpointError(why, code="export-damaged")
-    network = _network(settings, classes, facts.get("module", ""), module, str(folder))
-    return _filled(network, load(content), str(folder)), facts
+    try:
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise ValueError("another checksum")
+        weights = load(content)
+    except Exception as error:  # safetensors raises errors of many types
+        why = f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json ({error})"
+        raise CheckpointError(f"{why}: export the run again", code="export-damaged") from None
+    return _filled(_network(settings, classes, name, module, str(folder)), weights, str(folder)), facts
 
 
 def exported_config(facts: Mapping[str, Any]) -> Config:

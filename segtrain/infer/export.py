@@ -48,7 +48,7 @@ def export(
     *,
     which: str = "best",
     size: Size | None = None,
-    opset: int = 18,
+    opset: int | None = None,
     model: nn.Module | None = None,
 ) -> Export:
     """Write ``weights.safetensors``, ``model.json``, and ``model.onnx`` into the folder ``out``.
@@ -58,7 +58,8 @@ def export(
 
     model.onnx has the input ``images``, uint8 (N, H, W, 3) RGB, and the outputs ``classes``, uint8 (N, H, W), and
     ``logits``, float32 (N, C, H, W). The file includes normalizing, padding, and cropping. N, H, and W are dynamic if
-    an exporter supports that. Otherwise, N is 1, and (H, W) is ``size`` (default: the training crop). The file is
+    an exporter supports that and no ``size`` (H, W) is given. Otherwise, N is 1, and (H, W) is ``size`` (default: the
+    training crop). ``opset``: of the file (default: the newest that the exporter supports, up to 18). The file is
     checked with onnxruntime on random pixels: no logit may differ from torch's by more than a thousandth of the largest
     logit.
     model: the network, if the run was trained with a module of your own.
@@ -93,7 +94,9 @@ def export(
                     settings = config.model.model_copy(update={"fast": False})
                     plain = assemble(settings, labels.num_classes, network.state_dict(), str(run_dir))
                 path = Path(partial, "model.onnx")
-                onnx = facts["onnx"] = write_onnx(network, path, size or config.data.crop, opset, facts, plain)
+                onnx = facts["onnx"] = write_onnx(
+                    network, path, size or config.data.crop, opset, facts, plain, not size
+                )
                 names.append("model.onnx")
             Path(partial, "model.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
             # model.json is moved last, because it holds the checksum of the weights.

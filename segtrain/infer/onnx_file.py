@@ -72,12 +72,18 @@ def require_onnx() -> None:
 
 
 def write_onnx(
-    model: nn.Module, path: Path, size: Size, opset: int, facts: dict[str, Any], plain: nn.Module | None = None
+    model: nn.Module,
+    path: Path,
+    size: Size,
+    opset: int | None,
+    facts: dict[str, Any],
+    plain: nn.Module | None = None,
+    dynamic: bool = True,
 ) -> dict[str, Any]:
     """Write and check an ONNX file; returns how it was made and how much it differs from torch, as plain values.
 
-    Tries torch.export and then tracing, first with dynamic and then with fixed sizes. Keeps the first file whose
-    outputs in onnxruntime agree with torch. "tried" in the result lists why earlier attempts failed.
+    Tries torch.export and then tracing, first with dynamic sizes (if ``dynamic``), then with fixed ones. Keeps the
+    first file whose outputs in onnxruntime agree with torch. "tried" in the result lists why earlier attempts failed.
     ``plain``: the network to write, which is ``model`` without fast layers that depend on the image size.
     ``facts`` go into the file's metadata as JSON, under "segtrain". Raises SegtrainError if no file agrees.
     """
@@ -85,13 +91,15 @@ def write_onnx(
 
     deployed = Deployed(plain or model).eval()
     tried: list[str] = []
-    for open_sizes in (True, False):
+    for open_sizes in (True, False)[not dynamic :]:
         for exporter, write in _exporters():
             try:
                 # Exporters turn the bins of adaptive pooling into constants for one image size. ``_pool`` avoids this.
                 with _quiet(), mock.patch.object(F, "adaptive_avg_pool2d", _pool), torch.no_grad():
-                    write(deployed, path, size, opset, open_sizes)
+                    write(deployed, path, size, opset or 18, open_sizes)
                 found = _check(model, path, size, open_sizes)
+                if opset not in (None, found["opset"]):
+                    raise SegtrainError(f"it has opset {found['opset']}", code="onnx-opset-differs")
             except Exception as error:
                 # Exporters may raise anything; the next one is tried.
                 reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -186,6 +186,8 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     In this order, a mistake costs little time, and leaves few files. Rank 0 takes ``lock`` before it changes anything
     in the run folder. A collective.
     """
+    # Parts come from segtrain.train, for which the process may have worked on something else before.
+    before_s = time.process_time() if parts else 0.0
     parts, begun = parts or Parts(), time.time()
     agree_on_config(config, strategy)
     refuse_conflicts(config, parts)
@@ -224,7 +226,7 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
         folder, settings = config.run_dir / "checkpoints", config.checkpoint
         writer = CheckpointWriter(folder, settings.keep, settings.background, lock.check)
         copies = HostCopies(strategy.device, output.screen.say) if on_gpu else None
-    watch = Stopwatch(strategy, pool.cpu_s)
+    watch = Stopwatch(strategy, pool.cpu_s, before_s)
     session = Session(
         config, strategy, plan, dataset, validation, learner, state, watch, output, pool, lock, writer,
         prepared["data"], copies=copies,

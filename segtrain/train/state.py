@@ -63,12 +63,13 @@ class State:
 class Stopwatch:
     """Wall and CPU time of the training alone: paused during evaluation. CPU seconds are summed over ranks.
 
-    The CPU time of a process counts from its start, imports included. ``workers_cpu_s`` returns the workers' CPU time.
+    The CPU time of a process counts from its start, imports included, without the first ``before_s`` seconds.
+    ``workers_cpu_s`` returns the workers' CPU time.
     """
 
-    def __init__(self, strategy: Strategy, workers_cpu_s: Callable[[], float]) -> None:
+    def __init__(self, strategy: Strategy, workers_cpu_s: Callable[[], float], before_s: float = 0.0) -> None:
         self._strategy, self._workers_cpu_s = strategy, workers_cpu_s
-        self._wall, self._cpu = time.perf_counter(), 0.0
+        self._wall, self._cpu = time.perf_counter(), before_s
 
     def lap(self, state: State) -> None:
         """Add the time since the last lap to ``state``. A collective."""

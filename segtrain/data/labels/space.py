@@ -197,7 +197,7 @@ class LabelSpace:
                 raw_to_train={int(raw): int(train) for raw, train in content["raw_to_train"].items()},
                 colors={int(color, 16): int(train) for color, train in colors.items()},
             )
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
             says = f"not a description of labels ({type(error).__name__}: {error}): write it with to_dict()"
             raise DataError(says, code="labels-invalid") from None
         for name, color in zip(space.names, space.palette):
