@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import io
 import json
+import math
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 from segtrain.errors import CheckpointError, some_of
-from segtrain.files import write_atomically
+from segtrain.files import open_file, write_atomically
+from segtrain.json_text import read_json
 from segtrain.models.weights import misfit
 
 FORMAT = 1
@@ -43,7 +45,7 @@ def fingerprint(path: Path) -> str:
     Raises CheckpointError if the file is missing or incomplete.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path, math.inf) as file, zipfile.ZipFile(file) as archive:
             table = [(item.filename.partition("/")[2], item.CRC, item.file_size) for item in archive.infolist()]
     except (OSError, zipfile.BadZipFile) as error:
         raise _incomplete(path, str(error)) from None
@@ -72,10 +74,10 @@ def best_of(state: Mapping[str, Any]) -> Best | None:
 def named_best(run_dir: Path) -> Best | None:
     """The best step according to best.json; None if the file is missing or damaged."""
     try:
-        found = json.loads(Path(run_dir, "best.json").read_text(encoding="utf-8"))
+        found = read_json(Path(run_dir, "best.json"))
         best = Best(int(found["step"]), float(found["miou"]))
         return best if found["checkpoint"] == best.file else None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -133,6 +135,8 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             source = str(path) if content is None else io.BytesIO(content)
+            if content is None:
+                open_file(path, math.inf).close()  # refuses a pipe or a device
             mapped = {"mmap": True} if lazily and content is None and _CAN_MAP else {}
             state = torch.load(source, map_location="cpu", weights_only=True, **mapped)
         if not lazily:  # torch.load does not verify the checksums in the archive
@@ -265,7 +269,12 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
     if not isinstance(weights, dict):
         text = f"the checkpoint of {run_dir} holds no weights: delete it, or take another"
         raise CheckpointError(text, code="no-weights", run=str(run_dir))
-    bad = [name for name, value in weights.items() if isinstance(value, Tensor) and not value.isfinite().all()]
+    bad = [
+        name
+        for name, value in weights.items()
+        # A tensor that was expanded may have more numbers than memory holds; its shape is compared with the network's.
+        if isinstance(value, Tensor) and value.nbytes <= value.untyped_storage().nbytes() and not value.isfinite().all()
+    ]
     if bad:
         raise CheckpointError(
             f"the {which} checkpoint of {run_dir} holds values that are not finite, in {some_of(bad, 1)}: "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from segtrain.files import writing
+from segtrain.files import read_text, writing
 
 # Limit for numbers, larger than any real count or measurement. Infinity and NaN exceed it or fail the comparison.
 MOST = 1e15
@@ -24,7 +24,7 @@ def parse(text: str | bytes) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is no valid one."""
     try:
-        content = parse(path.read_text(encoding="utf-8"))
+        content = parse(read_text(path))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

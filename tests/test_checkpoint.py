@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,11 @@ import torch
 from conftest import refused
 
 from segtrain import checkpoint, files
+from segtrain.config import make_config
+from segtrain.data.labels.space import plain_space
 from segtrain.errors import CheckpointError
+from segtrain.evaluate.load import load_run
+from segtrain.models import build_model
 from segtrain.parallel.cluster import Cluster
 from segtrain.train import rank
 from segtrain.train.state import State
@@ -214,3 +219,16 @@ def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(
         rank._run(session, [])
     (line,) = said
     assert line.startswith(f"warning: cannot write the checkpoint {tmp_path / 'checkpoints/step-00000007.pt'}")
+
+
+def test_a_tensor_with_more_numbers_than_its_file_has_is_refused_by_its_shape(tmp_path: Path) -> None:
+    config = make_config({"model": {"arch": "pico"}})
+    weights = build_model(config.model, 2).state_dict()
+    weights["head.weight"] = torch.zeros(1).expand(10**12)
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    torch.save({"format": 1, "model": weights, "ema": {}, "state": {}}, folder / "step-00000001.pt")
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    (tmp_path / "labels.json").write_text(json.dumps(plain_space(("a", "b")).to_dict()))
+    with refused("weights-unfit"):
+        load_run(tmp_path, "last")

@@ -419,3 +419,14 @@ def test_an_encoder_that_came_in_part_is_not_frozen(tmp_path: Path) -> None:
     initial = begin_with(network, str(tmp_path / "part.pth"), ["a", "b", "c"])
     with refused("encoder-not-loaded"):
         _refuse_random(network, initial)
+
+
+def test_a_dictionary_that_holds_itself_has_no_tensors(tmp_path: Path) -> None:
+    content: dict[str, Any] = {"note": 1}
+    content |= dict.fromkeys(("state_dict", "model", "ema"), content)
+    torch.save(content, tmp_path / "cycle.pth")
+    with refused("weights-without-tensors"):
+        read_tensors(tmp_path / "cycle.pth", "model.init")
+    content["weights"] = {"w": torch.ones(2)}
+    torch.save(content, tmp_path / "cycle.pth")
+    assert read_tensors(tmp_path / "cycle.pth", "model.init").keys() == {"w"}

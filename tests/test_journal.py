@@ -10,6 +10,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from conftest import refused
 
 from segtrain.observe.clock import Clock
 from segtrain.observe.journal import Journal, curve, read_journal
+from segtrain.observe.spent import spent
 
 
 def test_events_come_back_as_written(tmp_path: Path) -> None:
@@ -195,3 +197,16 @@ def test_nothing_here_imports_torch() -> None:
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+@pytest.mark.parametrize("value", ["soon", [1], {"a": 1}, True, 1e16])
+@pytest.mark.parametrize("field", ["step", "epoch", "seconds", "total_steps", "begun", "price", "hosts", "hash"])
+def test_an_event_with_a_value_of_another_type_is_left_out(tmp_path: Path, field: str, value: Any) -> None:
+    value = 1 if (field, value) == ("hash", "soon") else value
+    lines = [{"event": "run_start", "ts": 1.0, field: value}, {"event": "step", "ts": 2.0, "step": 1, "price": None}]
+    (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    said: list[str] = []
+    events = read_journal(tmp_path, said.append)
+    assert [event["event"] for event in events] == ["step"]
+    assert "line 1" in said[0]
+    assert spent(events).seconds == 0

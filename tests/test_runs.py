@@ -14,10 +14,20 @@ from typing import Any
 import pytest
 from conftest import refused
 
-from segtrain.config import make_config
-from segtrain.errors import MissingExtra
+from segtrain import checkpoint
+from segtrain.config import make_config, read_parts
+from segtrain.errors import MissingExtra, SegtrainError
+from segtrain.observe import image_table
+from segtrain.observe.journal import read_journal
+from segtrain.observe.profile_format import read_profile
+from segtrain.observe.spans import read_spans
+from segtrain.plan import saved
+from segtrain.report import flame
 from segtrain.runs.find import run_home
+from segtrain.runs.folder import read_folder, settings_of
 from segtrain.runs.table import COLUMNS, data_frame, list_runs, table
+from segtrain.train import faults, same_data
+from segtrain.train.lock import RunLock
 
 CONFIG = make_config({"name": "street"})
 
@@ -190,3 +200,54 @@ def test_a_folder_with_a_config_of_its_own_is_not_taken_for_the_run_below_it(tmp
     (run / "journal.jsonl").write_text("{}\n")
     assert run_home(tmp_path) == run
     assert run_home(run) == run
+
+
+def put(path: Path, kind: str) -> None:
+    """A pipe or a device in the place of a file."""
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["config.yaml", "best.json", "journal.jsonl"])
+def test_what_is_no_file_is_named_and_hides_no_other_run(
+    tmp_path: Path, name: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in ("good", "odd"):
+        make(tmp_path / run, done_journal(), '{"step": 100, "miou": 0.5}')
+    put(tmp_path / "odd" / name, kind)
+    rows = {Path(row["out"]).name: row for row in list_runs(tmp_path)}
+    assert rows["good"]["miou"] == 0.5
+    assert rows["odd"]["status"] == ("new" if name == "journal.jsonl" else "done")
+    assert f"odd/{name}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("labels.json", lambda run: read_folder(run).classes),
+        ("config.yaml", settings_of),
+        ("plan.json", lambda run: saved.read(run / "plan.json")),
+        ("best.json", checkpoint.named_best),
+        ("checkpoints/step-00000001.pt", lambda run: checkpoint.newest(run)[0]),
+        ("lock.json", lambda run: RunLock(run).acquire()),
+        ("journal.jsonl", read_journal),
+        ("spans/rank-0.jsonl", read_spans),
+        ("images.csv", lambda run: image_table.read(run / "images.csv")),
+        ("parts.json", read_parts),
+        ("faults.jsonl", faults._read),
+        ("data/train.tsv.gz", lambda run: list(same_data.read_list(run / "data/train.tsv.gz"))),
+        ("stacks/rank-0.txt", flame.read),
+        ("system/incremental/2026010100/202601010000.algo-1.json", lambda run: read_profile(run, say=print)),
+    ],
+)
+def test_each_reader_of_a_run_folder_leaves_out_what_is_no_file(
+    tmp_path: Path, kind: str, name: str, read: Any
+) -> None:
+    put(make(tmp_path / "run", done_journal()) / name, kind)
+    try:
+        assert not read(tmp_path / "run")
+    except (SegtrainError, OSError):
+        pass

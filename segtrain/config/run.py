@@ -19,7 +19,7 @@ from segtrain.config.renamed import with_old_names
 from segtrain.config.section import Section, SettingError, UserPath, outlasts
 from segtrain.config.training import Checkpoint, Eval, Log, Model, Parallel, Train
 from segtrain.errors import ConfigError
-from segtrain.files import cache_folder
+from segtrain.files import cache_folder, read_text
 
 PARTS = "parts.json"
 # What was predicted for the run before it began (segtrain.plan.saved).
@@ -228,7 +228,7 @@ def read_parts(run_dir: Path) -> dict[str, str]:
     Maps the role of a part (model, criterion, train_data, val_data) to its qualified name.
     """
     try:
-        return dict(json.loads((run_dir / PARTS).read_text(encoding="utf-8")))
+        return dict(json.loads(read_text(run_dir / PARTS)))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError) as error:

@@ -86,12 +86,15 @@ def _kind(path: Path, key: str) -> str:
     raise _refused(key, path, "weights-format", f"{problem}: {fix}")
 
 
-def _tensors(content: Any) -> dict[str, Tensor]:
-    """The state dict in ``content``: at its top, or under a usual key; empty if there is none."""
-    if not isinstance(content, Mapping):
+def _tensors(content: Any, levels: int = 4) -> dict[str, Tensor]:
+    """The state dict in ``content``: at its top, or under a usual key; empty if there is none.
+
+    ``levels``: of keys to look below, because a dictionary may hold itself.
+    """
+    if not levels or not isinstance(content, Mapping):
         return {}
     own = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-    inner = [_tensors(content[name]) for name in _INSIDE if isinstance(content.get(name), Mapping)]
+    inner = [_tensors(content[name], levels - 1) for name in _INSIDE if isinstance(content.get(name), Mapping)]
     return next((found for found in inner if len(found) > len(own)), own)
 
 

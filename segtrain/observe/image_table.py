@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from segtrain.errors import file_error
+from segtrain.files import open_file
 from segtrain.observe.console import percent
 from segtrain.terminal import columns
 
@@ -46,8 +47,9 @@ def as_csv(rows: Sequence[ImageRow]) -> bytes:
 def read(path: Path) -> list[ImageRow]:
     """The rows of a table. Raises DataError if the file is missing or is not such a table."""
     try:
-        with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
-            head, *lines = filter(None, csv.reader(file))
+        with open_file(path) as file:
+            text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
+            head, *lines = filter(None, csv.reader(text))
         if tuple(head) != COLUMNS:
             raise ValueError("other columns")
         return [

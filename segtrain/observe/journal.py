@@ -46,7 +46,8 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
 
 ``seconds`` and ``cpu_s`` (process time of all ranks with their workers) of ``run_end`` leave out evaluation and cover
 the whole run, resumed processes included. An event may have more fields. A number that is not finite is written as
-null. A killed process may leave an incomplete line. Readers skip it, and the next event starts on a new line.
+null. A killed process may leave an incomplete line. Readers skip it, and an event with a value of
+another type; the next event starts on a new line.
 """
 
 from __future__ import annotations
@@ -60,10 +61,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from segtrain import json_text
 from segtrain.errors import ConfigError, file_error, some_of
+from segtrain.files import NO_WAIT, open_file
 from segtrain.terminal import counted, printable
 
 FILE = "journal.jsonl"
+# Fields that have a number (hash: a text) or null in every event that has them.
+_TYPED = ("hash", "step", "epoch", "seconds", "cpu_s", "total_steps", "begun", "hosts", "price")
 LAST_TS = 253402300799.0  # the end of the year 9999, which datetime can still represent
 
 
@@ -94,7 +99,7 @@ class LineFile:
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | NO_WAIT, 0o644)
         self._path, self._say, self._has_gap = path, say, False
         size = os.fstat(self._file).st_size
         # The next line starts on a new line if the last one was cut off.
@@ -154,10 +159,12 @@ def parse_lines(
         if not line.strip():
             continue
         try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            event = None
-        if isinstance(event, dict) and isinstance(event.get("event"), str) and is_time(event.get("ts", 0)):
+            event = json_text.parse(line)
+            typed = {key: event[key] for key in _TYPED if event.get(key) is not None}
+        except (ValueError, AttributeError):  # AttributeError: it is JSON, but no object
+            event, typed = {}, {}
+        is_event = isinstance(event.get("event"), str) and is_time(event.get("ts", 0))
+        if is_event and json_text.sound(typed, {"hash": str}) == typed:
             yield event
         else:
             bad.append(number)
@@ -173,7 +180,7 @@ def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -
     path = Path(path)
     path = path / FILE if path.is_dir() else path
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return list(parse_lines(file, str(path), say))
     except OSError as error:
         problem = f"the journal cannot be read: {error.strerror}: name a run folder"

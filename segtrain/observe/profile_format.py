@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from segtrain import json_text
 from segtrain.errors import file_error
+from segtrain.files import open_file
 from segtrain.observe.journal import say_on_stderr
 
 MINUTE = 60
@@ -148,7 +149,12 @@ def read_profile(
         if minute % MINUTE == 0 and not start - 2 * MINUTE <= minute <= end + MINUTE:
             continue
         bad = 0
-        with path.open("rb") as lines:
+        try:
+            lines = open_file(path)
+        except OSError as error:
+            say(f"warning: left out: {error}")
+            continue
+        with lines:
             for line in lines:
                 reading = _reading(line, node)
                 if reading is None:

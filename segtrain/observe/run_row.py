@@ -6,7 +6,6 @@ copy. The row then has None for unknown values.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import socket
 from collections import deque
@@ -14,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from segtrain.files import is_running, now_ns
+from segtrain.files import is_running, now_ns, open_file
 from segtrain.observe import journal
 
 # Keys of a row. "time": wall seconds of all processes of the run; "cpu_s": process seconds of training.
@@ -58,9 +57,14 @@ def _milestones(path: Path) -> Iterator[dict[str, Any]]:
         return line.startswith(b'{"event": "step"') and line.endswith(b"}\n")
 
     def lines() -> Iterator[bytes]:
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            for are_steps, group in itertools.groupby(file, is_step):
-                yield from deque(group, maxlen=1 if are_steps else None)
+        try:
+            with open_file(path) as file:
+                for are_steps, group in itertools.groupby(file, is_step):
+                    yield from deque(group, maxlen=1 if are_steps else None)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            journal.say_on_stderr(f"warning: {path} is left out: {error.strerror}")
 
     events = journal.parse_lines(lines(), str(path), say=lambda text: None)
     return (event for event in events if journal.is_time(event.get("ts")))

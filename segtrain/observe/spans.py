@@ -15,6 +15,7 @@ from typing import Any
 
 from segtrain import json_text
 from segtrain.errors import file_error
+from segtrain.files import open_file
 from segtrain.observe.clock import Clock
 from segtrain.observe.journal import LineFile, plain, say_on_stderr
 
@@ -223,14 +224,17 @@ class Records:
     windows: tuple[dict[str, Any], ...]
 
 
-def read_spans(run: Path) -> list[Records]:
+def read_spans(run: str | Path) -> list[Records]:
     """The spans of all ranks, by rank. Raises DataError if there are none."""
-    files = sorted((run / FOLDER).glob("rank-*.jsonl"))
+    found, files = list[Records](), sorted(Path(run, FOLDER).glob("rank-*.jsonl"))
     if not files:
         problem = f"there is no {FOLDER}/rank-*.jsonl: name the folder of a run that was trained with log.spans=true"
         raise file_error(str(run), problem, code="no-spans")
     try:
-        return [_records(file.read_bytes().splitlines()) for file in files]
+        for file in files:
+            with open_file(file) as lines:
+                found.append(_records(lines))
+        return found
     except OSError as error:
         problem = f"it cannot be read: {error.strerror}: check its permissions"
         raise file_error(error.filename, problem, code="spans-unreadable") from None
@@ -239,7 +243,7 @@ def read_spans(run: Path) -> list[Records]:
 def read_recent(run: Path, rank: int) -> Records | None:
     """The first line and the last windows of a rank, which may still be writing; None if its file cannot be read."""
     try:
-        with file_of(run, rank).open("rb") as file:
+        with open_file(file_of(run, rank)) as file:
             head = file.readline()
             file.seek(max(file.tell(), file.seek(0, 2) - TAIL))
             return _records([head, *file.read().splitlines()])

@@ -15,6 +15,7 @@ from typing import Any
 
 from segtrain import stacks as sampler
 from segtrain.errors import SegtrainError
+from segtrain.files import open_file
 from segtrain.json_text import read_json, write_json
 from segtrain.observe.journal import FILE, parse_lines
 from segtrain.observe.spans import Records, read_spans
@@ -187,7 +188,7 @@ def training_ranks(run: Path) -> list[Records]:
     """The spans of a run's ranks. Raises SegtrainError if there are none, or the run has ended."""
     ranks = read_spans(run)
     try:
-        with (run / FILE).open("rb") as file:
+        with open_file(run / FILE) as file:
             last = [event["event"] for event in parse_lines(file, FILE, lambda text: None)][-1:]
     except OSError:
         last = []

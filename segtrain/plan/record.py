@@ -12,7 +12,7 @@ from typing import Any
 from segtrain.diagnose.evidence import gather
 from segtrain.diagnose.stats import run_stats
 from segtrain.errors import DataError, SegtrainError
-from segtrain.files import write_atomically
+from segtrain.files import read_text, write_atomically
 from segtrain.observe.spans import NO_STEP
 from segtrain.observe.spent import spent
 from segtrain.plan.same import decisive, differences
@@ -105,7 +105,7 @@ def text(found: Found) -> str:
 
 def _kept(file: Path) -> Iterator[dict[str, Any]]:
     if file.is_file():
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in read_text(file).splitlines():
             try:
                 row = json.loads(line)
             except ValueError:

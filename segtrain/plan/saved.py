@@ -13,6 +13,7 @@ from segtrain.bucket import is_bucket
 from segtrain.config import PLAN
 from segtrain.errors import ConfigError, file_error
 from segtrain.files import write_atomically
+from segtrain.json_text import read_json
 from segtrain.observe.journal import FILE as JOURNAL
 from segtrain.plan.offers import Offer, Plan
 from segtrain.plan.same import decisive
@@ -63,11 +64,8 @@ def content(found: Plan, settings: Mapping[str, Any], machine: str = "") -> byte
 
 def read(file: Path) -> dict[str, Any]:
     """The plan in a file; empty if it is none that this version can read."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    known = isinstance(found, dict) and found.get("format") == FORMAT and isinstance(found.get("offers"), list)
+    found = read_json(file)
+    known = found.get("format") == FORMAT and isinstance(found.get("offers"), list)
     return found if known else {}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from segtrain.files import open_file
 from segtrain.json_text import read_json
 from segtrain.observe.console import percent
 from segtrain.observe.run_row import number
@@ -71,8 +72,9 @@ def read(run: Path) -> list[Stack]:
     found, left = [], MOST_BYTES
     for path in sorted((run / FOLDER).glob("rank-*.txt")):
         try:
-            left -= path.stat().st_size
-            text = path.read_text(encoding="utf-8", errors="replace") if left >= 0 else ""
+            with open_file(path, left) as file:
+                text = file.read().decode(errors="replace")
+            left -= len(text)
         except OSError:
             continue
         for line in text.splitlines():

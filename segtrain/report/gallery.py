@@ -11,6 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from segtrain.errors import DataError
+from segtrain.files import open_file
 from segtrain.observe import image_table
 from segtrain.observe.console import percent
 from segtrain.observe.image_table import ImageRow
@@ -119,7 +120,7 @@ def _fitted(paths: Sequence[Path]) -> dict[Path, tuple[bytes, tuple[int, int]] |
     sheets: list[tuple[int, Path, Image.Image]] = []
     for path in paths:
         try:
-            with Image.open(path) as sheet:
+            with open_file(path) as file, Image.open(file) as sheet:
                 picture = sheet.convert("RGB")
             sheets.append((len(_jpeg(picture, *_FORMS[0])[0]), path, picture))
         except (OSError, ValueError) as error:

@@ -14,6 +14,7 @@ import yaml
 
 from segtrain import json_text
 from segtrain.errors import DataError, file_error
+from segtrain.files import open_file, read_text
 from segtrain.observe import journal
 from segtrain.observe.spans import FOLDER as SPANS
 from segtrain.terminal import printable
@@ -65,7 +66,7 @@ def _has_spans(folder: Path) -> bool:
 def started(run: Path) -> float:
     """Unix time of the first event, else the oldest modification time of the run's files; 0 if there are none."""
     try:
-        with (run / journal.FILE).open("rb") as file:
+        with open_file(run / journal.FILE) as file:
             return next(float(event["ts"]) for event in journal.parse_lines([file.readline()], "", lambda text: None))
     except (OSError, KeyError, StopIteration):
         times = [(run / name).stat().st_mtime for name in _FILES if (run / name).is_file()]
@@ -77,7 +78,7 @@ def read_mapping(path: Path, say: Callable[[str], None] = lambda text: None) -> 
     from segtrain.config import load_yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         value = json_text.parse(text) if path.suffix == ".json" else load_yaml(text)
     except FileNotFoundError:
         return {}

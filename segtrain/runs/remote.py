@@ -20,7 +20,7 @@ from typing import Any
 
 from segtrain.config import PLAN
 from segtrain.errors import ConfigError, DataError, file_error, some_of
-from segtrain.files import cache_folder
+from segtrain.files import cache_folder, open_file
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
 from segtrain.runs.bucket import Account, Object, WantedFile, split
@@ -248,7 +248,7 @@ def _times(folder: Path) -> tuple[float, float]:
     """Unix times of the first and the newest event in a copy, by the clock of the training host; -inf if unknown."""
     for home in (folder, folder / UNPACKED):
         try:
-            with (home / FILE).open("rb") as file:
+            with open_file(home / FILE) as file:
                 lines = [file.readline()]
                 file.seek(max(file.tell(), file.seek(0, 2) - _TAIL))
                 events = parse_lines([*lines, *file], "", lambda text: None)

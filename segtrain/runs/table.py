@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import MissingExtra
 from segtrain.observe.console import duration, percent
+from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.run_row import COLUMNS, run_row
 from segtrain.runs.find import find_runs, read_mapping, started
 from segtrain.terminal import columns
@@ -22,8 +23,8 @@ def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
 
 
 def read_run(run: Path) -> dict[str, Any]:
-    config = read_mapping(run / "config.yaml")
-    row = run_row(run, config, read_mapping(run / "best.json"))
+    config = read_mapping(run / "config.yaml", say_on_stderr)
+    row = run_row(run, config, read_mapping(run / "best.json", say_on_stderr))
     return row | {"hash": row["hash"] or (_hash(run) if config else None), "started": started(run) or None}
 
 

@@ -26,7 +26,7 @@ from segtrain.data.index.subset import whole, without
 from segtrain.data.own import OwnDataset
 from segtrain.data.sample import rehearse
 from segtrain.errors import DataError, file_error
-from segtrain.files import write_atomically
+from segtrain.files import read_text, write_atomically
 
 FILE = "faults.jsonl"
 _SHOWN = 20  # faults in one error
@@ -198,7 +198,7 @@ def _lines(role: str, split: Dataset, report: AuditReport) -> Iterable[str]:
 def _read(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / FILE
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [json.loads(line) for line in read_text(path).splitlines()]
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:

@@ -14,6 +14,8 @@ import uuid
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from segtrain.files import open_file
+
 MOUNTS = Path("/proc/self/mountinfo")
 # Programs that mount a bucket as a folder. There, a rename is a copy, and an open file is not in the bucket yet.
 _BUCKET_MOUNTS = frozenset(("gcsfuse", "rclone", "s3fs", "goofys", "blobfuse2"))
@@ -134,7 +136,8 @@ def content_of(path: Path) -> bytes | None:
     """A file's bytes; None if there is no file, b"" for a dangling symbolic link. Raises OSError."""
     for _ in range(10):
         try:
-            return path.read_bytes()
+            with open_file(path) as file:
+                return file.read()
         except FileNotFoundError:
             return b"" if path.is_symlink() else None  # With a dangling link there, no lock file can be made.
         except OSError as error:

@@ -75,10 +75,10 @@ def _names_beside(path: Path) -> tuple[str, ...]:
     export, run = path.parent / "model.json", path.parent.parent / "labels.json"
     try:
         if export.is_file():
-            return tuple(map(str, json_text.parse(export.read_text(encoding="utf-8"))["labels"]["names"]))
+            return tuple(map(str, json_text.read_json(export)["labels"]["names"]))
         if path.parent.name == "checkpoints" and run.is_file():
-            return tuple(map(str, json_text.parse(run.read_text(encoding="utf-8"))["names"]))
-    except (OSError, ValueError, KeyError, TypeError):
+            return tuple(map(str, json_text.read_json(run)["names"]))
+    except (KeyError, TypeError):
         pass
     return ()
 

@@ -87,7 +87,7 @@ class RunLock:
         try:
             return self._acquire(this_process(), say)
         except OSError as error:
-            text = f"cannot lock the run folder {self.folder}: {error.strerror}: choose another with out=FOLDER"
+            text = f"cannot lock the run folder {self.folder}: {error}: choose another with out=FOLDER"
             raise ConfigError(text, code="run-folder-not-writable", run=str(self.folder)) from None
 
     def _acquire(self, me: Holder, say: Callable[[str], None]) -> list[str]:

@@ -22,6 +22,7 @@ from segtrain.data.index.stamps import relative
 from segtrain.data.storage import LOCAL
 from segtrain.errors import DataError
 from segtrain.files import cache_folder, writing
+from segtrain.json_text import read_json
 
 # Version of the cached results.
 VERSION = 1
@@ -82,9 +83,9 @@ def _by_name(train: Dataset, other: Dataset) -> SplitOverlap:
 
 def _kept(path: Path) -> SplitOverlap | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         return SplitOverlap(int(content["count"]), tuple((a, b) for a, b in content["pairs"]), bool(content["same"]))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

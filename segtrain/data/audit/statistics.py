@@ -18,7 +18,7 @@ from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
 from segtrain.data.audit.sampling import Sample
 from segtrain.errors import some_of
-from segtrain.files import writing
+from segtrain.files import read_text, writing
 from segtrain.terminal import counted
 
 
@@ -165,7 +165,7 @@ def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.
 def load(path: Path) -> tuple[AuditReport | None, str]:
     """Cached statistics, or None and why they cannot be used ("" if there are none)."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
         mask_crc = np.frombuffer(zlib.decompress(base64.b64decode(content["mask_crc"])), np.uint32)
         return replace(AuditReport.from_dict(content), mask_crc=mask_crc), ""
     except FileNotFoundError:

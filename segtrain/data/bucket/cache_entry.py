@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from segtrain.data.bucket.known import digest_of
 from segtrain.data.checksum import checksum
+from segtrain.files import NO_WAIT
 
 # The header of a file: magic, digest of the fields of ``Entry``, length and checksum of the content.
 _HEAD = struct.Struct("<8s20sQI")
@@ -64,7 +65,7 @@ class Entry(NamedTuple):
         """
         path = self.path(folder)
         try:
-            handle = os.open(path, os.O_RDONLY | _BINARY)
+            handle = os.open(path, os.O_RDONLY | _BINARY | NO_WAIT)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError:

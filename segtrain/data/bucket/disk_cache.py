@@ -26,7 +26,7 @@ import numpy as np
 from segtrain.config import Data
 from segtrain.data.bucket.cache_entry import CacheFile, DamagedEntry, Entry, bucket_folder, folders_in
 from segtrain.data.bucket.known import KnownObjects
-from segtrain.files import PARTIAL, cache_folder
+from segtrain.files import NO_WAIT, PARTIAL, cache_folder
 
 # Most bytes that may wait to be written.
 _QUEUE = 64 << 20
@@ -272,7 +272,7 @@ class DiskCache:
     @contextlib.contextmanager
     def _lock_of(self, name: str, exclusive: bool = True) -> Iterator[int]:
         """Lock a file of the cache. Writers of entries share the lock of ".lock". Raises OSError."""
-        path, flags = f"{self.folder}/{name}", os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        path, flags = f"{self.folder}/{name}", os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | NO_WAIT
         try:
             handle = os.open(path, flags, 0o666)
         except FileNotFoundError:  # the folder does not exist yet, or was removed in the meantime

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import mmap
 import struct
 from array import array
@@ -21,7 +22,7 @@ import numpy as np
 
 from segtrain.bucket import SCHEMES
 from segtrain.errors import DataError
-from segtrain.files import writing
+from segtrain.files import open_file, writing
 
 ENDING = ".entries"
 # A file has these 24 bytes, the length of the header (8 bytes), the header (JSON), and the blocks.
@@ -242,7 +243,7 @@ def load(file: str, whole: bool = False) -> Entries:
 
     ``whole``: check every byte. Otherwise a changed byte inside a block goes unnoticed.
     """
-    with open(file, "rb") as stream:
+    with open_file(file, math.inf) as stream:
         view = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
     start = len(_MAGIC) + 8
     if view[: len(_MAGIC)] != _MAGIC:

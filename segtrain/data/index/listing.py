@@ -21,7 +21,7 @@ from segtrain import config
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
 from segtrain.data.storage import LOCAL, Store
-from segtrain.files import alone, cache_folder, now_ns, writing
+from segtrain.files import alone, cache_folder, now_ns, read_text, writing
 
 # Version of the listers. Raise it with every change after which a lister finds different files in the same folder.
 VERSION = 3
@@ -127,7 +127,7 @@ def _key(data: config.Data, split: str) -> str:
 def _known(file: Path) -> tuple[Entries | None, list[str]]:
     """A cached listing that is still valid, with its notes; or None and a note if it cannot be read."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
         if any(_stamp(path) != stamp for path, stamp in content["looked_at"].items()):
             return None, []
         notes = [str(note) for note in content["notes"]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import struct
 import sys
@@ -22,7 +23,7 @@ import numpy as np
 
 from segtrain.data.cache import SampleSource
 from segtrain.data.pixels import native
-from segtrain.files import cache_folder
+from segtrain.files import cache_folder, open_file
 
 _HEAD = struct.Struct("<4sIIII")  # magic, sample, fingerprint of its image, bytes that follow, their checksum
 _MAGIC = b"STt2"  # change it with the form of a record or of the index, see kIndexMagic in native/jpeg.h
@@ -85,7 +86,7 @@ class Tiles:
         except OSError:
             paths = []  # another process is clearing the cache
         for path in paths:
-            with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+            with contextlib.suppress(OSError), open_file(path, math.inf) as file:
                 self._read_records(file, len(self._files))
             self._files.append(path)
         return self._files
