@@ -28,9 +28,10 @@ ID = "run.json"  # names the run: two runs never share a folder in a bucket
 MARKS = ".uploaded.json"
 FOLDER = "checkpoints/"
 BEST = "best.json"
-# Files that a run needs to resume, here and in W&B and Vertex AI. They are uploaded before checkpoints.
+# Files that a run needs to resume, here and in W&B, MLflow, and Vertex AI. They are uploaded before checkpoints.
 _NEEDED = (
-    "config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", "splits/", "wandb/run-id", "vertex/run"
+    "config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", "splits/", "wandb/run-id", "mlflow/run-id",
+    "vertex/run",
 )  # fmt: skip
 # Files that are also fetched: the run appends to them, or keeps the first one.
 _APPENDED = ("journal.jsonl", "spans/", "plan.json")

@@ -170,7 +170,7 @@ class Reply:
         try:
             error, mask, cost, files = json.loads(content)
             return cls(str(error), int(mask), Cost(*map(float, cost)), files)  # type: ignore[arg-type]
-        except (ValueError, TypeError, RecursionError) as failure:
+        except (ValueError, TypeError) as failure:
             raise WireError(f"an answer that cannot be read ({failure})") from None
 
 
