@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from launch import native
-from launch.job import CARRIED, PACKAGE, Job, config_file, config_name
+from launch.job import CARRIED, PACKAGE, ROOT, Job, config_file, config_name
 from segtrain.errors import ConfigError
 
 # Settings of the training config that may name a file of the user's own.
@@ -162,6 +162,12 @@ def settings_here(job: Job, root: Path) -> dict[str, str]:
 def all_settings(job: Job, root: Path) -> dict[str, Any]:
     """The config's settings (if PyYAML is installed), overridden by the job's own, by their dotted keys."""
     return {**_of_config(config_file(job, root)), **job.settings}
+
+
+def data_setting(job: Job, data: str) -> dict[str, str]:
+    """data.root for a job's ``data``, which win over that of the config; {} if the training draws its own images."""
+    layout = all_settings(job, ROOT).get("data.layout", "" if job.config else "scenes")
+    return {"data.root": data} if data and layout != "scenes" else {}
 
 
 def _of_config(path: Path) -> dict[str, Any]:

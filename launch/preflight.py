@@ -68,9 +68,9 @@ class Read:
         return bool(self.told("data", "layout", "scenes") != "scenes")
 
 
-def read_config(job: Job, root: Path, data_root: str) -> Read:
-    """Read a job's config as the machines would. ``data_root``: the place of the data, if neither config nor settings
-    name one.
+def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
+    """Read a job's config as the machines would. ``data``: the place of the job's data there, which wins over
+    data.root; "" if the job has none. ``unknown``: stands for data.root where nothing names one.
     """
     path = config_file(job, root).absolute()
     if job.config and not path.is_file():
@@ -92,8 +92,8 @@ def read_config(job: Job, root: Path, data_root: str) -> Read:
         raw = yaml.safe_load(path.read_text(encoding="utf-8")) if job.config else {}
         read = Read(written=raw if isinstance(raw, dict) else {}, settings=dict(job.settings))
         given = {**job.settings, **settings_here(job, root), "parallel.strategy": job.strategy}
-        if read.reads_files and not read.told("data", "root"):
-            given["data.root"] = data_root
+        if read.reads_files and (place := data or ("" if read.told("data", "root") else unknown)):
+            given["data.root"] = place
         with _inside(root):
             config = load_config(
                 path if job.config else None, [f"{key}={json.dumps(value)}" for key, value in given.items()]
@@ -197,6 +197,14 @@ def class_names(config: Config) -> Iterator[Finding]:
             "at the top of the data, the job ends at its start",
             "data.classes=[background, road, ...], in the order of the ids",
         )
+
+
+def data_twice(read: Read, data: str) -> Iterator[Finding]:
+    """A warning if data.root is another place than ``data``, the place of the job's data on the machines."""
+    root = str(read.told("data", "root"))
+    if root and data and root != data:
+        words = f"data.root={root!r} of the config or the settings: --data wins, which is {data}"
+        yield warning("data-twice", words, "say it once, with --data")
 
 
 def looks_secret(name: str, text: str) -> bool:

@@ -113,7 +113,7 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "channel that no one takes": (
         {"data": ["images=s3://example-data/a/", "masks=s3://example-data/b/"]}, (), "error channel-train", "images, masks"),
     "data nobody reads": ({"config": "configs/scenes.yaml"}, (), "warning data-unused", "data.train"),
-    "root of this machine": ({}, ("data.root=/home/me/CamVid",), "error data-root", "/home/me/CamVid"),
+    "root of this machine": ({}, ("data.root=/home/me/CamVid",), "warning data-twice", "/home/me/CamVid"),
     "FastFile for small files": ({"mode": "FastFile"}, (), "warning fastfile-small-files", "FastFile"),
     "FSx with FastFile": ({**FSX, "mode": "FastFile"}, (), "error fsx-fastfile", "FastFile"),
     "FSx path without mount name": (

@@ -48,6 +48,7 @@ def test_names_are_legal_labels(name: str, expected: str) -> None:
 
 def test_the_written_down_command_gives_a_whole_request() -> None:
     flags = {"machine": "n1-standard-32", "accelerator": "NVIDIA_TESLA_T4:4", "hosts": 2, "data": "gs://b/camvid"}
+    flags["config"] = "configs/camvid_cpu.yaml"
     asked = request(load_job(VertexJob, None, flags))
     first, second = asked["jobSpec"]["workerPoolSpecs"]
     assert first == second
@@ -81,10 +82,11 @@ def test_a_machine_with_gpus_of_its_own_needs_no_accelerator() -> None:
 def test_settings_become_arguments_that_the_training_reads() -> None:
     yaml = pytest.importorskip("yaml")
     job = VertexJob(
-        data="gs://b/d", checkpoints="gs://b/run", settings={"data.train_split": "1", "train.compile": True}
-    )
+        config="configs/camvid_cpu.yaml", data="gs://b/d", checkpoints="gs://b/run",
+        settings={"data.train_split": "1", "train.compile": True},
+    )  # fmt: skip
     config, *settings = made.arguments(job)
-    assert config == "configs/scenes.yaml"
+    assert config == "configs/camvid_cpu.yaml"
     assert {key: yaml.safe_load(text) for key, _, text in (setting.partition("=") for setting in settings)} == {
         "data.root": "gs://b/d",
         "out": "gs://b/run",

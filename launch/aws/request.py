@@ -7,6 +7,7 @@ its usual way; tests/test_contracts.py lists the intended differences.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,13 +21,14 @@ from segtrain.errors import ConfigError
 
 DEFAULT_REGION = "us-east-1"
 PLACEHOLDER_ROLE = "arn:aws:iam::000000000000:role/ROLE"
+CHANNELS = "/opt/ml/input/data"
 CHECKPOINTS = "/opt/ml/checkpoints"  # SageMaker keeps this folder and the S3 prefix the same, both ways
 ENTRYPOINT = ROOT / "docker/sagemaker/entrypoint.sh"
 # Each line of the script is one argument, as SageMaker allows 256 characters in each. bash, as PID 1, joins the lines
 # and runs them.
 CONTAINER_ENTRYPOINT = ("bash", "-c", 'eval "$(printf "%s\\n" "$@")"', "entrypoint")
 CODE_CHANNEL = "code"
-ISOLATED_CODE = f"/opt/ml/input/data/{CODE_CHANNEL}/sourcedir.tar.gz"
+ISOLATED_CODE = f"{CHANNELS}/{CODE_CHANNEL}/sourcedir.tar.gz"
 _STAMP = 24  # characters of "-2026-11-21-03-56-05-089"
 
 
@@ -43,6 +45,29 @@ def region(job: SageMakerJob) -> str:
 def output(job: SageMakerJob) -> str:
     """The S3 prefix of everything that a job writes, without a trailing slash; a placeholder if none is set."""
     return (job.output or f"s3://sagemaker-{region(job)}-000000000000/segtrain").rstrip("/")
+
+
+def lies_in(place: str, channel: str) -> bool:
+    """Whether a path of the container is a channel's folder, or below it."""
+    return f"{os.path.normpath(place)}/".startswith(f"{CHANNELS}/{channel}/")
+
+
+def data_place(job: SageMakerJob) -> str:
+    """data.root in the container: the channel train, or the only one, or the folder of a channel that the settings
+    name; "" if that is not clear.
+    """
+    names = [channel.name for channel in job.data]
+    root = str(job.settings.get("data.root", ""))
+    if any(lies_in(root, name) for name in names):
+        return root
+    name = "train" if "train" in names else names[0] if len(names) == 1 else ""
+    return f"{CHANNELS}/{name}" if name else ""
+
+
+def settings(job: SageMakerJob) -> dict[str, Any]:
+    """The job's training settings, without a data.root over which the job's data win."""
+    won = job.data and data_place(job) != job.settings.get("data.root")
+    return {key: value for key, value in job.settings.items() if not (won and key == "data.root")}
 
 
 def code_uri(request: Mapping[str, Any]) -> str:
@@ -113,7 +138,7 @@ def create_training_job(
 
 def hyperparameters(job: SageMakerJob, *, name: str, code: str) -> dict[str, str]:
     """Settings for the training and for AWS's toolkit. Each value is JSON, so that the string "1" stays a string."""
-    training = {"config": config_name(job), **job.settings, "parallel.strategy": job.strategy}
+    training = {"config": config_name(job), **settings(job), "parallel.strategy": job.strategy}
     toolkit = {
         "sagemaker_submit_directory": ISOLATED_CODE if job.network_isolation else code,
         "sagemaker_program": job.program,

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from launch.bundle import data_setting
 from launch.gcp.job import VertexJob
 from launch.gcp.job_parts import Accelerator
 from launch.gcp.machines import accelerator_of
@@ -102,9 +103,8 @@ def custom_job(job: VertexJob, *, image: str, name: str) -> dict[str, Any]:
 
 def arguments(job: VertexJob) -> list[str]:
     """The container's arguments: the config, then the settings with JSON values, in which strings keep their quotes."""
-    found: dict[str, Any] = {"data.root": job.data} if job.data else {}
-    found |= {"out": job.checkpoints} if job.checkpoints else {}
-    found |= {**job.settings, "parallel.strategy": job.strategy}
+    found: dict[str, Any] = {"out": job.checkpoints} if job.checkpoints else {}
+    found |= {**job.settings, "parallel.strategy": job.strategy, **data_setting(job, job.data)}
     return [
         *([config_name(job)] if job.config else []),
         *(f"{key}={json.dumps(value)}" for key, value in found.items()),

@@ -17,6 +17,7 @@ import re
 from pathlib import Path
 from shlex import quote
 
+from launch.bundle import data_setting
 from launch.hpc.job import SlurmJob
 from launch.job import PACKAGE, ROOT, config_file
 
@@ -68,9 +69,7 @@ def options(job: SlurmJob) -> list[str]:
 
 def training(job: SlurmJob, config: str) -> list[str]:
     """The command of a rank: segtrain with the job's settings."""
-    settings = {**job.settings, "parallel.strategy": job.strategy}
-    if job.data:
-        settings["data.root"] = job.data
+    settings = {**job.settings, "parallel.strategy": job.strategy, **data_setting(job, job.data)}
     given = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     return [job.interpreter, "-m", "segtrain", "train", *([config] if config else []), *given]
 

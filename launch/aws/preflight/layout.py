@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from launch.aws.job import SageMakerJob
 from launch.aws.job_parts import Channel
 from launch.aws.preflight.levels import folder
+from launch.aws.request import CHANNELS, data_place, settings
 from launch.findings import Finding, warning
 from segtrain.errors import ConfigError
-
-CHANNELS = "/opt/ml/input/data"
 
 
 def layout_checks(job: SageMakerJob, channel: Channel, keys: Sequence[str]) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def _config(job: SageMakerJob) -> Any:
     from launch.rehearse.fit import load
 
     try:
-        return load(job, f"{CHANNELS}/train")
+        return load(replace(job, settings=settings(job)), data_place(job))
     except ConfigError:
         return None
 

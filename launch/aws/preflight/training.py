@@ -15,6 +15,7 @@ from launch.aws.instances import INSTANCES
 from launch.aws.job import SageMakerJob
 from launch.aws.preflight.cost import price_of
 from launch.aws.preflight.machines import ranks
+from launch.aws.request import CHANNELS, data_place, lies_in
 from launch.findings import Finding, error, note, warning
 from launch.forecast import file_of, on_type, told
 from launch.preflight import Read, files_of_weights
@@ -22,8 +23,6 @@ from launch.preflight import Read, files_of_weights
 if TYPE_CHECKING:
     from segtrain.config import Config
     from segtrain.plan.offers import Plan
-
-CHANNELS = "/opt/ml/input/data"
 
 
 def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
@@ -50,7 +49,7 @@ def plan_file(job: SageMakerJob, root: Path) -> bytes:
 
 
 def _read(job: SageMakerJob, root: Path) -> Read:
-    return preflight.read_config(job, root, f"{CHANNELS}/{_channel(job) or 'train'}")
+    return preflight.read_config(job, root, data_place(job), f"{CHANNELS}/train")
 
 
 def _predicted(job: SageMakerJob, config: Config) -> Plan:
@@ -69,17 +68,11 @@ def _machines(job: SageMakerJob) -> preflight.Machines:
     )  # fmt: skip
 
 
-def _channel(job: SageMakerJob) -> str:
-    """The channel that is data.root in the container: train, or the only one; "" if that is not clear."""
-    names = [channel.name for channel in job.data]
-    return "train" if "train" in names else names[0] if len(names) == 1 else ""
-
-
 def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
-    layout, root = config.data.layout, read.told("data", "root")
+    layout = config.data.layout
     if not read.reads_files:
         held = [place for _, place in files_of_weights(config)]
-        idle = [one.name for one in job.data if not any(_lies_in(place, one.name) for place in held)]
+        idle = [one.name for one in job.data if not any(lies_in(place, one.name) for place in held)]
         if idle:
             from segtrain.data.index.layouts import LAYOUTS
 
@@ -95,14 +88,7 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
             f"config {job.config}: data.layout={layout} reads files, but the job has no data channel",
             "--data s3://BUCKET/PREFIX/, or --fsx fs-...:/MOUNTNAME/FOLDER",
         )
-    elif root and not any(f"{root}/".startswith(f"{CHANNELS}/{channel.name}/") for channel in job.data):
-        yield error(
-            "data-root",
-            f"data.root={root!r} is not a folder of the container: channel {job.data[0].name!r} is at "
-            f"{CHANNELS}/{job.data[0].name}",
-            "leave data.root out",
-        )
-    elif not root and not _channel(job):
+    elif not data_place(job):
         names = ", ".join(channel.name for channel in job.data)
         yield error(
             "channel-train",
@@ -110,6 +96,7 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
             f"--data train=s3://..., or data.root={CHANNELS}/{job.data[0].name}",
         )
     if job.data:
+        yield from preflight.data_twice(read, data_place(job))
         yield from preflight.class_names(config)
     for channel in job.data:
         if channel.mode == "FastFile" and not channel.is_file_system and layout != "shards":
@@ -122,16 +109,12 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
             )
 
 
-def _lies_in(place: str, channel: str) -> bool:
-    return f"{os.path.normpath(place)}/".startswith(f"{CHANNELS}/{channel}/")
-
-
 def _weights(job: SageMakerJob, config: Config) -> Iterator[Finding]:
     """Findings for weights that are in no channel: the bundle has only code, and the container cannot see this
     machine's folders.
     """
     for key, place in files_of_weights(config):
-        if any(_lies_in(place, channel.name) for channel in job.data):
+        if any(lies_in(place, channel.name) for channel in job.data):
             continue
         own = bool(job.image) and os.path.isabs(place) and not place.startswith("/opt/ml/")
         level, where = (warning, f"unless {job.image} holds it") if own else (error, "the container has no such file")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from launch.aws.job import SageMakerJob
-from launch.aws.preflight.training import CHANNELS
 from launch.aws.rehearse import channels, container
 from launch.aws.rehearse.attempt import GRACE_S
 from launch.aws.rehearse.plan import set_stage, starts_ranks
 from launch.aws.rehearse.play import Orders
 from launch.aws.rehearse.report import Report, load, show
+from launch.aws.request import CHANNELS
 from launch.preflight import files_of_weights
 from launch.rehearse import apart, drawn, fit, network
 from launch.rehearse.cluster import read_plant, refuse_rank

@@ -49,7 +49,7 @@ def plan_file(job: VertexJob, root: Path) -> bytes:
 
 def _read(job: VertexJob, root: Path) -> Read:
     settings = {**({"out": job.checkpoints} if job.checkpoints else {}), **job.settings}
-    return preflight.read_config(replace(job, settings=settings), root, job.data or "gs://BUCKET/FOLDER")
+    return preflight.read_config(replace(job, settings=settings), root, job.data, "gs://BUCKET/FOLDER")
 
 
 def _predicted(job: VertexJob, config: Config) -> Plan:
@@ -92,15 +92,9 @@ def _data(job: VertexJob, config: Config, read: Read) -> Iterator[Finding]:
             f"config {job.config}: data.layout={config.data.layout} reads files, but the job has no data",
             "--data gs://BUCKET/FOLDER",
         )
-    elif root and job.data and root != job.data:
-        yield warning(
-            "data-twice",
-            f"data.root={root!r} of the config or the settings, and data={job.data!r}: "
-            + ("data.root of the settings wins" if "data.root" in job.settings else "--data wins"),
-            "say it once, with --data",
-        )
     elif root and not job.data and not re.match(r"\w+://|/gcs/|/mnt/", root):
         yield error("data-here", f"data.root={root!r} is a folder of this machine", "--data gs://BUCKET/FOLDER")
+    yield from preflight.data_twice(read, job.data)
     if job.data:
         yield from preflight.class_names(config)
 

@@ -91,7 +91,7 @@ def _place_of_data(job: VertexJob) -> str:
     found = all_settings(job, ROOT)
     if found.get("data.layout", "scenes") == "scenes":
         return ""
-    return str(job.settings.get("data.root") or job.data or found.get("data.root") or "")
+    return str(job.data or job.settings.get("data.root") or found.get("data.root") or "")
 
 
 def _changes(

@@ -53,7 +53,7 @@ def _of_task(job: SlurmJob, task: tuple[str, ...]) -> SlurmJob:
 
 
 def _read(job: SlurmJob, root: Path) -> Read:
-    return preflight.read_config(job, root, job.data or "/FOLDER")
+    return preflight.read_config(job, root, job.data, "/FOLDER")
 
 
 def _predicted(job: SlurmJob, config: Config) -> Plan:
@@ -162,7 +162,6 @@ def _environment(job: SlurmJob) -> Iterator[Finding]:
 
 
 def _data(job: SlurmJob, config: Config, read: Read) -> Iterator[Finding]:
-    root = str(read.told("data", "root"))
     if not read.reads_files:
         if job.data:
             yield warning(
@@ -170,18 +169,14 @@ def _data(job: SlurmJob, config: Config, read: Read) -> Iterator[Finding]:
                 f"data.layout=scenes draws its own images: {job.data} would never be read",
                 "set data.layout, or leave --data out",
             )
-    elif not job.data and not root:
+        return
+    if not job.data and not read.told("data", "root"):
         yield error(
             "data-missing",
             f"config {job.config}: data.layout={config.data.layout} reads files, but the job has no data",
             "--data FOLDER, on a file system that all nodes see",
         )
-    elif root and job.data and root != job.data:
-        yield warning(
-            "data-twice",
-            f"data.root={root!r} of the config or the settings, and data={job.data!r}: --data wins",
-            "say it once, with --data",
-        )
+    yield from preflight.data_twice(read, job.data)
 
 
 def _weights(config: Config) -> Iterator[Finding]:
