@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from launch.findings import Finding, error, note
@@ -48,7 +49,7 @@ def on_type(job: Job, config: Config, name: str, hosts: int, ranks: int, price: 
 
         terms = terms_of(Path(job.like))
     except (SegtrainError, ImportError) as problem:
-        cure = f"another run, or segtrain plan --like {job.like} --on TYPE"
+        cure = f"another run, or segtrain plan --like {quote(job.like)} --on TYPE"
         raise Unpredicted(str(problem), cure) from None
     return _plan(job, config, terms, hosts, ranks, machine if price is None else replace(machine, price=price))
 

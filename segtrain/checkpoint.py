@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -263,7 +264,7 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
     path = best_file(run_dir) if which == "best" else None
     state: dict[str, Any] | None = read(path) if path is not None else newest(run_dir)[0]
     if state is None:
-        text = f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={run_dir})"
+        text = f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={quote(str(run_dir))})"
         raise CheckpointError(text, code="no-checkpoint", run=str(run_dir))
     weights = state.get("ema") or state.get("model")
     if not isinstance(weights, dict):

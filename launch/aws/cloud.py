@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -255,7 +256,7 @@ def submit(clients: Clients, request: Mapping[str, Any]) -> str:
             return arn
         problem = explain(error, f"CreateTrainingJob of {name}")
         if passing(error):
-            raise maybe_sent(name, problem, f"{COMMAND} --stop {name} --region {clients.region}") from None
+            raise maybe_sent(name, problem, f"{COMMAND} --stop {quote(name)} --region {clients.region}") from None
         raise problem from None
 
 

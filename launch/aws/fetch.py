@@ -6,6 +6,7 @@ import tarfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Any
 
 from launch.aws.cloud import Clients, split_uri
@@ -33,7 +34,7 @@ def fetch(clients: Clients, job: Mapping[str, Any], folder: Path, say: Callable[
             )
         except Exception as error:
             whole = False
-            say(f"{name:<8} not fetched: {_words(error, uri)}; by hand: aws s3 cp {uri} .")
+            say(f"{name:<8} not fetched: {_words(error, uri)}; by hand: aws s3 cp {quote(uri)} .")
     profiler = job.get("ProfilerConfig", {})
     if profiler.get("DisableProfiler") or "S3OutputPath" not in profiler:
         return whole
@@ -42,7 +43,7 @@ def fetch(clients: Clients, job: Mapping[str, Any], folder: Path, say: Callable[
         files = _tree(clients, uri, folder / "profile")
         say(f"profile  {folder / 'profile'}: {files} files" if files else f"profile  none: nothing is at {uri}")
     except Exception as error:
-        say(f"profile  not fetched: {_words(error, uri)}; by hand: aws s3 sync {uri} profile")
+        say(f"profile  not fetched: {_words(error, uri)}; by hand: aws s3 sync {quote(uri)} profile")
         return False
     return whole
 

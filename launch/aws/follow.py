@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from launch.aws import progress as told
@@ -197,7 +198,7 @@ class _View:
         if not kept:
             self.say("state    not kept: only a job with --checkpoints s3://BUCKET/PREFIX/ can go on where it stopped")
             return _FAILED
-        self.say(f"state    {kept}: the same command with --checkpoints {kept} goes on from it")
+        self.say(f"state    {kept}: the same command with --checkpoints {quote(kept)} goes on from it")
         return EXIT_RESUMABLE
 
 
@@ -220,7 +221,7 @@ def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
     )
     kept = job.get("CheckpointConfig", {}).get("S3Uri")
     say(
-        f"state    {kept}: the same command with --checkpoints {kept} goes on from it"
+        f"state    {kept}: the same command with --checkpoints {quote(kept)} goes on from it"
         if kept
         else "state    no --checkpoints were given: the training cannot be continued, what it has written is uploaded"
     )
@@ -229,7 +230,7 @@ def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
 
 
 def _back(clients: Clients, name: str) -> str:
-    return f"{COMMAND} --attach {name} --region {clients.region}"
+    return f"{COMMAND} --attach {quote(name)} --region {clients.region}"
 
 
 def _write(path: Path, job: Mapping[str, Any]) -> None:

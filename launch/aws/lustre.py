@@ -4,6 +4,7 @@ and awaited.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -176,7 +177,9 @@ def flags(found: FoundFileSystem, wanted: WantedFileSystem) -> str:
     mount = found.system["LustreConfiguration"]["MountName"]
     folder = found.association["FileSystemPath"].strip("/")
     place = f"{found.system['FileSystemId']}:/{mount}/{folder}".rstrip("/")
-    return f"--fsx {place} --subnets {wanted.subnet} --security-groups {','.join(wanted.security_groups)}"
+    return shlex.join(
+        ["--fsx", place, "--subnets", wanted.subnet, "--security-groups", ",".join(wanted.security_groups)]
+    )
 
 
 def _wait(

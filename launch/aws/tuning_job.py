@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from shlex import quote
 from typing import Any
 
 from launch.aws.cloud import Clients, maybe_sent
@@ -59,7 +60,8 @@ def follow(
 
 
 def stop_command(name: str, region: str) -> str:
-    return f"aws sagemaker stop-hyper-parameter-tuning-job --hyper-parameter-tuning-job-name {name} --region {region}"
+    command = "aws sagemaker stop-hyper-parameter-tuning-job --hyper-parameter-tuning-job-name"
+    return f"{command} {quote(name)} --region {quote(region)}"
 
 
 def _describe(clients: Clients, name: str, first: bool) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -97,8 +98,8 @@ def upload(job: VertexJob, clients: Clients, path: Path, uri: str) -> None:
         api.post(place, path.read_bytes(), uploadType="media", name=key)
     except NotFound:
         raise ConfigError(
-            f"there is no bucket {bucket!r} for the code ({uri}): gcloud storage buckets create gs://{bucket} "
-            f"--location={job.region}",
+            f"there is no bucket {bucket!r} for the code ({uri}): gcloud storage buckets create "
+            f"gs://{shlex.quote(bucket)} --location={job.region}",
             code="bucket-missing", bucket=bucket,
         ) from None  # fmt: skip
 
@@ -167,7 +168,7 @@ def sent_already(job: VertexJob, clients: Clients, request: Mapping[str, Any]) -
 
 def back(number: str, project: str, region: str, action: str = "attach") -> str:
     """The command that follows a job again, or stops it (``action``). ``number``: of the job, or its name."""
-    return f"{COMMAND} --{action} {number} --project {project} --region {region}"
+    return f"{COMMAND} --{action} {shlex.quote(number)} --project {shlex.quote(project)} --region {shlex.quote(region)}"
 
 
 def find(project: str, clients: Clients, name: str) -> dict[str, Any]:
@@ -185,7 +186,7 @@ def find(project: str, clients: Clients, name: str) -> dict[str, Any]:
     if not found:
         raise ConfigError(
             f"there is no job {name!r} in project {project}, region {clients.region}: gcloud ai custom-jobs list "
-            f"--project={project} --region={clients.region}",
+            f"--project={shlex.quote(project)} --region={shlex.quote(clients.region)}",
             code="job-missing", found=name, project=project, region=clients.region,
         )  # fmt: skip
     return found[0]

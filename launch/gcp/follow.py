@@ -6,6 +6,7 @@ The job does not depend on this process: if the process ends, the job goes on, a
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -80,7 +81,11 @@ def stop(project: str, clients: Clients, name: str, say: Callable[[str], None]) 
 def resume(job: Mapping[str, Any]) -> str:
     """A text that tells how a new job can continue from this job's checkpoints."""
     kept = checkpoints(job)
-    return f"the same command with --checkpoints {kept} goes on from it" if kept else "none was kept in a bucket"
+    return (
+        f"the same command with --checkpoints {shlex.quote(kept)} goes on from it"
+        if kept
+        else "none was kept in a bucket"
+    )
 
 
 def checkpoints(job: Mapping[str, Any]) -> str:

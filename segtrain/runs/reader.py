@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 from typing import Any, Protocol
 
 from segtrain.bucket import split_url
@@ -121,8 +122,8 @@ LIST_COMMANDS = {"s3": "aws s3 ls", "gs": "gcloud storage ls", "az": "az storage
 def print_command(item: Object) -> str:
     """The command that writes an object to the standard output."""
     if item.scheme == "az":
-        return f"az storage blob download -c {item.bucket} -n {item.key} --no-progress"
-    return f"gcloud storage cat {item.uri}" if item.scheme == "gs" else f"aws s3 cp {item.uri} -"
+        return f"az storage blob download -c {quote(item.bucket)} -n {quote(item.key)} --no-progress"
+    return f"gcloud storage cat {quote(item.uri)}" if item.scheme == "gs" else f"aws s3 cp {quote(item.uri)} -"
 
 
 def to_read_all_of(home: str) -> str:
@@ -130,10 +131,10 @@ def to_read_all_of(home: str) -> str:
 
     The commands for S3 and Google leave out checkpoints; the one for Azure copies them too.
     """
-    copy = f"aws s3 sync {home} FOLDER --exclude 'checkpoints/*'"
+    copy = f"aws s3 sync {quote(home)} FOLDER --exclude 'checkpoints/*'"
     if home.startswith("gs://"):
-        copy = f"gcloud storage rsync -r --exclude='.*\\.pt$' {home} FOLDER"
+        copy = f"gcloud storage rsync -r --exclude='.*\\.pt$' {quote(home)} FOLDER"
     if home.startswith("az://"):
         container, _, prefix = home.removeprefix("az://").partition("/")
-        copy = f"az storage blob download-batch -s {container} -d FOLDER --pattern '{prefix}/*'"
+        copy = f"az storage blob download-batch -s {quote(container)} -d FOLDER --pattern {quote(prefix + '/*')}"
     return f"To read all of it: {copy}, then name FOLDER"

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from segtrain.config import PLAN
@@ -146,7 +147,8 @@ def _resolve(location: str) -> tuple[Reader, list[str]]:
         return (account := Account(arn[1])), _uris_of(account.training_job(arn[2]))
     fix = "name a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or sagemaker:JOB"
     if location.startswith(VERTEX):
-        fix = f"an experiment has no files: `segtrain runs {location}` prints the folder of each run: name that folder"
+        table = f"segtrain runs {quote(location)}"
+        fix = f"an experiment has no files: `{table}` prints the folder of each run: name that folder"
     if location.startswith("arn:"):
         fix = "the ARN of a training job is arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME"
     raise ConfigError(f"{location}: runs cannot be read from there: {fix}", code="unknown-place", place=location)
@@ -173,7 +175,8 @@ def homes_in(objects: Iterable[Object]) -> list[str]:
 
 def _not_one(location: str, several: Sequence[str], objects: Sequence[Object]) -> DataError:
     if several:
-        problem = f"has {len(several)} runs: name one of {some_of(several)} (segtrain runs {location} lists them)"
+        table = f"segtrain runs {quote(location)}"
+        problem = f"has {len(several)} runs: name one of {some_of(several)} ({table} lists them)"
         return DataError(f"{location} {problem}", code="several-runs", place=location, found=len(several))
     problem = f"has {len(objects)} objects and no run (no {FILE}, no spans/)"
     fix = "name the prefix of the checkpoints, or sagemaker:JOB, which finds it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from shlex import quote
 
 from segtrain.errors import CheckpointError, DataError
 from segtrain.files import alone
@@ -62,6 +63,6 @@ def _checkpoint(home: str, files: Mapping[str, Object], best: Mapping[str, objec
     named = f"checkpoints/{best.get('checkpoint')}"
     names = sorted((name for name in files if _CHECKPOINT.fullmatch(name)), key=lambda name: (len(name), name))
     if not names:
-        text = f"{home} holds no checkpoint: train it first (segtrain train ... out={home})"
+        text = f"{home} holds no checkpoint: train it first (segtrain train ... out={quote(str(home))})"
         raise CheckpointError(text, code="no-checkpoint", run=home)
     return named if named in names else names[-1]

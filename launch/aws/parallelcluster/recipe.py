@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from launch.findings import Finding, error
@@ -52,7 +53,8 @@ def read(path: str | Path) -> dict[str, Any]:
     recipe = read_mapping(path)
     if "AWSTemplateFormatVersion" in recipe:
         raise ConfigError(
-            f"{path} is a CloudFormation template, not a cluster: aws cloudformation deploy --template-file {path}",
+            f"{path} is a CloudFormation template, not a cluster: aws cloudformation deploy "
+            f"--template-file {quote(str(path))}",
             code="cluster-template", file=str(path),
         )  # fmt: skip
     if not {"HeadNode", "Scheduling"} & set(recipe):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from launch.aws.instances import INSTANCES
 from launch.aws.job import SageMakerJob
@@ -45,14 +46,14 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
         yield error(
             "channel-uri",
             f"{where} is not an S3 address ({BUCKET_RULE})",
-            f"upload it: aws s3 sync FOLDER s3://BUCKET/PREFIX/; then --data {channel.name}=s3://BUCKET/PREFIX/",
+            f"upload it: aws s3 sync FOLDER s3://BUCKET/PREFIX/; then --data {quote(channel.name)}=s3://BUCKET/PREFIX/",
         )
     elif parts and parts[1] and not channel.uri.endswith("/"):
         yield warning(
             "prefix-slash",
             f"{where} does not end in a slash: other prefixes that begin alike ({channel.uri}-old/) match too, "
             "and FastFile refuses a partial folder name",
-            f"--data {channel.name}={channel.uri}/",
+            f"--data {quote(f'{channel.name}={channel.uri}/')}",
             FASTFILE_DOCS,
         )
     readers = job.training_hosts + sum(group.instances for group in job.helping_groups)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 
 from launch.aws.job import SageMakerJob
 from launch.aws.job_parts import Group
@@ -149,7 +150,7 @@ def _like(job: SageMakerJob) -> Iterator[Finding]:
     if helped <= alone:
         yield note("helpers-need", f"{what} pay: {speed}; {money}", source=_SOURCE)
     else:
-        fix = f"{leave}, unless time is worth it; segtrain plan --like {job.like} compares types"
+        fix = f"{leave}, unless time is worth it; segtrain plan --like {quote(job.like)} compares types"
         yield warning("helpers-need", f"{what} cost more than they save: {speed}; {money}", fix, _SOURCE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 from launch.aws.job import SageMakerJob
@@ -44,7 +45,7 @@ def _compare(channel: Channel, keys: Sequence[str], inner: str, data: Any) -> It
     there = ", ".join(dict.fromkeys(_top(key) for key in keys))
     better = next((place for place in _places(keys, needed[0]) if _all_in(keys, place, needed)), None)
     if better is not None:
-        cure = f"--data {channel.name}={folder(channel.uri)}{better}"
+        cure = f"--data {quote(f'{channel.name}={folder(channel.uri)}{better}')}"
     else:
         cure = "upload the folder that holds them, or set data.layout and its folders as the data are"
     yield warning(

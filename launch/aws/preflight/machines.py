@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import Any
 
 from launch.aws.images import ImageChoice, version
@@ -126,7 +127,7 @@ def _image(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
         yield error(
             "image-other-region",
             f"image {job.image!r} is in {match[1]}, the job in {job.region}: SageMaker pulls from its own region",
-            f"--image {job.image.replace(match[1], job.region)}",
+            f"--image {quote(job.image.replace(match[1], job.region))}",
         )
 
 
@@ -152,7 +153,7 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
             "image-registry",
             f"image {job.image!r} is not in a private registry of ECR: SageMaker pulls a training image from "
             "nowhere else",
-            f"--image {own}/{name}, which is the same image"
+            f"--image {own}/{quote(name)}, which is the same image"
             if public
             else "push it: --image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG",
             "aws/sagemaker-python-sdk#2605; kubeflow/pipelines#3728",
@@ -165,7 +166,7 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
             "image-account",
             f"image {job.image!r}: AWS keeps its images for {found['region']} in the account {right}, not in "
             f"{found['account']}",
-            f"--image {job.image.replace(found['account'], right)}",
+            f"--image {quote(job.image.replace(found['account'], right))}",
             ACCOUNTS_FROM,
         )
     tag = found["tag"] or ""

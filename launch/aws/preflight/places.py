@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import Any
 
 from launch.aws.job import SageMakerJob
@@ -98,7 +99,7 @@ def _checkpoints(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Find
         yield error(
             "checkpoints-slash",
             f"checkpoints={uri!r} does not end in a slash: those of {uri + '-2'} would be restored too",
-            f"--checkpoints {uri}/",
+            f"--checkpoints {quote(uri)}/",
             "syne-tune/syne-tune#363",
         )
 
@@ -120,7 +121,7 @@ def _apart(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
                 f"checkpoints={checkpoints!r} is {'the same as' if folder(uri) == folder(checkpoints) else 'above'} "
                 f"{key}={uri!r}: SageMaker copies everything below the checkpoints into /opt/ml/checkpoints of "
                 "each host before it trains",
-                f"--checkpoints {folder(checkpoints)}checkpoints/{job.name}/, or another prefix of its own",
+                f"--checkpoints {quote(f'{folder(checkpoints)}checkpoints/{job.name}/')}, or another prefix of its own",
             )
     for channel in job.data:
         if channel.is_file_system or not s3_parts(channel.uri):

@@ -5,6 +5,7 @@ the job's region; no running job uses the checkpoints; the FSx file system is av
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from shlex import quote
 from typing import Any
 
 from launch.aws.cloud import default_bucket
@@ -58,7 +59,7 @@ def _bucket(key: str, uri: str, job: SageMakerJob, ask: Asking, made: bool) -> I
         yield error(
             "bucket-missing",
             f"{key}={uri!r}: there is no bucket {bucket!r}",
-            f"aws s3 mb s3://{bucket}, or fix the name",
+            f"aws s3 mb s3://{quote(bucket)}, or fix the name",
         )
     elif told.elsewhere or region != job.region:
         where = f" ({region})" if region != job.region else ""
@@ -96,7 +97,7 @@ def _prefix(job: SageMakerJob, channel: Channel, ask: Asking) -> tuple[int, list
             inside = [item["Key"].removeprefix(start) for item in files if item["Key"].startswith(start)]
             findings += layout_checks(job, channel, inside)
         return total, findings
-    cure = f"aws s3 ls {channel.uri}; upload with aws s3 sync FOLDER {channel.uri}"
+    cure = f"aws s3 ls {quote(channel.uri)}; upload with aws s3 sync FOLDER {quote(channel.uri)}"
     return 0, [error("prefix-empty", f"data.{channel.name}={channel.uri!r}: nothing is there", cure)]
 
 
@@ -181,7 +182,7 @@ def _file_system(channel: Channel, ask: Asking) -> Iterator[Finding]:
         yield error(
             "fsx-mount-name",
             f"{where}: path={channel.path!r} does not begin with its mount name, {mount!r}",
-            f"--fsx {channel.file_system}:/{mount}/{rest}",
+            f"--fsx {quote(f'{channel.file_system}:/{mount}/{rest}')}",
         )
 
 

@@ -124,7 +124,7 @@ def _weights(job: SageMakerJob, config: Config) -> Iterator[Finding]:
             "weights-missing",
             f"{key}={place!r}: weights do not travel with the code, and {where}",
             f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ "
-            f"(beside --data train=...) and {key}={CHANNELS}/weights{inside}",
+            f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ def bucket_checks(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Fin
                 yield error(
                     "bucket-missing",
                     f"{key}={place}: there is no bucket {bucket!r}",
-                    f"gcloud storage buckets create gs://{bucket} --location={job.region}",
+                    f"gcloud storage buckets create gs://{shlex.quote(bucket)} --location={shlex.quote(job.region)}",
                 )
             continue
         if found is not None:
@@ -90,5 +91,5 @@ def _filled(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
         yield error(
             "data-empty",
             f"data={job.data}: there is no object below {folder or 'the bucket'}",
-            f"gcloud storage rsync -r FOLDER {job.data.rstrip('/')}",
+            f"gcloud storage rsync -r FOLDER {shlex.quote(job.data.rstrip('/'))}",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from launch.findings import Finding, error, warning
 from launch.gcp.job import VertexJob
@@ -61,14 +62,14 @@ def _labels(job: VertexJob) -> Iterator[Finding]:
             yield error(
                 "label-key",
                 f"labels.{key}: a key begins with a lower case letter, and has lower case letters, digits, _ and -",
-                f"--label {re.sub(r'[^a-z0-9_-]+', '-', key.lower()).strip('-_')[:63]}={text}",
+                f"--label {re.sub(r'[^a-z0-9_-]+', '-', key.lower()).strip('-_')[:63]}={quote(text)}",
                 LABELS,
             )
         if not re.fullmatch(r"[a-z0-9_-]{0,63}", text):
             yield error(
                 "label-value",
                 f"labels.{key}={text!r}: a value has at most 63 lower case letters, digits, _ and -",
-                f"--label {key}={re.sub(r'[^a-z0-9_-]+', '-', text.lower())[:63]}",
+                f"--label {quote(key)}={re.sub(r'[^a-z0-9_-]+', '-', text.lower())[:63]}",
                 LABELS,
             )
     if len(job.labels) > 63:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from launch.findings import Finding, error, warning
 from launch.gcp.job import VertexJob
@@ -30,7 +31,7 @@ def _peering(job: VertexJob) -> Iterator[Finding]:
         yield error(
             "network-project",
             f"network={job.network!r}: the project must be its number here, not its ID",
-            f"gcloud projects describe {match[1]} --format='value(projectNumber)'",
+            f"gcloud projects describe {quote(match[1])} --format='value(projectNumber)'",
             API,
         )
     if job.network and job.psc_attachment:

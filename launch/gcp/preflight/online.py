@@ -7,6 +7,7 @@ caller lacks.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -75,7 +76,8 @@ def _caller(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
             yield error(
                 "caller-rights",
                 f"project={job.project}: you may not {', '.join(missing)}",
-                f"gcloud projects add-iam-policy-binding {job.project} --member=user:YOU --role=roles/aiplatform.user",
+                f"gcloud projects add-iam-policy-binding {shlex.quote(job.project)} --member=user:YOU "
+                "--role=roles/aiplatform.user",
             )
 
 
@@ -88,7 +90,7 @@ def _upload(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
         yield error(
             "caller-bucket",
             f"you may not write the code to gs://{bucket} ({right})",
-            f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=user:YOU "
+            f"gcloud storage buckets add-iam-policy-binding gs://{shlex.quote(bucket)} --member=user:YOU "
             "--role=roles/storage.objectUser, or --staging gs://ANOTHER-BUCKET",
         )
 
@@ -103,14 +105,14 @@ def _account(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]
         yield error(
             "service-account-missing",
             f"service_account={account}: there is no such account",
-            f"gcloud iam service-accounts list --project={job.project}",
+            f"gcloud iam service-accounts list --project={shlex.quote(job.project)}",
         )
         return
     if found is not None and found.get("disabled"):
         yield error(
             "service-account-disabled",
             f"service_account={account} is disabled",
-            f"gcloud iam service-accounts enable {account}",
+            f"gcloud iam service-accounts enable {shlex.quote(account)}",
         )
     act_as = "iam.serviceAccounts.actAs"
     rights = ask(
@@ -120,7 +122,7 @@ def _account(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]
         yield error(
             "caller-act-as",
             f"service_account={account}: you may not run jobs as it ({act_as})",
-            f"gcloud iam service-accounts add-iam-policy-binding {account} --member=user:YOU "
+            f"gcloud iam service-accounts add-iam-policy-binding {shlex.quote(account)} --member=user:YOU "
             "--role=roles/iam.serviceAccountUser",
         )
     manager, project = clients.service("cloudresourcemanager", "v1"), f"projects/{job.project}:getIamPolicy"
@@ -139,7 +141,8 @@ def _account(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]
                 "account-bucket",
                 f"service_account={account}: no role of the project or of gs://{bucket} lets it "
                 f"{'write' if wanted is _WRITES else 'read'} there",
-                f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=serviceAccount:{account} "
+                f"gcloud storage buckets add-iam-policy-binding gs://{shlex.quote(bucket)} "
+                f"--member=serviceAccount:{shlex.quote(account)} "
                 f"--role={'roles/storage.objectUser' if wanted is _WRITES else 'roles/storage.objectViewer'}",
             )
 
@@ -226,7 +229,7 @@ def _image(job: VertexJob, image: str, clients: Clients, ask: Asking) -> Iterato
     registry = clients.service(host, "v2")
     manifest = ask("the image", lambda: registry.get(f"{path}/manifests/{tag}"))
     if manifest is ask.ABSENT:
-        yield error("image-missing", f"image={image}: there is no such image", f"docker push {image}")
+        yield error("image-missing", f"image={image}: there is no such image", f"docker push {shlex.quote(image)}")
     if job.start != "image" or not isinstance(manifest, dict) or "config" not in manifest:
         return
     config = ask("the image's entry point", lambda: registry.get(f"{path}/blobs/{manifest['config']['digest']}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from shlex import quote
 
 from launch.findings import Finding, error, warning
 from launch.gcp.job import VertexJob
@@ -83,7 +84,7 @@ def _data(job: VertexJob) -> Iterator[Finding]:
         yield warning(
             "data-mounted",
             f"data={data!r} reads through a mount that cannot be tuned on Vertex AI: each file waits for requests",
-            f"--data gs://{data.removeprefix('/gcs/')}, which segtrain reads ahead",
+            f"--data gs://{quote(data.removeprefix('/gcs/'))}, which segtrain reads ahead",
             FUSE,
         )
     elif data.startswith("/mnt/"):

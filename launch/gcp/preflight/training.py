@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from launch import preflight
@@ -115,7 +116,8 @@ def _weights(job: VertexJob, config: Config) -> Iterator[Finding]:
                 if own
                 else "the container has no such file"
             ),
-            f"gcloud storage cp -r {place} gs://BUCKET/weights/, then {key}=/gcs/BUCKET/weights/{Path(place).name}",
+            f"gcloud storage cp -r {quote(place)} gs://BUCKET/weights/, "
+            f"then {key}=/gcs/BUCKET/weights/{quote(Path(place).name)}",
         )
 
 
@@ -125,7 +127,7 @@ def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:
         yield warning(
             "out-mounted",
             f"out={config.out!r}: a mount of a bucket has no atomic renames",
-            f"--checkpoints gs://{config.out.removeprefix('/gcs/')}",
+            f"--checkpoints gs://{quote(config.out.removeprefix('/gcs/'))}",
         )
     elif config.out and not _KEPT.match(config.out):
         lost = job.scheduling == "SPOT"

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 
 from launch.findings import Finding, error, warning
 from launch.hpc.job import SlurmJob
@@ -132,7 +133,7 @@ def _busy(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
                 "run-busy",
                 f"job {number} ({state.lower()}) has the run folder {run} too: two jobs in one folder overwrite each "
                 "other's checkpoints",
-                f"--name another, or --after afterany:{after}, or scancel {after}",
+                f"--name another, or --after afterany:{after}, or scancel {quote(after)}",
             )
 
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from launch.findings import Finding, error, note, warning
@@ -176,7 +177,7 @@ def flags(job: SlurmJob) -> Iterator[Finding]:
                 "log-folder",
                 f"sbatch={text!r}: there is no folder {Path(value).parent}, so that Slurm fails the job at once, and "
                 "without a log",
-                f"mkdir -p {Path(value).parent}, or leave it out: the log lies in the run folder",
+                f"mkdir -p {quote(str(Path(value).parent))}, or leave it out: the log lies in the run folder",
             )
 
 
