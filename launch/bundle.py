@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,7 +128,7 @@ def _albumentations(pipeline: Any, root: Path) -> bool:
     place = pipeline.partition("@")[0].rpartition(":")[0]
     if place and not pipeline.startswith(("[", "{")):
         path = _near(place if place.endswith(".py") else f"{place.replace('.', '/')}.py", root)
-        return path.is_file() and _IMPORTED.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+        return os.path.isfile(path) and _IMPORTED.search(path.read_text(encoding="utf-8", errors="replace")) is not None
     return bool(pipeline)
 
 
@@ -138,7 +139,7 @@ def named_files(job: Job, root: Path) -> list[str]:
     found = []
     for value in file_settings(job, root).values():
         match = _PLACE.match(value)
-        if match and not _escapes(match[0]) and _near(match[0], root).is_file():
+        if match and not _escapes(match[0]) and os.path.isfile(_near(match[0], root)):
             found.append(PurePosixPath(match[0]).as_posix())
     return sorted(set(found))
 
@@ -154,7 +155,7 @@ def settings_here(job: Job, root: Path) -> dict[str, str]:
     found = {}
     for key, value in file_settings(job, root).items():
         match = _PLACE.match(value)
-        if match and not _escapes(match[0]) and Path(match[0]).is_file():
+        if match and not _escapes(match[0]) and os.path.isfile(match[0]):
             found[key] = f"{Path(match[0]).absolute()}{value[match.end() :]}"
     return found
 
@@ -205,7 +206,7 @@ def _hidden(path: Path) -> bool:
 def _near(name: str, root: Path) -> Path:
     """The path, relative to the working directory if the file is there, else to the repository."""
     path = Path(name)
-    return path if path.is_absolute() or path.is_file() else root / path
+    return path if path.is_absolute() or os.path.isfile(path) else root / path
 
 
 def _escapes(name: str) -> bool:
@@ -222,7 +223,7 @@ def _inside(name: str, key: str) -> str:
 
 
 def _there(path: Path, what: str) -> Path:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(
             f"{what}: there is no file {path}: check the path (relative to the working directory or the repository)",
             code="file-missing", file=str(path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -135,7 +136,7 @@ def keep(file: bytes, run: Path) -> None:
     from segtrain.observe.journal import FILE
     from segtrain.plan.saved import write
 
-    if file and not (run / FILE).is_file():
+    if file and not os.path.isfile(run / FILE):
         write(file, run)
 
 

@@ -8,6 +8,7 @@ job; it needs PyYAML only to read a YAML file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -121,7 +122,7 @@ def config_file(job: Job, root: Path = ROOT) -> Path:
     neither).
     """
     here = Path(job.config)
-    return here if here.is_absolute() or here.is_file() else root / here
+    return here if here.is_absolute() or os.path.isfile(here) else root / here
 
 
 def config_name(job: Job, root: Path = ROOT) -> str:

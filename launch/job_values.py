@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -81,7 +82,7 @@ def _load_yaml() -> Callable[[str], Any]:
 
 
 def _near_file(path: Path) -> str:
-    there = sorted(p.name for p in path.parent.glob("[!.]*.y*ml")) if path.parent.is_dir() else []
+    there = sorted(p.name for p in path.parent.glob("[!.]*.y*ml")) if os.path.isdir(path.parent) else []
     near = closest(path.name, there, 0.4)
     return f"did you mean {str(path.parent / near)!r}?" if near else "check the path and its permissions"
 

@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None, command: str = called("lustre")) ->
         if not paths:
             text = f"{known.folder} has no files: is the file system mounted there?"
             raise ConfigError(text, code="lustre-empty", folder=known.folder)
-        if known.proof and (known.proof.is_dir() or not os.access(known.proof.absolute().parent, os.W_OK)):
+        if known.proof and (os.path.isdir(known.proof) or not os.access(known.proof.absolute().parent, os.W_OK)):
             text = f"--proof {known.proof}: cannot be written: name a file in a folder that exists"
             raise ConfigError(text, code="proof-not-writable", file=str(known.proof))
         if known.verb == "state":

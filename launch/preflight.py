@@ -73,7 +73,7 @@ def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
     data.root; "" if the job has none. ``unknown``: stands for data.root where nothing names one.
     """
     path = config_file(job, root).absolute()
-    if job.config and not path.is_file():
+    if job.config and not os.path.isfile(path):
         there = [f"configs/{found.name}" for found in sorted((root / "configs").glob("*.yaml"))]
         near = closest(job.config, there)
         cure = f"the config {near}" if near else "a file, such as configs/scenes.yaml"

@@ -6,6 +6,7 @@ Nothing heavy is imported here, so that ``segtrain --help`` answers at once.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 
@@ -53,6 +54,9 @@ def _run(argv: list[str] | None) -> int:
         _drop_stdout()
         return 0
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            print(f"error: {printable(str(error.filename))}: there is no such file: {error.strerror}", file=sys.stderr)
+            return EXIT_ERROR
         if not _stdout_fails():
             raise
         _drop_stdout()

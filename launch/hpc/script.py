@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from shlex import quote
@@ -39,7 +40,7 @@ def kept(job: SlurmJob) -> Path:
     one, so what a job that waits in the queue will read stays as it is.
     """
     config = config_file(job)
-    content = config.read_bytes() if job.config and config.is_file() else b""
+    content = config.read_bytes() if job.config and os.path.isfile(config) else b""
     return job_folder(job) / hashlib.sha256(repr(job).encode() + content).hexdigest()[:8]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
@@ -55,7 +56,7 @@ def offline(
         files = _files(root, job)
         findings += [*bundle_checks(job, files, choice), *decoder_checks(root, choice)]
     except SegtrainError as problem:
-        if config_file(job, root).is_file():  # else the check of the config reports the missing file
+        if os.path.isfile(config_file(job, root)):  # else the check of the config reports the missing file
             findings.append(error("bundle", str(problem), "fix it in the job, or restore the file"))
     findings += [*training(job, root, set(files)), *_prices(now)]
     findings += _model(request, [*findings, *choice.findings])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def offline(job: VertexJob, *, root: Path, choice: ImageChoice) -> list[Finding]
         files = dict(bundle.contents(root, job))
         findings += _requirements(job, files, choice)
     except SegtrainError as problem:
-        if config_file(job, root).is_file():  # a missing config is reported by the check of the training config
+        if os.path.isfile(config_file(job, root)):  # a missing config is reported by the check of the training config
             findings.append(error("bundle", str(problem), "fix it in the job, or restore the file"))
     if job.program != "train.py":
         findings.append(

@@ -25,7 +25,7 @@ _LOCAL = ("127.", "localhost", "::1")
 def existing(place: str | Path) -> Path:
     """The folder itself, or the nearest one above it that is there."""
     path = Path(place).absolute()
-    while not path.exists() and path != path.parent:
+    while not os.path.exists(path) and path != path.parent:
         path = path.parent
     return path
 
@@ -49,7 +49,7 @@ def folders(
     they see, so that nothing needs to be guessed from here.
     """
     place = existing(job.output)
-    if not place.is_dir():
+    if not os.path.isdir(place):
         yield error("output-file", f"output={job.output!r}: {place} is a file", "--output FOLDER")
     elif not os.access(place, os.W_OK | os.X_OK):
         yield error("output-not-writable", f"output={job.output!r}: you may not write into {place}", "another --output")
@@ -108,7 +108,7 @@ def _data(job: SlurmJob, probed: bool) -> Iterator[Finding]:
     if not job.data or "://" in job.data:
         return
     data, output = Path(job.data).absolute(), Path(job.output).absolute()
-    if not probed and not data.exists():
+    if not probed and not os.path.exists(data):
         yield (warning if job.setup else error)(  # its lines may bring the data
             "data-not-there", f"data={job.data!r}: there is no such folder here", "--data FOLDER that all nodes see"
         )

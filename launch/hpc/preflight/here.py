@@ -172,7 +172,7 @@ def flags(job: SlurmJob) -> Iterator[Finding]:
             )
         elif own is not None:
             yield error("sbatch-flag", f"sbatch={text!r}: the script has a line for this already", own)
-        elif name in ("--error", "-e") and value and not Path(value).parent.is_dir():
+        elif name in ("--error", "-e") and value and not os.path.isdir(Path(value).parent):
             yield error(
                 "log-folder",
                 f"sbatch={text!r}: there is no folder {Path(value).parent}, so that Slurm fails the job at once, and "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -181,7 +182,7 @@ def _data(job: SlurmJob, config: Config, read: Read) -> Iterator[Finding]:
 
 def _weights(config: Config) -> Iterator[Finding]:
     for key, place in files_of_weights(config):
-        if "://" not in place and not Path(place).exists():
+        if "://" not in place and not os.path.exists(place):
             yield error("weights-missing", f"{key}={place!r}: there is no such file", "the path of one that nodes see")
 
 
