@@ -24,7 +24,7 @@ from launch.aws.parallelcluster.machines import known, machines  # noqa: E402
 from launch.aws.parallelcluster.recipe import Keys, Resource, entries, mapping, read, resources, shapes  # noqa: E402
 from launch.aws.parallelcluster.scheduler import scheduler  # noqa: E402
 from launch.aws.parallelcluster.storage import standing_cost, storage  # noqa: E402
-from launch.findings import Finding, refused  # noqa: E402
+from launch.findings import Finding, refused, tell  # noqa: E402
 from launch.job import command as called  # noqa: E402
 from segtrain.errors import EXIT_ERROR, SegtrainError  # noqa: E402
 
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None, command: str = called("cluster")) -
         _show(recipe)
         return EXIT_ERROR if refused(findings, f"{known_arguments.recipe} is not ready") else 0
     except SegtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return error.exit_code
 
 
@@ -71,7 +71,7 @@ def check(recipe: Keys) -> list[Finding]:
 def _show(recipe: Keys) -> None:
     """The queues, and what runs and is paid for while no job does."""
     for resource in resources(recipe):
-        print(f"{resource.place}: {_words(resource)}")
+        console.out(f"{resource.place}: {_words(resource)}")
     always = [("head node", mapping(recipe, "HeadNode").get("InstanceType"))]
     for pool in entries(mapping(recipe, "LoginNodes"), "Pools"):
         always.append((f"{pool.get('Count', 1)} login node", pool.get("InstanceType")))
@@ -83,12 +83,12 @@ def _show(recipe: Keys) -> None:
         for resource in resources(recipe)
         if resource.least > 0
     ]
-    print("while no job runs: " + ", ".join(f"{what} {name}" for what, name in always if name))
+    console.out("while no job runs: " + ", ".join(f"{what} {name}" for what, name in always if name))
     dollars, words = standing_cost(recipe)
     for line in words:
-        print(line)
+        console.out(line)
     if dollars:
-        print(f"file systems: ${dollars:.2f} an hour (list price of us-east-1), until they are deleted")
+        console.out(f"file systems: ${dollars:.2f} an hour (list price of us-east-1), until they are deleted")
     sys.stdout.flush()
 
 

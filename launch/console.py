@@ -12,16 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from launch.findings import Finding, errors, note, say
+from launch.findings import Finding, errors, note, say, tell
 from launch.job import ROOT, Job
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
+from segtrain.terminal import printable
 
 DEFAULT_BATCH = 8  # train.batch_size of configs/scenes.yaml
 JobT = TypeVar("JobT", bound=Job)
 
 
 def out(text: str) -> None:
-    print(text, flush=True)
+    print(printable(text), flush=True)
 
 
 def run(act: Callable[[dict[str, Any]], int], known: dict[str, Any], **asked: str) -> int:
@@ -32,7 +33,7 @@ def run(act: Callable[[dict[str, Any]], int], known: dict[str, Any], **asked: st
     try:
         return act(known)
     except SegtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
         unsure = [
@@ -40,7 +41,7 @@ def run(act: Callable[[dict[str, Any]], int], known: dict[str, Any], **asked: st
             for flag, done in asked.items()
             if flag in known
         ]
-        print(f"interrupted: {(unsure or ['no job was sent'])[0]}", file=sys.stderr)
+        tell(f"interrupted: {(unsure or ['no job was sent'])[0]}")
         return 130
 
 
@@ -71,7 +72,7 @@ def dry_run(request: Mapping[str, Any], findings: list[Finding], also: Callable[
         say(findings)
         also()
         stop = f"; {len(bad)} error{'s' * (len(bad) > 1)} would stop it" if bad else ""
-        print(f"dry run: nothing was sent{stop}", file=sys.stderr)
+        tell(f"dry run: nothing was sent{stop}")
     return EXIT_ERROR if bad else 0
 
 

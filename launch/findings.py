@@ -9,6 +9,8 @@ from functools import partial
 from textwrap import fill
 from typing import Literal
 
+from segtrain.terminal import printable
+
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
@@ -34,6 +36,11 @@ warning = partial(Finding, "warning")
 note = partial(Finding, "note")
 
 
+def tell(text: object) -> None:
+    """Print a text on stderr, without control characters."""
+    print(printable(str(text)), file=sys.stderr, flush=True)
+
+
 def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.level == "error"]
 
@@ -47,7 +54,7 @@ def show(findings: Iterable[Finding], width: int = 110) -> str:
 def say(findings: list[Finding]) -> None:
     """Print findings on stderr."""
     if findings:
-        print(show(findings), file=sys.stderr, flush=True)
+        tell(show(findings))
 
 
 def refused(findings: list[Finding], what: str) -> bool:
@@ -55,7 +62,7 @@ def refused(findings: list[Finding], what: str) -> bool:
     say(findings)
     bad = errors(findings)
     if bad:
-        print(f"error: {what}: {len(bad)} of the findings above must be fixed first", file=sys.stderr)
+        tell(f"error: {what}: {len(bad)} of the findings above must be fixed first")
     return bool(bad)
 
 
@@ -63,7 +70,7 @@ def _paragraph(finding: Finding, width: int) -> str:
     indent = " " * 9
     lines = [fill(finding.message, width, initial_indent=f"{finding.level:<9}", subsequent_indent=indent)]
     if finding.cure:
-        lines.append(fill(finding.cure, width, initial_indent=f"{indent}-> ", subsequent_indent=f"{indent}   "))
+        lines.append(f"{indent}-> {finding.cure}")  # one line, which can be copied
     if finding.source:
         lines.append(fill(finding.source, width, initial_indent=f"{indent}[", subsequent_indent=f"{indent} ") + "]")
     return "\n".join(lines)
@@ -72,6 +79,6 @@ def _paragraph(finding: Finding, width: int) -> str:
 def agreed(question: str) -> bool:
     """Ask the user to confirm something that costs money. False if standard input is not a terminal."""
     if not sys.stdin.isatty():
-        print(f"error: {question} Standard input is not a terminal: give --yes", file=sys.stderr)
+        tell(f"error: {question} Standard input is not a terminal: give --yes")
         return False
     return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

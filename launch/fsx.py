@@ -20,7 +20,8 @@ from launch.aws import lustre  # noqa: E402
 from launch.aws.arguments import DEFAULT_REGION  # noqa: E402
 from launch.aws.job import COMMAND  # noqa: E402
 from launch.aws.regions import is_region  # noqa: E402
-from launch.findings import agreed  # noqa: E402
+from launch.console import out  # noqa: E402
+from launch.findings import agreed, tell  # noqa: E402
 from launch.job import PACKAGE  # noqa: E402
 from launch.job_values import amount  # noqa: E402
 from segtrain.errors import ConfigError, SegtrainError  # noqa: E402
@@ -73,10 +74,10 @@ def main(arguments: list[str] | None = None, command: str = NAME) -> int:
             raise ConfigError(f"--region {known.region} is not an AWS region name: write one such as us-east-1")
         return _dry_run(wanted) if known.dry_run else _make(wanted, known.region, known.yes)
     except SegtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted: what AWS has begun goes on; the same command finds it again", file=sys.stderr)
+        tell("interrupted: what AWS has begun goes on; the same command finds it again")
         return 130
 
 
@@ -86,8 +87,8 @@ def _dry_run(wanted: lustre.WantedFileSystem) -> int:
         "CreateDataRepositoryAssociation": lustre.association_request(wanted, "fs-00000000"),
     }
     print(json.dumps(requests, indent=2))
-    print(f"cost     {lustre.cost(wanted)}", file=sys.stderr)
-    print("dry run: nothing was created, and AWS was not asked for a file system to reuse", file=sys.stderr)
+    tell(f"cost     {lustre.cost(wanted)}")
+    tell("dry run: nothing was created, and AWS was not asked for a file system to reuse")
     return 0
 
 
@@ -98,19 +99,19 @@ def _make(wanted: lustre.WantedFileSystem, region: str | None, yes: bool) -> int
     clients = connect(region)
     found, others = lustre.find(clients, wanted)
     for line in others:
-        print(f"note     {line}", file=sys.stderr)
+        tell(f"note     {line}")
     if found is None:
-        print(f"cost     {lustre.cost(wanted)}", file=sys.stderr, flush=True)
+        tell(f"cost     {lustre.cost(wanted)}")
         if not yes and not agreed(f"create a file system of {wanted.gb} GB in {wanted.subnet}?"):
-            print("nothing was created", file=sys.stderr)
+            tell("nothing was created")
             return 1
         found = lustre.create(clients, wanted)
-        print(f"created  {found.system['FileSystemId']}", flush=True)
+        out(f"created  {found.system['FileSystemId']}")
     else:
-        print(f"reused   {found.system['FileSystemId']}", flush=True)
-    found = lustre.complete(clients, wanted, found, lambda text: print(text, flush=True))
-    print(f"ready    {COMMAND} {lustre.flags(found, wanted)} --region {region}")
-    print(f"delete   aws fsx delete-file-system --file-system-id {found.system['FileSystemId']} --region {region}")
+        out(f"reused   {found.system['FileSystemId']}")
+    found = lustre.complete(clients, wanted, found, out)
+    out(f"ready    {COMMAND} {lustre.flags(found, wanted)} --region {region}")
+    out(f"delete   aws fsx delete-file-system --file-system-id {found.system['FileSystemId']} --region {region}")
     return 0
 
 

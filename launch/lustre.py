@@ -21,6 +21,7 @@ if not __package__:
     ]
 
 from launch import console  # noqa: E402
+from launch.findings import tell  # noqa: E402
 from launch.hpc.hsm import VARIABLE, Lfs, Verb  # noqa: E402
 from launch.hpc.moving import Outcome, Pace, Tally, files, move, prove  # noqa: E402
 from launch.job import command as called  # noqa: E402
@@ -72,14 +73,14 @@ def main(arguments: list[str] | None = None, command: str = called("lustre")) ->
         if known.verb == "state":
             _say_tally(known.folder, _proved(lfs, None, paths, known.proof))
             return 0
-        outcome = move(lfs, known.verb, paths, pace, lambda text: print(text, flush=True))
+        outcome = move(lfs, known.verb, paths, pace, console.out)
         tally = _proved(lfs, known.verb, files(known.folder), known.proof)
         return _end(known.verb, known.folder, outcome, tally)
     except SegtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        print("left: Lustre goes on with what was asked for; the same command does the rest", file=sys.stderr)
+        tell("left: Lustre goes on with what was asked for; the same command does the rest")
         return 130
 
 
@@ -101,9 +102,9 @@ def _proved(lfs: Lfs, verb: Verb | None, paths: list[str], proof: Path | None) -
 
 
 def _say_tally(folder: str, tally: Tally) -> None:
-    print(f"{folder}: {tally.files} files, {tally.bytes / 1e9:.3f} GB")
+    console.out(f"{folder}: {tally.files} files, {tally.bytes / 1e9:.3f} GB")
     for state, count in sorted(tally.words.items(), key=lambda pair: -pair[1]):
-        print(f"  {count:>9}  {state}")
+        console.out(f"  {count:>9}  {state}")
     sys.stdout.flush()
 
 
@@ -111,21 +112,21 @@ def _end(verb: str, folder: str, outcome: Outcome, tally: Tally) -> int:
     """Say what was moved and what was not, and return the exit code."""
     _say_tally(folder, tally)
     if outcome.gone:
-        print(f"note: {_some(outcome.gone)} deleted meanwhile", file=sys.stderr)
+        tell(f"note: {_some(outcome.gone)} deleted meanwhile")
     for path, why in list(outcome.failed.items())[:SHOWN]:
-        print(f"error: {path}: {why}", file=sys.stderr)
+        tell(f"error: {path}: {why}")
     if len(outcome.failed) > SHOWN:
-        print(f"error: and {len(outcome.failed) - SHOWN} more files failed", file=sys.stderr)
+        tell(f"error: and {len(outcome.failed) - SHOWN} more files failed")
     late = [path for path in tally.unproved if path not in outcome.failed]
     if outcome.waiting:
-        print(f"error: no progress any more; {_some(outcome.waiting)} not done yet", file=sys.stderr)
+        tell(f"error: no progress any more; {_some(outcome.waiting)} not done yet")
     if late:
-        print(f"{verb}: {_some(late)} not done, or changed meanwhile: run the same command again", file=sys.stderr)
+        tell(f"{verb}: {_some(late)} not done, or changed meanwhile: run the same command again")
     if outcome.failed:
         return EXIT_ERROR
     if late or outcome.waiting:
         return EXIT_RESUMABLE
-    print(f"{verb}: all {tally.files} files done, {outcome.moved} of them now")
+    console.out(f"{verb}: all {tally.files} files done, {outcome.moved} of them now")
     return 0
 
 

@@ -18,7 +18,7 @@ if not __package__:
         *(entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent),
     ]
 
-from launch.findings import errors, refused, say  # noqa: E402
+from launch.findings import errors, refused, say, tell  # noqa: E402
 from launch.forecast import file_of, keep, told  # noqa: E402
 from launch.raytrain.arguments import build_parser  # noqa: E402
 from launch.raytrain.checks import offline, predicted  # noqa: E402
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
                 plan = file_of(predict, config)
             if known.get("dry_run"):
                 say(findings)
-                print("dry run: nothing was trained", file=sys.stderr)
+                tell("dry run: nothing was trained")
                 return EXIT_ERROR if errors(findings) else 0
             if refused(findings, "nothing was started"):
                 return EXIT_ERROR
@@ -54,10 +54,10 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
                 keep(plan, Path(run))
             return train(job, ray, gpus, config)
     except SegtrainError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted: Ray ends the ranks; the same command continues the run", file=sys.stderr)
+        tell("interrupted: Ray ends the ranks; the same command continues the run")
         return 130
 
 

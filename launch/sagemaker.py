@@ -28,7 +28,7 @@ from launch.aws.job import COMMAND, SageMakerJob, load_job  # noqa: E402
 from launch.aws.preflight.machines import ranks  # noqa: E402
 from launch.aws.prepare import Source, code_place, prepare, read, sound  # noqa: E402
 from launch.aws.prepare import upload_code as upload_code  # noqa: E402
-from launch.findings import Finding, agreed, errors, refused  # noqa: E402
+from launch.findings import Finding, agreed, errors, refused, tell  # noqa: E402
 from launch.rehearse.cluster import PLANTS  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
@@ -124,7 +124,7 @@ def _say_cost(job: SageMakerJob, tuning: Tuning | None = None) -> None:
     from launch.aws.tune import cost
 
     words = cost(job, tuning) if tuning is not None else cost_ceiling(job)[1]
-    print(f"cost     {words}", file=sys.stderr, flush=True)
+    tell(f"cost     {words}")
 
 
 def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
@@ -160,7 +160,7 @@ def _send(job: SageMakerJob, known: dict[str, Any], tuning: Tuning | None = None
         return EXIT_ERROR
     name = whole.get("HyperParameterTuningJobName", request["TrainingJobName"])
     if not known.get("yes") and not agreed(f"send {name} to {job.region}?"):
-        print("nothing was sent", file=sys.stderr)
+        tell("nothing was sent")
         return 1
     with tempfile.TemporaryDirectory() as scratch:
         bundle = Path(scratch) / "sourcedir.tar.gz"
@@ -176,15 +176,15 @@ def _start(clients: Any, job: SageMakerJob, request: dict[str, Any], no_follow: 
     tunes = "HyperParameterTuningJobName" in request
     name = request["HyperParameterTuningJobName" if tunes else "TrainingJobName"]
     try:
-        print(f"sent {(tuning_job if tunes else cloud).submit(clients, request)}", flush=True)
+        console.out(f"sent {(tuning_job if tunes else cloud).submit(clients, request)}")
     except KeyboardInterrupt:
         stop = tuning_job.stop_command(name, job.region) if tunes else f"{COMMAND} --stop {name} --region {job.region}"
-        print(f"interrupted: {name} may have been sent, and is billed if it runs. Stop it: {stop}", file=sys.stderr)
+        tell(f"interrupted: {name} may have been sent, and is billed if it runs. Stop it: {stop}")
         return 130
     if tunes:
         return 0 if no_follow else tuning_job.follow(clients, name, say=console.out)
     if no_follow:
-        print(f"follow it: {COMMAND} --attach {name} --region {job.region}")
+        console.out(f"follow it: {COMMAND} --attach {name} --region {job.region}")
         return 0
     return _follow(clients, name, job)
 

@@ -23,7 +23,7 @@ if not __package__:
     ]
 
 from launch import console  # noqa: E402
-from launch.findings import errors, refused, say  # noqa: E402
+from launch.findings import errors, refused, say, tell  # noqa: E402
 from launch.forecast import keep  # noqa: E402
 from launch.hpc.arguments import ACTIONS, build_parser, refuse_together  # noqa: E402
 from launch.hpc.job import COMMAND, SlurmJob  # noqa: E402
@@ -67,9 +67,9 @@ def _dry_run(job: SlurmJob, known: dict[str, Any]) -> int:
     finally:  # also where the reader of the script has gone (`| head`)
         say(found)
         stop = f"; {len(bad)} error{'s' * (len(bad) > 1)} would stop it" if bad else ""
-        print(f"dry run: nothing was submitted{stop}", file=sys.stderr)
+        tell(f"dry run: nothing was submitted{stop}")
         if not known.get("interactive"):
-            print(f"to submit it by hand: {by_hand(job)}", file=sys.stderr)
+            tell(f"to submit it by hand: {by_hand(job)}")
     return EXIT_ERROR if bad else 0
 
 
@@ -81,7 +81,7 @@ def _interactive(job: SlurmJob) -> int:
     words = interactive(job, inside)
     _say_left_out(job)
     _keep_plans(job)
-    print(shlex.join(words), file=sys.stderr, flush=True)
+    tell(shlex.join(words))
     found = {key: os.path.expandvars(value) for key, value in environment(job).items()}
     if "PYTHONPATH" in found:
         found["PYTHONPATH"] = os.pathsep.join([found["PYTHONPATH"], *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -97,7 +97,7 @@ def _say_left_out(job: SlurmJob) -> None:
     """Name the parts of a batch script that an interactive job does not have."""
     for flag, given in (("--setup", job.setup), ("--after", job.after), ("--start node", job.start == "node")):
         if given:
-            print(f"note: {flag} is for batch jobs alone: nothing of it is done here", file=sys.stderr)
+            tell(f"note: {flag} is for batch jobs alone: nothing of it is done here")
 
 
 def _send(job: SlurmJob, known: dict[str, Any]) -> int:
@@ -111,11 +111,11 @@ def _send(job: SlurmJob, known: dict[str, Any]) -> int:
     try:
         number = submit(script, dependency(job))
     except KeyboardInterrupt:
-        print("interrupted: the job may have been submitted: `squeue --me` shows it, scancel stops it", file=sys.stderr)
+        tell("interrupted: the job may have been submitted: `squeue --me` shows it, scancel stops it")
         return 130
-    print(f"submitted job {number} with {script}; run folder {', '.join(map(str, job.runs()))}", flush=True)
+    console.out(f"submitted job {number} with {script}; run folder {', '.join(map(str, job.runs()))}")
     if known.get("no_follow"):
-        print(f"follow it: {COMMAND} --attach {number}    stop it: {COMMAND} --stop {number}")
+        console.out(f"follow it: {COMMAND} --attach {number}    stop it: {COMMAND} --stop {number}")
         return 0
     return follow(number, console.out)
 

@@ -19,7 +19,7 @@ if not __package__:
     sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT / "launch")]
 
 from launch import console  # noqa: E402
-from launch.findings import agreed, errors, refused  # noqa: E402
+from launch.findings import agreed, errors, refused, tell  # noqa: E402
 from launch.gcp.arguments import OF_A_REHEARSAL, PLANTS, build_parser, refuse_together  # noqa: E402
 from launch.gcp.job import COMMAND, VertexJob  # noqa: E402
 from launch.gcp.preflight.machines import ranks  # noqa: E402
@@ -91,7 +91,7 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
         return EXIT_ERROR
     name = request["displayName"]
     if not known.get("yes") and not agreed(f"send {name} to {job.project}, {job.region}?"):
-        print("nothing was sent", file=sys.stderr)
+        tell("nothing was sent")
         return 1
     if job.start == "bundle":
         with tempfile.TemporaryDirectory() as scratch:
@@ -102,14 +102,14 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
 
     try:
         resource = submit(job, clients, request)
-        print(f"sent {resource}", flush=True)
+        console.out(f"sent {resource}")
         if not known.get("no_follow"):
             return follow(job.project, clients, resource, say=console.out)
     except KeyboardInterrupt:
         stop = back(name, job.project, job.region, "stop")
-        print(f"interrupted: {name} may have been sent, and is billed if it runs. Stop it: {stop}", file=sys.stderr)
+        tell(f"interrupted: {name} may have been sent, and is billed if it runs. Stop it: {stop}")
         return 130
-    print(f"follow it: {back(resource.rpartition('/')[2], job.project, job.region)}")
+    console.out(f"follow it: {back(resource.rpartition('/')[2], job.project, job.region)}")
     return 0
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launch.hpc.job import SlurmJob
-from launch.hpc.script import config_for, job_folder, kept, options, sbatch_script, srun, training
+from launch.hpc.script import config_for, flags, job_folder, kept, options, sbatch_script, srun, training
 from launch.job import config_file
 from segtrain.errors import ConfigError
 
@@ -49,10 +49,6 @@ def refuse(job: SlurmJob, terminal: bool = False) -> None:
         if number < least:
             text = f"--{key.replace('_', '-')} {number}: must be at least {least}"
             raise ConfigError(text, code="number-too-small", key=key, found=number)
-    for flag in options(job):
-        if re.search(r"[\x00-\x1f]", flag):
-            text = f"{flag!r}: a flag of sbatch is one line: leave the line break out"
-            raise ConfigError(text, code="flag-line-break", found=flag)
     if "://" in job.output:
         raise ConfigError(
             f"output={job.output}: a run of a Slurm job lies on the shared file system, where a start finds the "
@@ -75,6 +71,10 @@ def refuse(job: SlurmJob, terminal: bool = False) -> None:
         if key == "out":
             text = f"out={job.settings[key]}: the run folder is OUTPUT/NAME: use --output and --name"
             raise ConfigError(text, code="out-on-slurm", found=job.settings[key])
+    for word in (*flags(job), f"--config={job.config}"):
+        if re.search(r"[\x00-\x1f\x7f]", word):
+            text = f"{word!r}: a line of the script: take the line break or control character out of the name"
+            raise ConfigError(text, code="flag-line-break", found=word)
 
 
 def write(job: SlurmJob) -> Path:

@@ -108,17 +108,21 @@ def config_for(job: SlurmJob) -> str:
     return str(kept(job) / config_file(job).name) if job.config else ""
 
 
-def sbatch_script(job: SlurmJob) -> str:
-    """The whole text."""
-    folder = job_folder(job)
-    log = f"{folder}/".replace("%", "%%") + ("%A_%a.log" if job.tasks else "%j.log")
+def flags(job: SlurmJob) -> list[str]:
+    """The flags in the #SBATCH lines."""
+    log = f"{job_folder(job)}/".replace("%", "%%") + ("%A_%a.log" if job.tasks else "%j.log")
     head = [*options(job), f"--output={log}", f"--chdir={Path.cwd()}", "--open-mode=append"]
     head += [f"--signal=B:USR1@{job.notice}", "--requeue" if job.requeue else "--no-requeue"]
     if job.tasks:
         limit = f"%{job.at_once}" if job.at_once else ""
         head.append(f"--array=0-{len(job.tasks) - 1}{limit}")
+    return head
+
+
+def sbatch_script(job: SlurmJob) -> str:
+    """The whole text."""
     values = {
-        "OPTIONS": "\n".join(f"#SBATCH {_option(flag)}" for flag in head),
+        "OPTIONS": "\n".join(f"#SBATCH {_option(flag)}" for flag in flags(job)),
         "NAME": job.name,
         "RUN": _run(job),
         "MOST_STOPS": str(job.most_stops),
