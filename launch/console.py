@@ -15,14 +15,13 @@ from typing import Any, NoReturn, TypeVar
 from launch.findings import Finding, errors, note, say, tell
 from launch.job import ROOT, Job
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
-from segtrain.terminal import printable
 
 DEFAULT_BATCH = 8  # train.batch_size of configs/scenes.yaml
 JobT = TypeVar("JobT", bound=Job)
 
 
 def out(text: str) -> None:
-    print(printable(text), flush=True)
+    tell(text, sys.stdout)
 
 
 def run(act: Callable[[dict[str, Any]], int], known: dict[str, Any], **asked: str) -> int:

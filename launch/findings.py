@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from textwrap import fill
-from typing import Literal
-
-from segtrain.terminal import printable
+from typing import Literal, TextIO
 
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -36,9 +34,11 @@ warning = partial(Finding, "warning")
 note = partial(Finding, "note")
 
 
-def tell(text: object) -> None:
-    """Print a text on stderr, without control characters."""
-    print(printable(str(text)), file=sys.stderr, flush=True)
+def tell(text: object, stream: TextIO | None = None) -> None:
+    """Print a text without control characters. ``stream``: None is stderr."""
+    from segtrain.terminal import printable
+
+    print(printable(str(text)), file=stream or sys.stderr, flush=True)
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:

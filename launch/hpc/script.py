@@ -113,10 +113,8 @@ def flags(job: SlurmJob) -> list[str]:
     log = f"{job_folder(job)}/".replace("%", "%%") + ("%A_%a.log" if job.tasks else "%j.log")
     head = [*options(job), f"--output={log}", f"--chdir={Path.cwd()}", "--open-mode=append"]
     head += [f"--signal=B:USR1@{job.notice}", "--requeue" if job.requeue else "--no-requeue"]
-    if job.tasks:
-        limit = f"%{job.at_once}" if job.at_once else ""
-        head.append(f"--array=0-{len(job.tasks) - 1}{limit}")
-    return head
+    limit = f"%{job.at_once}" if job.at_once else ""
+    return [*head, f"--array=0-{len(job.tasks) - 1}{limit}"] if job.tasks else head
 
 
 def sbatch_script(job: SlurmJob) -> str:
