@@ -268,7 +268,7 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
         raise CheckpointError(text, code="no-checkpoint", run=str(run_dir))
     weights = state.get("ema") or state.get("model")
     if not isinstance(weights, dict):
-        text = f"the checkpoint of {run_dir} holds no weights: delete it, or take another"
+        text = f"the checkpoint of {run_dir} holds no weights: take another"
         raise CheckpointError(text, code="no-weights", run=str(run_dir))
     bad = [
         name

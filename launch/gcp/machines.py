@@ -158,6 +158,17 @@ def counts(machine: Machine, accelerator: str) -> list[int]:
     return [count for count, vcpus in limits.items() if machine.vcpus <= vcpus]
 
 
-def types_with(accelerator: str) -> list[str]:
-    """Machine types that include this GPU."""
-    return [name for name, (_, gpu, _) in _OPTIMIZED.items() if gpu == accelerator]
+def advise(machine: Machine, asked: Accelerator, standard: bool) -> str:
+    """Flags for the smallest machine that takes as many of these GPUs, or, if none does, the next number of them.
+
+    N1 types stay in their family, with the most vCPUs that the number of GPUs allows. ``standard``: the scheduling.
+    """
+    family = machine.name.rpartition("-")[0] if machine.attaches else "n1-standard"
+    fitting = []
+    for name, one in MACHINES.items():
+        size = (0, -one.vcpus) if name.startswith(f"{family}-") else (1, one.vcpus)
+        for count in counts(one, asked.type):
+            fitting.append((count < asked.count, abs(count - asked.count), size, name, count))
+    *_, name, count = min(fitting)
+    changed = "" if count == asked.count else f" --accelerator {asked.type}:{count}"
+    return f"--machine {name}{changed}" + (" --scheduling spot" if standard and name in NOT_STANDARD else "")

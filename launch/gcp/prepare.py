@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from launch.cures import tried
 from launch.findings import Finding, errors, note, say, show
 from launch.gcp.images import choose
 from launch.gcp.job import VertexJob
@@ -51,6 +52,12 @@ def located(job: VertexJob) -> tuple[VertexJob, list[Finding]]:
 
 def prepare(job: VertexJob) -> tuple[VertexJob, dict[str, Any], list[Finding]]:
     """The job with project and region, its request, and the findings of all checks that do not ask Google."""
+    job, request, findings = checked(job)
+    return job, request, tried(job, findings, lambda other: checked(other)[2])
+
+
+def checked(job: VertexJob) -> tuple[VertexJob, dict[str, Any], list[Finding]]:
+    """As ``prepare``, with cures that are not tried yet."""
     job, findings = located(job)
     accelerator = gpus(job)
     choice = choose(job, job.region, accelerator)

@@ -113,7 +113,8 @@ def restored(
     if saved.get("config_hash", config.hash) != config.hash:
         remarks.append(
             f"warning: the checkpoint in {run_dir} was written by run #{saved['config_hash']}, but this run is "
-            f"#{config.hash}: unless another segtrain version wrote it, it was copied from another run: remove it"
+            f"#{config.hash}: unless another segtrain version wrote it, it was copied from another run: "
+            "choose another out"
         )
     now = learner.precision.name
     if saved.get("precision", now) != now:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import segtrain
@@ -44,12 +45,14 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     try:
         before, now = load_saved(known).trained_settings(), config.trained_settings()
     except ConfigError as error:
-        text = f"{place} holds a run whose config cannot be read ({error}): delete it, or choose another out=FOLDER"
+        text = f"{place} holds a run whose config cannot be read ({error}): choose another out=FOLDER"
         raise ConfigError(text, code="run-config-not-read", run=place) from None
     # Compare all values instead of the hash: this also finds a default that a newer version has changed.
     changes = ", ".join(differences(before, now))
     if changes and not _packed_alone(before, now):
-        text = f"{place} holds a run with other settings ({changes}): choose another out=FOLDER, or delete that one"
+        text = f"{place} holds a run with other settings ({changes}): choose another out=FOLDER"
+        if not config.out_bucket:  # which model.init does not read
+            text += f"; to begin there with the weights of this run, add {quote(f'model.init={place}')}"
         raise ConfigError(text, code="run-settings-changed", run=place, changes=changes)
     _refuse_other_parts(run_dir, parts or {})
 

@@ -98,32 +98,26 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
         yield error(
             "accelerator-retired",
             f"accelerator={asked.type}: Google no longer offers it",
-            "--accelerator NVIDIA_TESLA_T4:1",
+            f"--accelerator NVIDIA_TESLA_T4:{asked.count}",
             API,
         )
         return
     if machine is None:
         return
     legal = table.counts(machine, asked.type)
+    better = table.advise(machine, asked, job.scheduling == "STANDARD" and not job.reservation)
     if not legal:
         has = (
             f"has {machine.accelerator.count} x {machine.accelerator.type}"
             if machine.accelerator
             else "takes no GPU of this kind"
         )
-        types = table.types_with(asked.type) or ["n1-standard-8"]
-        yield error(
-            "accelerator-machine",
-            f"accelerator={asked.type}: {machine.name} {has}",
-            f"leave --accelerator out, or --machine {types[0]}" if machine.accelerator else f"--machine {types[0]}",
-            DATED,
-        )
+        yield error("accelerator-machine", f"accelerator={asked.type}: {machine.name} {has}", better, DATED)
     elif asked.count not in legal:
         yield error(
             "accelerator-count",
             f"accelerator={asked.type}:{asked.count}: {machine.name} takes {' or '.join(map(str, legal))} of them",
-            f"--accelerator {asked.type}:{min(legal, key=lambda count: abs(count - asked.count))}"
-            + ("" if machine.accelerator else ", or an N1 type of another size"),
+            better,
             DATED,
         )
 

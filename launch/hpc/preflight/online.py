@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
+from launch.cures import tried
 from launch.findings import Finding, error, errors, note, warning
 from launch.hpc.follow import ENDED
 from launch.hpc.job import SlurmJob
@@ -34,7 +36,8 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
     """
     here = Here(command="salloc" if terminal else "sbatch")
     job = completed(job, here)
-    findings = [*offline(job, ROOT), *flags(job), *_shell(job)]
+    findings = tried(job, [*offline(job, ROOT), *flags(job)], lambda one: [*offline(one, ROOT), *flags(one)])
+    findings += _shell(job)
     try:
         cluster = read(ask)
     except SegtrainError as problem:
@@ -44,7 +47,8 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
 
 
 def of_cluster(job: SlurmJob, cluster: Cluster, here: Here, probe: bool) -> list[Finding]:
-    findings = [*rules(job, cluster, here, datetime.now()), *_after(job)]
+    ruled = partial(rules, cluster=cluster, here=here, now=datetime.now())
+    findings = [*tried(job, ruled(job), ruled), *_after(job)]
     told: Told = {}
     if probe and not errors(findings):
         told, said = ask_nodes(job, cluster, here.folder)

@@ -259,5 +259,5 @@ def _refuse_other(found: dict[str, Any], plan: dict[str, Any], path: str) -> Non
     if found["source"] != plan["source"]:
         other.append("other files, labels, or times of files")
     if other:
-        reason = f"belongs to a pack with {'; '.join(other)}: delete it, or pack into another folder"
+        reason = f"belongs to a pack with {'; '.join(other)}: pack into another folder"
         raise file_error(path, reason, code="pack-differs", found=other)
