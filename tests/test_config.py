@@ -11,7 +11,15 @@ import yaml
 from conftest import refused
 from pydantic import Field, create_model
 
-from segtrain.config import Config, duration_in_steps, load_config, load_saved, make_config, parse_overrides
+from segtrain.config import (
+    Config,
+    duration_in_steps,
+    load_config,
+    load_saved,
+    local_paths,
+    make_config,
+    parse_overrides,
+)
 from segtrain.errors import ConfigError
 from segtrain.train.rundir import refuse_run_dir
 
@@ -301,3 +309,18 @@ def test_a_mistake_is_blamed_on_the_file_or_on_the_command_line(tmp_path: Path) 
     assert lines == {f"{path}: train.batch_size", "the command line: optim.lr"}
     with pytest.raises(ConfigError, match=r"^the command line: train.batch_size=-1"):
         load_config(path, ["train={batch_size: -1}"])
+
+
+def test_local_paths_are_found_by_the_type_of_their_field(tmp_path: Path) -> None:
+    settings = (
+        "data.layout=camvid",
+        "data.root=d",
+        "model.init=w/w.pth",
+        "model.arch=unet",
+        "model.encoder_weights=e.pth",
+    )
+    found = local_paths(Config.load(None, *settings, "out=s3://bucket/run", "data.cache_dir=c"))
+    assert found == {"data.root": "d", "model.init": "w/w.pth", "model.encoder_weights": "e.pth", "data.cache_dir": "c"}
+    assert local_paths(Config.load(None, "model.arch=unet", "model.encoder_weights=imagenet", "out=runs/x")) == {
+        "out": "runs/x"
+    }

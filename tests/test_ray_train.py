@@ -43,7 +43,7 @@ def test_a_job_is_read_from_the_command_line(tmp_path: Path, monkeypatch: pytest
     job = asked("configs/camvid.yaml", "train.seed=3", "--elastic", "1:4", "--label", "zone=a", "--grace", "2m")
     assert (job.config, job.least, job.most, job.elastic, job.grace) == ("configs/camvid.yaml", 1, 4, (1, 4), 120)
     assert job.labels == {"zone": "a"}
-    words = arguments(job, "configs/camvid.yaml", "/data")
+    words = arguments(job, "configs/camvid.yaml", {"data.root": "/data"})
     assert words[0] == "configs/camvid.yaml"
     assert {"train.seed=3", 'data.root="/data"', f'out="{tmp_path}/runs/segtrain"', 'parallel.strategy="ddp"'} <= set(
         words

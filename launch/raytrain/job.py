@@ -81,11 +81,13 @@ def load(known: Mapping[str, Any]) -> RayJob:
     return found
 
 
-def arguments(found: RayJob, config: str, data_root: str) -> Sequence[str]:
-    """The arguments of ``segtrain train`` on every worker. ``config``: its path there."""
+def arguments(found: RayJob, config: str, paths: Mapping[str, str]) -> Sequence[str]:
+    """The arguments of ``segtrain train`` on every worker. ``config``: its path there; ``paths``: settings that name
+    files, resolved here, because the workers have another working directory.
+    """
     import json
 
     settings = {**found.settings, "parallel.strategy": found.strategy}
     settings.setdefault("out", str(found.run))
-    settings |= {"data.root": data_root} if data_root else {}
+    settings |= paths
     return [*([config] if config else []), *(f"{key}={json.dumps(value)}" for key, value in settings.items())]

@@ -98,6 +98,7 @@ def train(job: RayJob, ray: Any, gpus: int, config: Any) -> int:
     from ray.train.v2.api.config import LoggingConfig
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer  # TorchTrainer without a process group
 
+    from segtrain.config import local_paths
     from segtrain.platforms.ray_worker import work
 
     class Ranks(Backend):
@@ -108,9 +109,9 @@ def train(job: RayJob, ray: Any, gpus: int, config: Any) -> int:
         def backend_cls(self) -> type[Backend]:
             return Ranks
 
-    root = config.data.root if config is not None else ""
+    paths = {key: str(Path(text).absolute()) for key, text in local_paths(config).items()} if config is not None else {}
     order = {
-        "arguments": arguments(job, config_name(job), str(Path(root).absolute()) if _local(root) else ""),
+        "arguments": arguments(job, config_name(job), paths),
         "environment": dict(job.environment),
     }
     trainer = DataParallelTrainer(
@@ -140,7 +141,3 @@ def train(job: RayJob, ray: Any, gpus: int, config: Any) -> int:
             code="ray-training-failed", retries=job.retries,
         ) from None  # fmt: skip
     return int(result.return_value["code"])
-
-
-def _local(root: str) -> bool:
-    return bool(root) and "://" not in root

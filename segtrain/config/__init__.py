@@ -5,7 +5,15 @@
 from segtrain.config.data import Data
 from segtrain.config.load import RUN_HEADER, load_config, load_saved, make_config, parse_overrides, upgrade_settings
 from segtrain.config.loss import Loss, LossTerm
-from segtrain.config.networks import SMP, architectures, is_file_name, refuse_arch, refuse_names, unknown_name
+from segtrain.config.networks import (
+    SMP,
+    architectures,
+    is_file_name,
+    local_paths,
+    refuse_arch,
+    refuse_names,
+    unknown_name,
+)
 from segtrain.config.optim import AdamWOptim, MuonOptim, Optim, SGDOptim
 from segtrain.config.run import PARTS, PLAN, Config, read_parts
 from segtrain.config.section import Section, Size, duration_in_steps, interval_in_steps

@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import Union
 
+from segtrain.config.section import Section, UserPath
 from segtrain.config.training import Model
 from segtrain.errors import ConfigError, closest
 
@@ -29,6 +31,20 @@ def architectures() -> list[str]:
 def is_file_name(text: str | None) -> bool:
     """Whether ``model.encoder_weights`` names a file rather than a set of weights such as ``imagenet``."""
     return text is not None and ("/" in text or text.endswith((".safetensors", ".pth", ".pt", ".bin", ".ckpt")))
+
+
+def local_paths(section: Section, prefix: str = "") -> dict[str, str]:
+    """Key and value of each setting that names a file or folder of this machine, such as ``model.init``."""
+    found = {}
+    for name, field in type(section).model_fields.items():
+        value, kind = getattr(section, name), field.rebuild_annotation()
+        if isinstance(value, Section):
+            found |= local_paths(value, f"{prefix}{name}.")
+        elif not value or kind not in (UserPath, Union[UserPath, None]) or "://" in value:
+            continue
+        elif name != "encoder_weights" or is_file_name(value):
+            found[f"{prefix}{name}"] = value
+    return found
 
 
 def refuse_arch(model: Model) -> None:
