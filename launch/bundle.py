@@ -13,7 +13,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from launch import native
@@ -26,7 +26,7 @@ FILES = ("data.classes", "data.transforms")
 OF_THE_IMAGE = ("torch", "torchvision")
 _SOURCES = (".py", ".cpp", ".h", ".csv")
 _IMPORTED = re.compile(r"^[ \t]*(?:import|from)[ \t]+albumentations\b", re.MULTILINE)
-_PLACE = re.compile(r"[^\s:@]+\.(?:py|ya?ml|json|txt)")
+_PLACE = re.compile(r"(?:[A-Za-z]:(?=[\\/]))?[^\s:@]+\.(?:py|ya?ml|json|txt)")
 
 
 def contents(root: Path, job: Job, program: str = "", packages: Iterable[str] = ()) -> list[tuple[str, Path | bytes]]:
@@ -210,7 +210,7 @@ def _near(name: str, root: Path) -> Path:
 
 
 def _escapes(name: str) -> bool:
-    return name.startswith("/") or ".." in PurePosixPath(name).parts
+    return os.path.isabs(name) or bool(PureWindowsPath(name).drive) or ".." in PurePosixPath(name).parts
 
 
 def _inside(name: str, key: str) -> str:

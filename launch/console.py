@@ -50,7 +50,7 @@ def script(main: Callable[[], int]) -> NoReturn:
         raise SystemExit(main())
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(128 + signal.SIGPIPE) from None
+        raise SystemExit(128 + getattr(signal, "SIGPIPE", 13)) from None
 
 
 def spread(job: JobT, ranks: int) -> JobT:
@@ -90,6 +90,8 @@ def rehearsal(
     job: Job, known: Mapping[str, Any], plants: Sequence[str], name: str, build: Callable[[Path, Any, Path], Any]
 ) -> dict[str, Any]:
     """Build the bundle (``name``) in the folder of a rehearsal. Returns arguments of a platform's ``rehearse``."""
+    if sys.platform == "win32":
+        raise ConfigError("--rehearse needs Linux or macOS: on Windows, use WSL 2", code="rehearse-windows")
     from launch.rehearse.cluster import read_plant
     from launch.rehearse.fit import shorter
 

@@ -76,7 +76,7 @@ DEFAULT_METRICS = (
     Metric("train:data_wait_percent", r" img/s  wait +([0-9]+)%"),
     Metric("train:epoch", r"epoch +([0-9.]+)/[0-9.e+]+  step"),
     Metric("val:miou_percent", r"step [0-9]+  mIoU ([0-9.]+)%"),
-    Metric("val:pixel_accuracy_percent", r"mIoU [0-9.]+%  pixel accuracy ([0-9.]+)%"),
+    Metric("val:pixel_accuracy_percent", r"mIoU [0-9.]+%.*  pixel accuracy ([0-9.]+)%"),
 )
 
 _PLACES = "s3://BUCKET/PREFIX/, fsx://fs-0123456789abcdef0/MOUNTNAME/FOLDER or efs://fs-0123456789abcdef0/FOLDER"

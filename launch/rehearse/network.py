@@ -7,11 +7,13 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 from launch.rehearse.cluster import GATEWAY, RehearsalCluster, RehearsalHost
+from segtrain.errors import ConfigError
 
 BRIDGE = "rehearsal"
 _MAC = "02:00:00:00:{:02x}:{:02x}"
@@ -36,6 +38,8 @@ def outer(as_root: bool) -> list[str]:
 
 def namespaces() -> tuple[list[str] | None, str]:
     """The command prefix that gives namespaces, and "as root" or "as a user"; or None, and the reason why not."""
+    if sys.platform != "linux":
+        return None, "network namespaces need Linux"
     for tool, package in (("unshare", "util-linux"), ("ip", "iproute2"), ("bash", "bash")):
         if shutil.which(tool, path=_ENVIRONMENT["PATH"]) is None:
             return None, f"there is no command {tool!r}: apt-get install {package}"
@@ -48,6 +52,18 @@ def namespaces() -> tuple[list[str] | None, str]:
         reason = " ".join(tried.stderr.split()) or f"code {tried.returncode}"
     cure = "sysctl kernel.unprivileged_userns_clone=1 and user.max_user_namespaces, or run as root"
     return None, f"the kernel gives no network namespaces ({reason}): {cure}"
+
+
+def refuse_addresses(hosts: int) -> None:
+    """Raises ConfigError if hosts without namespaces cannot have the addresses 127.0.0.1, 127.0.0.2, ..."""
+    for n in range(1, hosts + 1):
+        with socket.socket() as bound:
+            try:
+                bound.bind((f"127.0.0.{n}", 0))
+            except OSError:
+                text = f"this machine has no address 127.0.0.{n} for host {n}: rehearse on Linux or in a container, or "
+                text += f"`sudo ifconfig lo0 alias 127.0.0.{n} up`"
+                raise ConfigError(text, code="rehearse-address", found=f"127.0.0.{n}") from None
 
 
 def said(prefix: list[str] | None, how: str, without: str) -> str:

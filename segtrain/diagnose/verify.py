@@ -25,6 +25,7 @@ HELD = 0.25  # relative error that a predicted gain may have
 MOST_BESIDE = 36  # newest neighboring folders whose settings are read
 MOST_SETTINGS = 4  # settings in which a run and its repetition with a fix may differ
 MOST_DIAGNOSED = 3
+SMALLER = 0.8  # of its share of the time: less is noise between two runs
 _RANK = {EXACT: 3, MORE: 2, PART: 1, WORDS: 0, NONE: 0}
 
 
@@ -72,6 +73,10 @@ class Verification:
     @property
     def tested(self) -> bool:
         """Whether these runs test the prediction."""
+        if self.fit == WORDS and self.before.first is not None:  # only a smaller cause shows that advice was followed
+            cause, share = self.before.first.cause, self.before.first.share
+            left = max((one.share for one in self.after.found.verdicts if one.cause == cause), default=0.0)
+            return not self.apart and left < SMALLER * share
         return not self.apart and self.fit not in (NONE, PART)
 
     @cached_property

@@ -168,6 +168,8 @@ def sentences(found: Comparison) -> list[str]:
     if score and score.change:
         word = {1: "higher than", -1: "lower than", 0: "the same as"}[score.better]
         said.append(f"B's best mIoU is {word} A's: {score.b} against {score.a} ({score.change}).")
+        if [row.what for row in found.config if row.what not in ("out", "name")] == ["train.seed"]:
+            said.append("Only the seed differs: this is the noise between two runs, and one pair cannot show its size.")
     protocol = [row.what.removeprefix("scored: ") for row in found.data if row.what.startswith("scored: ")]
     if protocol and found.a.best and found.b.best:
         said.append(f"The evaluation protocols differ ({', '.join(protocol)}), so these scores cannot be compared.")

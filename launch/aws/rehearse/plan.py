@@ -8,6 +8,7 @@ from typing import Any
 
 from launch.aws.progress import machines
 from launch.rehearse.cluster import MOST_HOSTS, RehearsalCluster, RehearsalHost
+from launch.rehearse.network import refuse_addresses
 from segtrain.errors import ConfigError
 
 ONE_GROUP = "homogeneousCluster"  # SageMaker's name for the only group of a job without groups
@@ -34,6 +35,8 @@ def set_stage(
     numbered.sort(key=lambda item: item[0] in trains)
     if len(numbered) > MOST_HOSTS:
         raise ConfigError(f"--hosts: {len(numbered)} hosts on one machine are too many: at most {MOST_HOSTS}")
+    if not isolated:
+        refuse_addresses(len(numbered))
     stage = tuple(
         RehearsalHost(f"algo-{n}" if isolated else f"127.0.0.{n}", n, group, kind, group in trains)
         for n, (group, kind) in enumerate(numbered, 1)

@@ -9,6 +9,7 @@ from typing import Any
 from launch.gcp.job import VertexJob
 from launch.gcp.preflight.machines import ALONE
 from launch.rehearse.cluster import MOST_HOSTS, RehearsalCluster, RehearsalHost
+from launch.rehearse.network import refuse_addresses
 from segtrain.errors import ConfigError
 
 DEFAULT_HOSTS = 3
@@ -36,6 +37,8 @@ def set_stage(request: Mapping[str, Any], *, hosts: int | None, isolated: bool) 
         numbered += [(1, index, numbered[-1][2]) for index in range(asked - 1, count - 1)]
     if count != asked:
         said.append(f"{count} host{'s' * (count > 1)} instead of {asked}")
+    if not isolated:
+        refuse_addresses(count)
     stage = tuple(
         RehearsalHost(_name(pool, index) if isolated else f"127.0.0.{n}", n, f"workerpool{pool}", machine, True)
         for n, (pool, index, machine) in enumerate(numbered[:count], 1)
