@@ -82,7 +82,8 @@ def gain(found: Verification) -> str:
         return f"no gain was predicted, {measured}"
     both = f"predicted {found.predicted:.2f}x, {measured}"
     if found.held is None or found.off is None:
-        return f"{both}; but the prediction was for another change"
+        untried = "its cause did not become smaller" if found.fit == WORDS else "the prediction was for another change"
+        return f"{both}; but {untried}"
     off = f"{abs(found.off):.0%} too {'high' if found.off > 0 else 'low'}"
     return f"{both}: {off}, the prediction {'held' if found.held else 'did not hold'} (within {HELD:.0%})"
 
