@@ -4,10 +4,10 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
 ``ts`` (Unix time in seconds). The other fields, by event:
 
 ``run_start``   a process starts or resumes: ``version`` of segtrain, ``versions`` {package: version}, ``name``,
-                ``hash`` of the config, ``host``, ``pid``, ``device``, ``world_size``, ``total_steps``, ``eval_every``
-                and ``save_every`` (steps), ``derived`` {quantity: value}, ``warnings`` [text] that apply to every
-                score of the run, ``begun`` (Unix time at which the process began), ``hosts``, their ``machine`` (a
-                type of SageMaker, or "") and ``price`` (dollars per hour of one; null: unknown)
+                ``hash`` of the config, ``host``, ``pid``, ``device``, ``world_size``, ``strategy``, ``total_steps``,
+                ``eval_every`` and ``save_every`` (steps), ``derived`` {quantity: value}, ``warnings`` [text] that
+                apply to every score of the run, ``begun`` (Unix time at which the process began), ``hosts``, their
+                ``machine`` (a type of SageMaker, or "") and ``price`` (dollars per hour of one; null: unknown)
 ``split``       ``data.split_by`` divides the data: ``rule`` {key: value}, ``images`` {split: count}, ``folder`` with
                 the names
 ``init``        weights from ``model.init``: ``source``; the tensors ``taken`` from it, ``new`` (not in it, so they stay

@@ -11,15 +11,17 @@ import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from segtrain.files import is_running, now_ns, open_file
 from segtrain.observe import journal
 
-# Keys of a row. "time": wall seconds of all processes of the run; "cpu_s": process seconds of training.
+# Keys of a row. "time": wall seconds of all processes of the run; "cpu_s": process seconds of training;
+# "epoch_s": seconds to train on all images once, at "images_per_s".
 COLUMNS = (
     "name", "hash", "status", "step", "steps", "miou", "last_miou", "classes", "classes_present", "best_step", "time",
-    "cpu_s", "started", "warnings", "out",
+    "cpu_s", "strategy", "ranks", "batch", "images_per_s", "epoch_s", "started", "warnings", "out",
 )  # fmt: skip
 _FRESH = 600.0  # seconds: a run on another host counts as running if its journal was written more recently
 
@@ -30,6 +32,11 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
     start: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "run_start"), {})
     scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
     warnings = start.get("warnings")
+    parallel, train = (config[name] if isinstance(config.get(name), dict) else {} for name in ("parallel", "train"))
+    batch, steps = train.get("batch_size"), [event for event in events if event["event"] == "step"]
+    speeds = [speed for event in steps if (speed := number(event.get("images_per_s")))]
+    speed, epoch = median(speeds) if speeds else None, number(steps[-1].get("epoch")) if steps else None
+    seconds = steps[-1]["step"] * batch / epoch / speed if epoch and speed and isinstance(batch, int) else None
     pixels = pixels_of(scores[-1]) if scores else None
     return {
         "name": config.get("name") or start.get("name") or run.resolve().name,
@@ -44,6 +51,11 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
         "best_step": best.get("step"),
         "time": _seconds(events),
         "cpu_s": next((value for e in reversed(events) if (value := number(e.get("cpu_s"))) is not None), None),
+        "strategy": start.get("strategy") or parallel.get("strategy"),
+        "ranks": start.get("world_size"),
+        "batch": batch,
+        "images_per_s": speed,
+        "epoch_s": seconds,
         "started": events[0]["ts"] if events else None,
         "warnings": [str(text) for text in warnings] if isinstance(warnings, list) else [],
         "out": str(run),

@@ -42,7 +42,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Aligned text with one line per run, followed by the warnings of the runs."""
     if not rows:
         return "no runs"
-    cells = [("name", "hash", "status", "step", "best mIoU", "at step", "last mIoU", "time", "out")]
+    head = ["name", "hash", "status", "step", "best mIoU", "at step", "last mIoU", "time", "strategy", "ranks", "batch"]
+    cells = [[*head, "images/s", "s/epoch", "out"]]
     for row in rows:
         step = "-" if row["step"] is None else f"{row['step']}/{row['steps'] or '?'}"
         present, classes = row.get("classes_present"), row.get("classes")
@@ -51,9 +52,11 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         best_step = "-" if row["best_step"] is None else str(row["best_step"])
         seconds = "-" if row["time"] is None else duration(row["time"])
         name, hash = str(row["name"]), row["hash"] or "-"
-        cells.append((name, hash, row["status"], step, best, best_step, last, seconds, row["out"]))
+        setup = ("-" if row.get(key) is None else str(row[key]) for key in ("strategy", "ranks", "batch"))
+        speed = ("-" if row.get(key) is None else f"{row[key]:.1f}" for key in ("images_per_s", "epoch_s"))
+        cells.append([name, hash, row["status"], step, best, best_step, last, seconds, *setup, *speed, row["out"]])
     warned = [f"warning: {row['out']}: {text}" for row in rows for text in row.get("warnings") or ()]
-    return "\n".join([*columns(cells, right={3, 4, 5, 6, 7}), *warned])
+    return "\n".join([*columns(cells, right={3, 4, 5, 6, 7, 9, 10, 11, 12}), *warned])
 
 
 def data_frame(folder: str | Path = "runs") -> pandas.DataFrame:

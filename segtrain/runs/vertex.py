@@ -16,7 +16,7 @@ from segtrain.observe.run_row import COLUMNS, number
 VERTEX = "vertex:"
 _PATIENCE_S = 20.0  # seconds for which a failing request is repeated
 _ALIVE_S = 900.0  # After this time without an update, a run counts as killed: a live run updates every 5 minutes.
-_WHOLE = ("step", "steps", "classes", "classes_present", "best_step")
+_WHOLE = ("step", "steps", "classes", "classes_present", "best_step", "ranks", "batch")
 _STATUS = {state: status for status, state in STATES.items()}
 
 
@@ -46,6 +46,7 @@ def _row(context: Mapping[str, Any], experiment: str) -> dict[str, Any]:
     return row | {
         "name": params["name"] if ours and isinstance(params.get("name"), str) else name,
         "hash": params["hash"] or None if ours else None,
+        "strategy": metrics.get("strategy"),
         "status": _status(str(metadata.get(STATE, "")), context, ours),
         "started": row["started"] if row["started"] is not None else _seconds(context, "createTime"),
         "warnings": _warnings(metrics.get("warnings")),

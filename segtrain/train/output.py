@@ -89,9 +89,9 @@ def announce(
         "run_start", version=__version__, name=config.name, hash=config.hash,
         versions={"python": platform.python_version(), "torch": torch.__version__},
         host=socket.gethostname(), pid=os.getpid(), device=str(strategy.device), world_size=strategy.world_size,
-        total_steps=plan.steps, eval_every=plan.eval_every, save_every=plan.save_every, derived=derived,
-        warnings=prepared["caveats"], begun=begun, hosts=strategy.cluster.hosts, machine=machine_type(),
-        price=price_of(config),
+        strategy=strategy.name, total_steps=plan.steps, eval_every=plan.eval_every, save_every=plan.save_every,
+        derived=derived, warnings=prepared["caveats"], begun=begun, hosts=strategy.cluster.hosts,
+        machine=machine_type(), price=price_of(config),
     )  # fmt: skip
     if config.data.split_by.on:
         images = {config.data.train_split: len(splits["train"]), config.data.split: len(splits["val"])}
