@@ -30,7 +30,7 @@ if [ ! -e "$home/.installed" ]; then
   mkdir -p "$home"
   tar -xzf "$scratch/segtrain.tar.gz" -C "$home"
   python3 -m venv "$home/.venv"
-  "$home/.venv/bin/pip" install --quiet --constraint "$home/requirements.lock" --editable "$home"
+  "$home/.venv/bin/pip" install --quiet --constraint "$home/requirements.lock" --editable "$home[buckets]"
   "$home/.venv/bin/segtrain" --version
   touch "$home/.installed"
 fi
