@@ -35,7 +35,7 @@ def is_file_name(text: str | None) -> bool:
 
 def local_paths(section: Section, prefix: str = "") -> dict[str, str]:
     """Key and value of each setting that names a file or folder of this machine, such as ``model.init``."""
-    found = {}
+    found = dict[str, str]()
     for name, field in type(section).model_fields.items():
         value, kind = getattr(section, name), field.rebuild_annotation()
         if isinstance(value, Section):
