@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -130,10 +131,11 @@ def train(
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Restore torch's random number generators and OpenCV's number of threads at the end."""
+    """Restore torch's random number generators, OpenCV's number of threads, and the environment at the end."""
     import cv2
     import torch
 
+    environment = dict(os.environ)  # A later training would take this one's RANK for a launcher's.
     threads = cv2.getNumThreads()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
@@ -141,6 +143,9 @@ def _kept() -> Iterator[None]:
             yield
     finally:
         cv2.setNumThreads(threads)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
 
 
 def _processes(config: Config, own_parts: bool) -> int:
@@ -167,5 +172,5 @@ def _other_ranks(config: Config, ranks: int) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
         file.write_text(config.to_yaml(), encoding="utf-8")
-        with spawn.children(ranks, ["train", str(file)]) as rank_0:
+        with spawn.children(ranks, ["train", str(file)], lasting=True) as rank_0:
             yield rank_0

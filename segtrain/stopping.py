@@ -14,6 +14,8 @@ UPLOADING = "SEGTRAIN_UPLOADING"
 
 requested = threading.Event()
 uploading = threading.Event()
+connected = threading.Event()  # set once the ranks have met: until then, there is nothing to save
+rank_ended = threading.Event()  # set if a rank that this process has started ended before the ranks had met
 
 
 @contextlib.contextmanager

@@ -490,12 +490,18 @@ def test_a_run_leaves_the_process_as_it_was_and_its_folder_tells_whether_it_is_d
     import cv2
 
     cv2.setNumThreads(2)
-    model, before = Slow(), torch.get_rng_state()
+    model, before, environment = Slow(), torch.get_rng_state(), dict(os.environ)
     run = segtrain.train(
-        small(tmp_path / "run"), model=model, criterion=LOSS, train_data=Stripes(), val_data=Stripes(4), trackers=[]
+        small(tmp_path / "run", "parallel.strategy=ddp"),
+        model=model,
+        criterion=LOSS,
+        train_data=Stripes(),
+        val_data=Stripes(4),
+        trackers=[],
     )
     assert torch.equal(torch.get_rng_state(), before)
     assert cv2.getNumThreads() == 2
+    assert dict(os.environ) == environment  # a rank's variables would make the next training a rank
     assert run.done
     assert segtrain.Run(str(run.path)).done  # type: ignore[arg-type]
     assert segtrain.Run(str(run.path)).scores == run.scores  # type: ignore[arg-type]

@@ -31,7 +31,6 @@ def test_torchrun() -> None:
         "MASTER_PORT": "1",
     }
     assert discover(environ, NOWHERE) == Cluster(5, 8, 1, 4, "h", 1, "torchrun")
-    assert discover(environ, NOWHERE).hosts == 2
 
 
 STEP = {
@@ -48,6 +47,40 @@ STEP = {
 def test_srun_counts_tasks_of_each_host() -> None:
     environ = {**STEP, "MASTER_ADDR": "10.0.0.1"}
     assert discover(environ, NOWHERE) == Cluster(4, 5, 0, 1, "10.0.0.1", 21271, "slurm")
+
+
+HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "local", "source"),
+    [
+        (HYDRA, (1, 2), "mpich"),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4"}, (0, 0), "mpich"),
+        ({f"MV2_COMM_WORLD_{k}": v for k, v in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "3412")}, (1, 2), "mvapich"),
+        ({f"JSM_NAMESPACE_{k}": v for k, v in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "3412")}, (1, 2), "jsrun"),
+        ({**HYDRA, "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2"}, (1, 2), "pals"),
+        ({"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1"}, (0, 0), "flux"),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, (0, 0), "torchrun"),
+    ],
+)  # fmt: skip
+def test_launchers(environ: dict[str, str], local: tuple[int, int], source: str) -> None:
+    """Local size 0: counted when the ranks meet."""
+    assert discover({**environ, "MASTER_ADDR": "h"}, NOWHERE) == Cluster(3, 4, *local, "h", 29500, source)
+    with refused("master-addr-missing"):
+        discover(environ, NOWHERE)
+
+
+def test_a_launcher_of_one_process_or_one_host_needs_no_address() -> None:
+    assert discover({"PMI_RANK": "0", "PMI_SIZE": "1"}, NOWHERE) == Cluster()
+    assert discover({"YOD_RANK": "0", "YOD_SIZE": "1"}, NOWHERE) == Cluster()
+    assert discover({"RANK": "0", "WORLD_SIZE": "1"}, NOWHERE) == Cluster(source="torchrun")
+    assert discover({**HYDRA, "PMI_SIZE": "2", "PMI_RANK": "1"}, NOWHERE).master_addr == "127.0.0.1"
+
+
+def test_srun_with_pmi_is_slurm_and_mpirun_inside_a_step_is_not() -> None:
+    assert discover({**STEP, "MASTER_ADDR": "h", "PMI_RANK": "4", "PMI_SIZE": "5"}, NOWHERE).source == "slurm"
+    assert discover({**STEP, **HYDRA, "MASTER_ADDR": "h"}, NOWHERE).source == "mpich"
 
 
 def test_neighboring_jobs_steps_and_restarts_have_ports_of_their_own() -> None:
@@ -151,6 +184,12 @@ def test_mpi_takes_the_master_from_sagemaker(tmp_path: Path) -> None:
         ({"RANK": "x", "WORLD_SIZE": "2"}, "bad-launcher-variable"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "launcher-contradicts-itself"),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"}, "launcher-contradicts-itself"),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "master-addr-missing"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "65536"}, "bad-launcher-variable"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "0"}, "bad-launcher-variable"),
+        ({"PALS_RANKID": "0", "MASTER_ADDR": "h"}, "bad-launcher-variable"),
+        ({"YOD_RANK": "0", "YOD_SIZE": "2"}, "unknown-launcher"),
+        ({"X_COMM_PROCID": "1", "X_COMM_NTASKS": "2"}, "unknown-launcher"),
     ],
 )
 def test_variables_that_cannot_be(environ: dict[str, str], expected: str) -> None:

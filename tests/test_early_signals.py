@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ from conftest import refused
 from imds import NOTICE, imds
 from refusals import SCENES, finish
 
-from segtrain import cli
+from segtrain import cli, stopping
 from segtrain.errors import EXIT_RANK_LOST, EXIT_RESUMABLE
 from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster, free_port
+from segtrain.parallel.meeting import answered
 from segtrain.train import spot
 from segtrain.train.first_signal import ending_at_first_signal
+from segtrain.train.state import stop_signals
 
 
 def codes(folder: Path) -> list[int]:
@@ -60,6 +64,20 @@ def test_once_the_ranks_have_met_a_signal_is_the_trainers(zygote: Any, tmp_path:
     )
     met, early = (zygote.start(code=code.format(met=m, pause=p), cwd=tmp_path) for m, p in (("met()", 0.2), ("", 600)))
     assert finish([met, early]) == [7, EXIT_RESUMABLE]
+
+
+def test_an_interrupt_ends_the_wait_for_other_ranks_and_later_only_asks_to_stop() -> None:
+    """In a notebook, where the process must go on."""
+    interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt), stop_signals():
+        answered(lambda: threading.Event().wait(60), 60)
+    with stop_signals() as received:
+        stopping.connected.set()
+        signal.raise_signal(signal.SIGINT)
+        assert received == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 @pytest.mark.parametrize("context", [ending_at_first_signal, lambda: sampling(Path(), 0, Cluster(1, 2, 1, 2))])

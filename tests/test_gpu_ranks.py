@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,8 @@ from test_train import until
 from segtrain.errors import ConfigError
 from segtrain.parallel import board, failure
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.gpus import own_device, refuse_shared_gpus
+from segtrain.parallel.gpus import gpus_in_sight, own_gpu
+from segtrain.parallel.meeting import Row, exchange, placed
 from segtrain.parallel.network import describe_network
 from segtrain.parallel.slurm_hosts import gpus_unsaid
 
@@ -47,43 +47,77 @@ def main():
 """
 
 
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
-    """``gpus(8)``: as many are in sight; returns the list of those that were chosen."""
-    chosen: list[int] = []
-
-    def see(count: int) -> list[int]:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-        return chosen
-
-    return see
-
-
-@pytest.mark.parametrize(("seen", "local_rank", "index"), [(8, 0, 0), (8, 7, 7), (1, 0, 0), (1, 5, 0)])
-def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one_it_sees(
-    gpus, seen: int, local_rank: int, index: int
-) -> None:  # type: ignore[no-untyped-def]
-    chosen = gpus(seen)
-    place = Cluster(local_rank, 8, local_rank, 8)
-    assert own_device("auto", place) == torch.device("cuda", index)
-    assert chosen == [index]
-    assert own_device("cpu", place) == torch.device("cpu")
-
-
-def test_more_ranks_than_gpus_in_sight_is_an_error(gpus) -> None:  # type: ignore[no-untyped-def]
-    gpus(2)
-    with refused("too-few-gpus", local_rank=2, found=2) as error:
-        own_device("auto", Cluster(2, 3, 2, 3))
-    assert error.value.silent is False
-    gpus(0)
-    assert own_device("auto", Cluster()) == torch.device("cpu")
+def test_the_gpus_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 2
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    uuids = ["GPU-a", "GPU-b"]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index]))
+    assert gpus_in_sight("auto", Cluster()) == ["GPU-a", "GPU-b"]
+    assert gpus_in_sight("cpu", Cluster()) == []
+    uuids = ["", ""]  # an old torch knows no UUID
+    assert gpus_in_sight("auto", Cluster(0, 2)) == gpus_in_sight("auto", Cluster(1, 2))
+    count = 1
+    assert gpus_in_sight("auto", Cluster(0, 2)) != gpus_in_sight("auto", Cluster(1, 2))
+    count = 0
+    assert gpus_in_sight("auto", Cluster()) == []
     with refused("no-gpu"):
-        own_device("cuda", Cluster())
+        gpus_in_sight("cuda", Cluster())
     with refused("no-gpu") as ended:
-        own_device("cuda", Cluster(), {"SLURM_STEP_NUM_TASKS": "2"})
+        gpus_in_sight("cuda", Cluster(), {"SLURM_STEP_NUM_TASKS": "2"})
     assert "--gres=gpu:N" in str(ended.value)
+
+
+@pytest.mark.parametrize(
+    ("seen", "chosen"),
+    [
+        (["abcd"] * 4, "abcd"),
+        (["ab", "ab", "cd", "cd"], "abcd"),  # srun --gpu-bind=closest
+        (["cd", "ab", "cd", "ab"], "cbda"),
+        (["ab", "a"], "ba"),
+        (["a", "b"], "ab"),  # srun --gpus-per-task=1
+        (["ab", "b", "c"], "abc"),
+    ],
+)
+@pytest.mark.parametrize("told", [True, False])
+def test_each_rank_gets_a_gpu_of_its_own(seen: list[str], chosen: str, told: bool) -> None:
+    size = len(seen)
+    rows = [Row("h", rank if told else None, list(gpus)) for rank, gpus in enumerate(seen)]
+    own = [own_gpu(rows, Cluster(rank, size, rank, size), "nccl") for rank in range(size)]
+    assert "".join(gpus[index] for gpus, index in zip(seen, own)) == chosen
+
+
+def test_ranks_without_a_gpu_of_their_own_are_refused() -> None:
+    rows = [Row("h x", rank, list(gpus)) for rank, gpus in enumerate(["ab", "ab", "a"])]
+    for rank in range(3):
+        with refused("too-few-gpus", rank=2, found=2, expected=3):
+            own_gpu(rows, Cluster(rank, 3, rank, 3), "nccl")
+    assert [own_gpu(rows, Cluster(rank, 3, rank, 3), "gloo") for rank in range(3)] == [0, 1, 0]
+    with refused("no-gpu"):
+        own_gpu([*rows, Row("i x", 0, [])], Cluster(0, 4, 0, 3), "nccl")
+
+
+def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet() -> None:
+    """As in pods that get only RANK and WORLD_SIZE. Ranks of a host need not be consecutive."""
+
+    def meet(local_sizes: list[int], rows: list[Row]) -> list[tuple[int, ...]]:
+        store, found = dist.HashStore(), [()] * len(rows)
+
+        def rank(number: int) -> None:
+            own = Cluster(number, len(rows), rows[number].local_rank or 0, local_sizes[number])
+            place = placed(own, exchange(store, own, rows[number]))
+            found[number] = place.local_rank, place.local_world_size, place.hosts, place.local_rank or place.host
+
+        threads = [threading.Thread(target=rank, args=(n,)) for n in range(len(rows))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        return found
+
+    assert meet([0, 0, 0], [Row(name, None, []) for name in "aba"]) == [(0, 2, 2, 0), (0, 1, 2, 1), (1, 2, 2, 1)]
+    told = [Row("one machine", 0, []), Row("one machine", 0, []), Row("one machine", 1, [])]
+    assert meet([1, 2, 2], told) == [(0, 1, 2, 0), (0, 2, 2, 1), (1, 2, 2, 1)]
 
 
 @pytest.mark.parametrize(
@@ -100,37 +134,6 @@ def test_a_step_that_does_not_know_its_gpus_is_warned(environ: dict[str, str], w
     assert gpus_unsaid(environ) == ""
 
 
-def test_ranks_that_share_a_gpu_are_named_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    def meet(uuids: list[str]) -> list[str]:
-        monkeypatch.setattr(
-            torch.cuda,
-            "get_device_properties",
-            lambda _: SimpleNamespace(uuid=uuids[int(threading.current_thread().name)]),
-        )
-        store, said = dist.HashStore(), [""] * len(uuids)
-
-        def rank(number: int) -> None:
-            try:
-                refuse_shared_gpus(store, Cluster(number, len(uuids), number, len(uuids)), torch.device("cuda", 0), 60)
-            except ConfigError as error:
-                said[number] = str(error)
-
-        threads = [threading.Thread(target=rank, args=(n,), name=str(n)) for n in range(len(uuids))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        return said
-
-    assert meet(["GPU-a", "GPU-b", "GPU-c"]) == [""] * 3
-    assert meet(["", "", ""]) == [""] * 3  # a torch that knows no UUID
-    said = meet(["GPU-a", "GPU-b", "GPU-a"])
-    assert len(set(said)) == 1
-    assert "both have GPU GPU-a" in said[0]
-    assert {"0", "2"} <= set(said[0].partition("both")[0].replace(",", " ").split())
-    assert "srun --gpus-per-task 1" in said[0]
-
-
 def test_ranks_with_one_gpu_each_start_and_leave_together(run_ranks) -> None:  # type: ignore[no-untyped-def]
     """As under `srun --gpus-per-task 1`: every rank sees one GPU."""
     body = "def body(started):\n    print(started.device, started.backend, int(started.reduce(torch.tensor([rank + 1]))))\nmain()"
@@ -143,7 +146,7 @@ def test_ranks_that_share_a_gpu_are_refused_before_nccl_begins(zygote) -> None: 
     code += "segtrain.commands.train = lambda *_: main()\nsys.exit(segtrain.cli.main(['train']))"
     ranks = zygote.start_ranks(2, code=code, GPU="GPU-a GPU-a")
     assert [rank.wait() for rank in ranks] == [2, 2], ranks[0].output + ranks[1].output
-    assert "both have GPU GPU-a of host" in ranks[0].output
+    assert "rank 1 (host " in ranks[0].output
     assert ranks[1].output == ""  # one rank of a host speaks
 
 

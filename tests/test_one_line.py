@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import warnings
@@ -34,6 +35,24 @@ def test_ranks_that_never_come(zygote: Any, tmp_path: Path, rank: int) -> None:
     address = f"127.0.0.1:{place.master_port}"
     refusal = f"rank {rank} of 2 did not meet the other ranks at {address}", "parallel.timeout_s=2", "WORLD_SIZE"
     assert_refused([process], *refusal, code=EXIT_RANK_LOST)
+
+
+def test_a_server_that_accepts_and_never_answers(zygote: Any, tmp_path: Path) -> None:
+    """As another program at rank 0's port does, or a rank 0 that is suspended."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = Cluster(1, 2, 1, 2, "127.0.0.1", server.getsockname()[1])
+        process = zygote.start("train", *SCENES, "parallel.timeout_s=1", cwd=tmp_path, **place.environment())
+        assert_refused([process], "rank 1 of 2 did not meet", "parallel.timeout_s=1", code=EXIT_RANK_LOST)
+
+
+def test_a_gloo_that_cannot_connect_hosts_names_the_address_and_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure.socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.1.1", 0))])
+    lost, two = RuntimeError("Gloo connectFullMesh failed"), Cluster(0, 2, 0, 1, "a", 1, hosts=2)
+    text = str(failure.not_met(two, 9.0, lost))
+    assert "=127.0.1.1" in text
+    assert "GLOO_SOCKET_IFNAME" in text
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
+    assert "GLOO_SOCKET_IFNAME" not in str(failure.not_met(two, 9.0, lost))
 
 
 def test_an_address_that_does_not_resolve(zygote: Any, tmp_path: Path) -> None:

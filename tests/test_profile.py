@@ -332,7 +332,7 @@ def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others() -> None:
 
 
 def test_hosts_are_named_as_sagemaker_does_or_counted() -> None:
-    assert node_name(Cluster(rank=9, world_size=16, local_rank=1, local_world_size=4), {}) == "algo-3"
+    assert node_name(Cluster(rank=9, world_size=16, local_rank=1, local_world_size=4, hosts=4, host=2), {}) == "algo-3"
     assert node_name(Cluster(), {"SM_CURRENT_HOST": "algo-12"}) == "algo-12"
     assert node_name(Cluster(), {"SM_CURRENT_HOST": "localhost"}) == "algo-1"
 

@@ -230,19 +230,22 @@ def test_interactive_trains_in_this_terminal_until_ctrl_c(cluster: Cluster, tmp_
 
 GPU = """
 import os, sys, warnings
+from types import SimpleNamespace
 import torch
 visible = os.environ.get("CUDA_VISIBLE_DEVICES")
 torch.cuda.is_available = lambda: visible != ""
 torch.cuda.device_count = lambda: 2 if visible is None else len(visible.split(","))
-torch.cuda.set_device = lambda index: None
-from segtrain.errors import SegtrainError
+torch.cuda.get_device_properties = lambda index: SimpleNamespace(uuid=(visible or "0,1").split(",")[index])
 from segtrain.parallel.cluster import discover
-from segtrain.parallel.gpus import own_device
+from segtrain.parallel.gpus import gpus_in_sight, own_gpu
+from segtrain.parallel.meeting import Row, exchange
 place = discover()
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
-    device = own_device("cuda", place)
-print(place.rank, (visible or "0,1").split(",")[device.index], *(warning.message for warning in said))
+    gpus = gpus_in_sight("cuda", place)
+store = torch.distributed.TCPStore(place.master_addr, place.master_port, 2, place.rank == 0)
+rows = exchange(store, place, Row("host", place.local_rank, gpus))
+print(place.rank, gpus[own_gpu(rows, place, "nccl")], *(warning.message for warning in said))
 """
 
 

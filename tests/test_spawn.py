@@ -16,6 +16,7 @@ from segtrain import stopping
 from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.parallel import spawn
+from segtrain.parallel.meeting import answered
 from segtrain.parallel.spawn import ranks_here, visible_gpus
 
 
@@ -163,11 +164,23 @@ def test_a_rank_that_crashes_ends_the_others_also_after_one_that_was_stopped(
     for code, expected in ((1, 1), (2, 2), (-signal.SIGTERM, 1)):
         killed.clear()
         with pytest.raises(SystemExit) as ended:
-            spawn._watch([child(1, EXIT_RESUMABLE), child(2, code)], threading.Event())
+            spawn._watch([child(1, EXIT_RESUMABLE), child(2, code)], threading.Event(), threading.Event(), False)
         assert (killed, ended.value.code) == ([1, 2], expected)
         assert f"rank 2 ended with exit code {code}" in capsys.readouterr().err
-    spawn._watch([child(1, EXIT_RESUMABLE), child(2, 0)], threading.Event())
+    spawn._watch([child(1, EXIT_RESUMABLE), child(2, 0)], threading.Event(), threading.Event(), False)
     assert killed == [1, 2]
+
+
+def test_a_python_that_goes_on_is_not_ended_by_a_rank_that_fails() -> None:
+    crashed: Any = SimpleNamespace(poll=lambda: 1, returncode=1)
+    stopping.rank_ended.clear()
+    spawn._watch([crashed], threading.Event(), threading.Event(), True)
+    with pytest.raises(TimeoutError):
+        answered(lambda: threading.Event().wait(60), 60.0)  # the meeting with that rank
+    stopping.rank_ended.clear()
+    over = threading.Event()
+    over.set()
+    spawn._watch([crashed], threading.Event(), over, False)  # rank 0 has left: its process goes on
 
 
 def test_rank_0_may_finish_its_upload_after_another_rank_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,5 +201,5 @@ def test_rank_0_may_finish_its_upload_after_another_rank_has_crashed(monkeypatch
         now[0] = 0.0
         stopping.uploading.set() if uploads else stopping.uploading.clear()
         with pytest.raises(SystemExit):
-            spawn._watch([crashed], threading.Event())
+            spawn._watch([crashed], threading.Event(), threading.Event(), False)
         assert abs(now[0] - expected) <= 1

@@ -36,7 +36,7 @@ class ProfileOwner(Protocol):
     """The fields of ``parallel.cluster.Cluster`` that this module needs."""
 
     @property
-    def rank(self) -> int: ...
+    def host(self) -> int: ...
     @property
     def local_rank(self) -> int: ...
     @property
@@ -44,9 +44,9 @@ class ProfileOwner(Protocol):
 
 
 def node_name(owner: ProfileOwner, environ: Mapping[str, str] = os.environ) -> str:
-    """``algo-N``: the name that SageMaker gives to the host, else its number in the order of ranks."""
+    """``algo-N``: the name that SageMaker gives to the host, else its number in the order of its ranks."""
     named = environ.get("SM_CURRENT_HOST", "")
-    return named if re.fullmatch(r"algo-\d+", named) else f"algo-{owner.rank // owner.local_world_size + 1}"
+    return named if re.fullmatch(r"algo-\d+", named) else f"algo-{owner.host + 1}"
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.meeting import answered
 
 ANSWER_S = 10.0
 BEAT_S = 5.0  # between two signs of life of rank 0 while it works alone
@@ -78,22 +79,7 @@ def _asked(store: Any, key: str, limit_s: float) -> int:
 
     If the host of the store has vanished, torch waits until the kernel gives up the connection: 15 minutes or more.
     """
-    found: list[int | RuntimeError] = []
-
-    def ask() -> None:
-        try:
-            found.append(store.add(key, 0))
-        except RuntimeError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=ask, name="ask-store", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if not found:
-        raise TimeoutError
-    if isinstance(found[0], RuntimeError):
-        raise found[0]
-    return found[0]
+    return int(answered(lambda: store.add(key, 0), limit_s))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Rank, world size, and rendezvous, as set by torchrun, Ray, MPI, Slurm, SageMaker, or Vertex AI. Imports no torch."""
+"""Rank, world size, and rendezvous, as set by a launcher, Ray, SageMaker, or Vertex AI. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from pathlib import Path
 from segtrain.cores import tasks_per_node
 from segtrain.errors import ConfigError
 from segtrain.parallel import ray_hosts, sagemaker_hosts, slurm_hosts
+from segtrain.parallel.launchers import SLURM, Launcher, launcher_of, number
 from segtrain.parallel.vertex_hosts import Replicas, read_replicas
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """This process's place among all processes of the job."""
+    """This process's place among all processes of the job.
+
+    ``local_world_size``: 0 if the launcher does not say it, until the ranks meet. ``hosts`` and, on the first rank of
+    each host, ``host``, its number, are right only after the ranks have met.
+    """
 
     rank: int = 0
     world_size: int = 1
@@ -26,11 +31,9 @@ class Cluster:
     local_world_size: int = 1
     master_addr: str = "127.0.0.1"
     master_port: int = 29500
-    source: str = "none"  # where these values come from: torchrun, ray, mpi, slurm, sagemaker, vertex, segtrain, none
-
-    @property
-    def hosts(self) -> int:
-        return -(-self.world_size // self.local_world_size)
+    source: str = "none"  # where these values come from: segtrain, sagemaker, vertex, ray, none, or a launcher's name
+    hosts: int = 1
+    host: int = 0
 
     def environment(self) -> dict[str, str]:
         """The variables that torch.distributed's ``env://`` rendezvous reads."""
@@ -47,8 +50,8 @@ class Cluster:
 def discover(environ: Mapping[str, str] = os.environ, resource_config: Path | None = None) -> Cluster:
     """This process's place in the job, from the first source that is set.
 
-    The sources, in this order, are the variables of torchrun (which a worker of Ray Train sets too, see
-    segtrain/platforms/ray_worker.py), of MPI, and of Slurm's ``srun``, then SageMaker's file
+    The sources, in this order, are the variables of launchers (see launchers.py; a worker of Ray Train sets torchrun's,
+    see segtrain/platforms/ray_worker.py), then SageMaker's file
     resourceconfig.json, then Vertex AI's CLUSTER_SPEC or TF_CONFIG. If a SageMaker job has several hosts, NCCL and gloo
     are also told to use the network interface that its file names, whatever the launcher, because they might choose
     another interface. Raises ConfigError when a launcher's variables are incomplete or contradict each other.
@@ -60,87 +63,59 @@ def discover(environ: Mapping[str, str] = os.environ, resource_config: Path | No
             for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 if variable not in environ:
                     os.environ.setdefault(variable, hosts.interface)
-    if "RANK" in environ or "WORLD_SIZE" in environ:
-        return _checked(_from_torchrun(environ))
-    if "OMPI_COMM_WORLD_RANK" in environ and environ.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
-        return _checked(_from_mpi(environ, resource_config))
-    # SLURM_NTASKS is set in a batch script and in salloc's shell as well; SLURM_STEP_NUM_TASKS only under srun.
-    if _integer(environ, "SLURM_STEP_NUM_TASKS", "1") > 1 and "SLURM_PROCID" in environ:
-        return _checked(_from_slurm(environ))
+    launcher = launcher_of(environ)
+    if launcher is not None:
+        return _from_launcher(launcher, environ, resource_config)
     if resource_config.is_file():
         return _checked(_from_sagemaker(environ, resource_config))
     replicas = read_replicas(environ)
-    return _from_vertex(environ, replicas) if replicas else Cluster()
+    return _checked(_from_vertex(environ, replicas)) if replicas else Cluster()
 
 
 def _checked(cluster: Cluster) -> Cluster:
-    if not (0 <= cluster.rank < cluster.world_size and 0 <= cluster.local_rank < cluster.local_world_size):
+    local = cluster.local_world_size or 1
+    if not (0 <= cluster.rank < cluster.world_size and 0 <= cluster.local_rank < local):
         raise ConfigError(
             f"{cluster.source} says rank {cluster.rank} of {cluster.world_size}, local rank {cluster.local_rank} of "
-            f"{cluster.local_world_size}: its variables contradict each other: use torchrun or srun, or unset them",
+            f"{local}: its variables contradict each other: use torchrun or srun, or unset them",
             code="launcher-contradicts-itself", rank=cluster.rank, world_size=cluster.world_size,
+        )  # fmt: skip
+    if not 0 < cluster.master_port < 65536:
+        raise ConfigError(
+            f"the environment variable MASTER_PORT={cluster.master_port} is not a port: set it to a number from 1 to "
+            "65535 (1024 or more, unless you are root)",
+            code="bad-launcher-variable", key="MASTER_PORT", found=cluster.master_port,
         )  # fmt: skip
     return cluster
 
 
-def _integer(environ: Mapping[str, str], key: str, default: str | None = None) -> int:
-    text = environ.get(key, default)
-    try:
-        return int(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        problem = " is missing, but others of its launcher are set" if text is None else f"={text!r} is not a number"
-        raise ConfigError(
-            f"the environment variable {key}{problem}: start with torchrun or srun, or unset RANK and WORLD_SIZE",
-            code="bad-launcher-variable", key=key, found=text,
-        ) from None  # fmt: skip
-
-
-def _from_torchrun(environ: Mapping[str, str]) -> Cluster:
-    world_size = _integer(environ, "WORLD_SIZE")
-    return Cluster(
-        rank=_integer(environ, "RANK"),
-        world_size=world_size,
-        local_rank=_integer(environ, "LOCAL_RANK", environ["RANK"]),
-        local_world_size=_integer(environ, "LOCAL_WORLD_SIZE", str(world_size)),
-        master_addr=environ.get("MASTER_ADDR", "127.0.0.1"),
-        master_port=_integer(environ, "MASTER_PORT", "29500"),
-        source="ray" if ray_hosts.WORKER in environ else "torchrun",
-    )
-
-
-def _from_mpi(environ: Mapping[str, str], resource_config: Path) -> Cluster:
-    master = environ.get("MASTER_ADDR")
-    if master is None and resource_config.is_file():
+def _from_launcher(launcher: Launcher, environ: Mapping[str, str], resource_config: Path) -> Cluster:
+    rank, world_size = number(environ, launcher.rank), number(environ, launcher.size)
+    local_rank, here, master, port = 0, int(world_size == 1), environ.get("MASTER_ADDR", ""), 29500
+    if launcher is SLURM:
+        hosts = slurm_hosts.expand_hosts(environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", "127.0.0.1")))
+        node, tasks, port = number(environ, "SLURM_NODEID", "0"), tasks_per_node(environ), slurm_hosts.port(environ)
+        local_rank = number(environ, launcher.local_rank, "0")
+        here = tasks[node] if node < len(tasks) else -(-world_size // len(hosts))
+        master = master or ("127.0.0.1" if len(hosts) == 1 else slurm_hosts.address(hosts[0]))
+    elif launcher.local_rank in environ and launcher.local_size in environ:
+        local_rank, here = number(environ, launcher.local_rank), number(environ, launcher.local_size)
+    if not master and here == world_size:
+        master = "127.0.0.1"
+    if not master and resource_config.is_file():
         master = sagemaker_hosts.read_hosts(resource_config).training[0]
-    if master is None:
-        text = "mpirun gives no rendezvous: set MASTER_ADDR to the host of rank 0 (mpirun -x MASTER_ADDR=HOST)"
-        raise ConfigError(text, code="master-addr-missing")
-    return Cluster(
-        rank=_integer(environ, "OMPI_COMM_WORLD_RANK"),
-        world_size=_integer(environ, "OMPI_COMM_WORLD_SIZE"),
-        local_rank=_integer(environ, "OMPI_COMM_WORLD_LOCAL_RANK", "0"),
-        local_world_size=_integer(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "1"),
-        master_addr=master,
-        master_port=_integer(environ, "MASTER_PORT", "29500"),
-        source="mpi",
-    )
-
-
-def _from_slurm(environ: Mapping[str, str]) -> Cluster:
-    hosts = slurm_hosts.expand_hosts(environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", "127.0.0.1")))
-    node = _integer(environ, "SLURM_NODEID", "0")
-    world_size = _integer(environ, "SLURM_STEP_NUM_TASKS")
-    tasks = tasks_per_node(environ)
-    master = environ.get("MASTER_ADDR") or ("127.0.0.1" if len(hosts) == 1 else slurm_hosts.address(hosts[0]))
-    return Cluster(
-        rank=_integer(environ, "SLURM_PROCID"),
-        world_size=world_size,
-        local_rank=_integer(environ, "SLURM_LOCALID", "0"),
-        local_world_size=tasks[node] if node < len(tasks) else -(-world_size // len(hosts)),
-        master_addr=master,
-        master_port=_integer(environ, "MASTER_PORT", str(slurm_hosts.port(environ))),
-        source="slurm",
-    )
+    source = "ray" if ray_hosts.WORKER in environ else launcher.name
+    port = number(environ, "MASTER_PORT", str(port))
+    cluster = _checked(Cluster(rank, world_size, local_rank, here, master, port, source))
+    if not master:
+        error = ConfigError(
+            f"{launcher.size}={world_size}, but no variable says where rank 0 is: set MASTER_ADDR to its host in each "
+            "process (mpirun -x MASTER_ADDR=HOST, mpiexec -genv MASTER_ADDR HOST)",
+            code="master-addr-missing", found=launcher.name,
+        )  # fmt: skip
+        error.silent = rank > 0
+        raise error
+    return cluster
 
 
 def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluster:
@@ -154,7 +129,7 @@ def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluste
         text = f"the host {found.current} is in the group {found.group!r}, which does not train: start nothing on it"
         raise ConfigError(text, code="host-does-not-train", host=found.current)
     rank = hosts.index(found.current)
-    return Cluster(rank, len(hosts), 0, 1, hosts[0], _integer(environ, "MASTER_PORT", "29500"), source="sagemaker")
+    return Cluster(rank, len(hosts), 0, 1, hosts[0], number(environ, "MASTER_PORT", "29500"), source="sagemaker")
 
 
 def _from_vertex(environ: Mapping[str, str], replicas: Replicas) -> Cluster:
@@ -163,7 +138,7 @@ def _from_vertex(environ: Mapping[str, str], replicas: Replicas) -> Cluster:
     if len(replicas.training) == 1:
         return Cluster()  # With one host, ``segtrain train`` starts one process per GPU by itself.
     host, port = replicas.address
-    port = _integer(environ, "MASTER_PORT", str(port))
+    port = number(environ, "MASTER_PORT", str(port))
     return Cluster(replicas.number, len(replicas.training), 0, 1, host, port, source="vertex")
 
 

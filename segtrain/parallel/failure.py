@@ -56,13 +56,23 @@ def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainErr
     """The error for ranks that did not all arrive. It quotes one line of ``error``, from torch or the system."""
     cause = str(error).partition(" Exception raised from")[0]
     cause = next((line.strip() for line in cause.splitlines() if line.strip()), type(error).__name__)
-    return _by_each_rank(
-        RankLost,
-        f"rank {cluster.rank} of {cluster.world_size} did not meet the other ranks at "
-        f"{cluster.master_addr}:{cluster.master_port} within parallel.timeout_s={timeout_s:g} ({cause[:200]}): start "
-        f"{cluster.world_size} processes with one WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that can reach it",
-        "ranks-not-met",
-    )  # fmt: skip
+    who = f"rank {cluster.rank} of {cluster.world_size}"
+    if cluster.hosts > 1 and "loo" in cause and "GLOO_SOCKET_IFNAME" not in os.environ:
+        name, address = socket.gethostname(), "unknown"
+        with contextlib.suppress(OSError, UnicodeError):
+            address = str(socket.getaddrinfo(name, None)[0][4][0])
+        text = (
+            f"{who} cannot connect to all other ranks ({cause[:200]}): gloo gives them the address of a host's own "
+            f"name, here {name}={address}, and 127.* is no address for other hosts: set the environment variable "
+            "GLOO_SOCKET_IFNAME to the network interface between the hosts (ip -br a), or correct /etc/hosts"
+        )
+    else:
+        text = (
+            f"{who} did not meet the other ranks at {cluster.master_addr}:{cluster.master_port} within "
+            f"parallel.timeout_s={timeout_s:g} ({cause[:200]}): start {cluster.world_size} processes with one "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that can reach it"
+        )
+    return _by_each_rank(RankLost, text, "ranks-not-met")
 
 
 def _by_each_rank(kind: type[SegtrainError], text: str, code: str) -> SegtrainError:

@@ -1,32 +1,26 @@
-"""Choice of a rank's GPU, and a check, before NCCL starts, that no two ranks have the same GPU."""
+"""The GPUs that a rank sees, and the choice of one of its own for each rank."""
 
 from __future__ import annotations
 
 import os
-import socket
-import time
 import warnings
 from collections.abc import Mapping
-from datetime import timedelta
-from typing import Any
 
 import torch
 
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.meeting import Row, local_ranks, machine
 from segtrain.parallel.slurm_hosts import gpus_unsaid
 
-READ_S = 5.0
 
+def gpus_in_sight(wanted: str, cluster: Cluster, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """An id of each GPU that this process sees, in torch's order; empty: train on the CPU.
 
-def own_device(wanted: str, cluster: Cluster, environ: Mapping[str, str] = os.environ) -> torch.device:
-    """The CPU, or the GPU whose index is this rank's local rank.
-
-    A rank that sees a single GPU takes it, whatever its local rank: Slurm (``--gpus-per-task 1``), Kubernetes, and MPI
-    wrappers set CUDA_VISIBLE_DEVICES per rank. ``refuse_shared_gpus`` checks that no other rank has this GPU.
+    The id is the UUID. A torch that knows none takes the GPU's number, or trusts that a single GPU is the rank's own.
     """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
+        return []
     unsaid = gpus_unsaid(environ)
     if not torch.cuda.is_available():
         fix = unsaid or "check the driver (nvidia-smi), or set train.device=cpu"
@@ -34,48 +28,46 @@ def own_device(wanted: str, cluster: Cluster, environ: Mapping[str, str] = os.en
     if unsaid and cluster.local_rank == 0:
         warnings.warn(f"{unsaid}; the GPUs that this job takes may be another job's", stacklevel=2)
     count = torch.cuda.device_count()
-    if cluster.local_rank >= count > 1:
-        error = ConfigError(
-            f"local rank {cluster.local_rank} has no GPU of its own: this process sees {count} GPUs; start at most "
-            "that many processes on this host (srun --ntasks-per-node, --gres=gpu:N), or give each process its own GPU "
-            "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1)",
-            code="too-few-gpus", local_rank=cluster.local_rank, found=count,
-        )  # fmt: skip
-        error.silent = False  # The first rank of the host has a GPU, so it would not report this error.
-        raise error
-    index = cluster.local_rank if cluster.local_rank < count else 0
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+    uuids = [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count)]
+    return [uuid or f"{machine()}/{index if count > 1 else f'rank {cluster.rank}'}" for index, uuid in enumerate(uuids)]
 
 
-def refuse_shared_gpus(store: Any, cluster: Cluster, device: torch.device, timeout_s: float) -> None:
-    """Raise ConfigError on every rank if two ranks of a host have the same GPU, which NCCL refuses.
+def own_gpu(rows: list[Row], cluster: Cluster, backend: str) -> int:
+    """The index of this rank's GPU among those that it sees, so that no two ranks have the same one.
 
-    ``store``: the store of the rendezvous. Every rank must call this function. If this version of torch does not know
-    the UUID of a GPU, the check is left to NCCL itself ("Duplicate GPU detected").
+    Slurm, Kubernetes, and MPI wrappers may show a rank all GPUs of its host, some of them, or one. A rank takes the GPU
+    of its local rank if possible. Raises ConfigError on all ranks if a rank has no GPU of its own, which only gloo
+    allows, or if some ranks see no GPU.
     """
-    uuid, host = str(getattr(torch.cuda.get_device_properties(device), "uuid", "")), socket.gethostname()
-    if uuid:
-        if store.add(uuid, 1) == 1:
-            store.set(f"{uuid}/rank", str(cluster.rank))
-        else:
-            other = store.get(f"{uuid}/rank").decode()
-            store.set("shared", f"ranks {other} and {cluster.rank} both have GPU {uuid} of host {host}")
-            store.add("doubles", 1)
-    if store.add("ranks", 1) == cluster.world_size:
-        store.set("all", "1")
-    store.wait(["all"], timedelta(seconds=timeout_s))
-    doubles = store.add("doubles", 0)
-    if not doubles:
-        return
-    error = ConfigError(
-        f"{store.get('shared').decode()} ({doubles} of {cluster.world_size} ranks have no GPU of their own): start at "
-        "most one process per GPU, or give each process its own GPU (CUDA_VISIBLE_DEVICES, srun --gpus-per-task 1); "
-        "parallel.backend=gloo lets processes share one",
-        code="gpu-shared", found=doubles, world_size=cluster.world_size,
-    )  # fmt: skip
-    store.add("read", 1)
-    end = time.monotonic() + READ_S
-    while cluster.rank == 0 and store.add("read", 0) < cluster.world_size and time.monotonic() < end:
-        time.sleep(0.02)  # Let the others read the error first, because the store may end with this rank.
-    raise error
+    hosts = [row.machine.split()[0] for row in rows]
+    blind = [rank for rank, row in enumerate(rows) if not row.gpus]
+    if blind:
+        text = f"rank {blind[0]} (host {hosts[blind[0]]}) sees no GPU, but other ranks do: check nvidia-smi there"
+        raise ConfigError(text, code="no-gpu")
+    owner: dict[str, int] = {}  # GPU -> rank
+
+    def find(rank: int, tried: set[str]) -> bool:
+        """Give the rank a GPU; the present owner of one may have to take another (Kuhn's bipartite matching)."""
+        gpus = rows[rank].gpus
+        first = local[rank] % len(gpus)
+        for gpu in sorted(gpus[first:] + gpus[:first], key=lambda gpu: gpu in owner):  # free ones first
+            if gpu not in tried:
+                tried.add(gpu)
+                if gpu not in owner or find(owner[gpu], tried):
+                    owner[gpu] = rank
+                    return True
+        return False
+
+    local = local_ranks(rows)
+    without = [rank for rank in range(len(rows)) if not find(rank, set())]
+    if without and backend != "gloo":
+        raise ConfigError(
+            f"rank {without[0]} (host {hosts[without[0]]}) has no GPU of its own: the {len(rows)} ranks see "
+            f"{len(owner)} different GPUs: start at most one process per GPU (srun --ntasks-per-node, --gres=gpu:N), "
+            "or give each process its own GPU (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1); parallel.backend=gloo "
+            "lets processes share one",
+            code="too-few-gpus", rank=without[0], found=len(owner), expected=len(rows),
+        )  # fmt: skip
+    gpus = rows[cluster.rank].gpus
+    own = [gpu for gpu, rank in owner.items() if rank == cluster.rank]
+    return gpus.index(own[0]) if own else local[cluster.rank] % len(gpus)

@@ -128,15 +128,16 @@ def dying_with_parent(number: signal.Signals = signal.SIGKILL) -> Callable[[], N
 
 
 @contextlib.contextmanager
-def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
+def children(count: int, arguments: list[str], lasting: bool = False) -> Iterator[Cluster]:
     """Start ranks 1..count-1 with the arguments of this command; yield the cluster of rank 0.
 
     A child dies with its parent. At the end of the context, the children are waited for; if the body raised, they are
-    terminated first.
+    terminated first. ``lasting``: this process is somebody's Python, such as a notebook, and must not end.
     """
     rank_0 = Cluster(0, count, 0, count, "127.0.0.1", free_port(), source="segtrain")
     started: list[subprocess.Popen[bytes]] = []
-    said = threading.Event()
+    said, over = threading.Event(), threading.Event()
+    stopping.rank_ended.clear()
     before = dying_with_parent()
     try:
         for rank in range(1, count):
@@ -144,7 +145,8 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
             command = [sys.executable, "-m", "segtrain", *arguments]
             environment = {**os.environ, **member.environment(), "SEGTRAIN_SPAWNED": "1"}
             started.append(subprocess.Popen(command, env=environment, preexec_fn=before))
-        threading.Thread(target=_watch, args=(started, said), name="watch-ranks", daemon=True).start()
+        watched = started, said, over, lasting
+        threading.Thread(target=_watch, args=watched, name="watch-ranks", daemon=True).start()
         yield rank_0
     except BaseException:
         _say_killed(started, said)
@@ -152,6 +154,7 @@ def children(count: int, arguments: list[str]) -> Iterator[Cluster]:
             child.terminate()
         raise
     finally:
+        over.set()
         said.set()  # From now on, report no killed rank: this process may kill children itself.
         for child in started:
             try:
@@ -172,8 +175,10 @@ def _say_killed(started: list[subprocess.Popen[bytes]], said: threading.Event) -
             said.set()
 
 
-def _watch(started: list[subprocess.Popen[bytes]], said: threading.Event) -> None:
+def _watch(started: list[subprocess.Popen[bytes]], said: threading.Event, over: threading.Event, lasting: bool) -> None:
     """End all ranks GRACE_S seconds after one has failed, with its exit code, or later if rank 0 uploads the end.
+
+    If this process is ``lasting``, rank 0 only ends its wait for the other ranks. ``over``: rank 0 has ended.
 
     If it failed before the rendezvous, the other ranks would wait until the rendezvous times out, which takes long. If
     it failed later, they see a broken connection, and this process ends by itself well within GRACE_S.
@@ -183,11 +188,16 @@ def _watch(started: list[subprocess.Popen[bytes]], said: threading.Event) -> Non
         failed = [(rank, code) for rank, code in codes if code and code != EXIT_RESUMABLE]
         if failed:
             _say_killed(started, said)
+            if lasting:
+                stopping.rank_ended.set()
+                return
             now = time.monotonic()
             end, latest = now + GRACE_S, now + SAVE_S
             while now < end:
                 time.sleep(min(0.5, GRACE_S))
                 now = time.monotonic()
+                if over.is_set():
+                    return
                 if stopping.uploading.is_set():
                     end = min(now + GRACE_S, latest)
             rank, code = failed[0]
@@ -196,6 +206,6 @@ def _watch(started: list[subprocess.Popen[bytes]], said: threading.Event) -> Non
             for child in started:
                 child.kill()
             os._exit(max(1, code))  # a negative code: a signal has killed that rank
-        if all(child.returncode is not None for child in started):
+        if over.is_set() or all(child.returncode is not None for child in started):
             return
         time.sleep(0.5)

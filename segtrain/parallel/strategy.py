@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
+from segtrain import stopping
 from segtrain.compat import abort_process_group, nccl_options, record_collectives
 from segtrain.config import Parallel
 from segtrain.cores import cores
@@ -24,7 +26,8 @@ from segtrain.parallel.board import at_work, await_rank_0
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.parallel.collective import all_reduce, broadcast_json
 from segtrain.parallel.failure import elect_error_reporter, end_now, not_met, reach_rank_0
-from segtrain.parallel.gpus import own_device, refuse_shared_gpus
+from segtrain.parallel.gpus import gpus_in_sight, own_gpu
+from segtrain.parallel.meeting import Row, answered, exchange, machine, placed
 from segtrain.parallel.model import wrap
 
 SMDDP_IMAGES = (
@@ -34,6 +37,7 @@ SMDDP_IMAGES = (
 
 # Makes keys in the store unique, because a launcher's store may outlive a process group. Equal on all ranks.
 _STARTS = itertools.count()
+SPARE_S = 2.0  # torch's own limits, which say more, come first
 
 
 @dataclass
@@ -147,11 +151,15 @@ def start(
             "use ddp, fsdp or smddp, or start one process",
             code="strategy-is-one-process", strategy=name, world_size=cluster.world_size,
         )  # fmt: skip
-    own = own_device(device, cluster)
-    if own.type == "cpu":
+    gpus, backend, store, gpu = gpus_in_sight(device, cluster), "", None, 0
+    if name in ("ddp", "fsdp", "smddp"):
+        backend = _backend(name, settings, bool(gpus))
+        cluster, gpu, store = _join(backend, settings.timeout_s, cluster, gpus)
+    own = torch.device("cuda", gpu) if gpus else torch.device("cpu")
+    if not gpus:
         threads = settings.threads
         torch.set_num_threads(max(1, cores() // cluster.local_world_size) if threads == "auto" else int(threads))
-    backend, store = _join(name, settings, cluster, own) if name in ("ddp", "fsdp", "smddp") else ("", None)
+    stopping.connected.set()
     try:
         yield Strategy(name, cluster, own, settings, backend, store)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
@@ -169,10 +177,8 @@ def start(
             dist.destroy_process_group()
 
 
-def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device) -> tuple[str, Any]:
-    """Join the process group. Returns its backend, and the store of the rendezvous (None if there is only one rank)."""
+def _backend(name: str, settings: Parallel, on_gpu: bool) -> str:
     if name == "smddp":
-        backend = "smddp"
         try:
             import smdistributed.dataparallel.torch.torch_smddp  # type: ignore[import-not-found]  # noqa: F401
         except ImportError as error:
@@ -181,46 +187,54 @@ def _join(name: str, settings: Parallel, cluster: Cluster, device: torch.device)
                 "elsewhere use parallel.strategy=ddp",
                 code="missing-package", package="smdistributed.dataparallel",
             ) from None  # fmt: skip
-    else:
-        backend = settings.backend if settings.backend != "auto" else ("nccl" if device.type == "cuda" else "gloo")
-    if backend == "nccl" and device.type == "cpu":
+        return name
+    backend = settings.backend if settings.backend != "auto" else ("nccl" if on_gpu else "gloo")
+    if backend == "nccl" and not on_gpu:
         text = "parallel.backend=nccl needs GPUs, and torch sees none: set parallel.backend=gloo or auto"
         raise ConfigError(text, code="no-gpu", key="parallel.backend")
     if backend == "gloo" and settings.compress not in ("none", "fp16"):
         # Gloo refuses bf16, and PowerSGD aborts or hangs with gloo as soon as there are two buckets.
         text = f"parallel.compress={settings.compress} does not work with gloo: use fp16 or none, or the nccl backend"
         raise ConfigError(text, code="conflicting-settings", key="parallel.compress")
+    return backend
+
+
+def _join(backend: str, timeout_s: float, cluster: Cluster, gpus: list[str]) -> tuple[Cluster, int, Any]:
+    """Join the process group, with ``env://``.
+
+    Returns this rank's place, the index of its GPU, and a store for messages of segtrain, with its own prefix in the
+    store of the rendezvous (None if there is only one rank).
+    """
     if cluster.world_size == 1 and "MASTER_ADDR" not in os.environ:
         cluster = Cluster(master_port=free_port())
     os.environ.update(cluster.environment())
-    if name != "smddp":
-        reach_rank_0(cluster, settings.timeout_s)
-    try:
-        store = _enter(backend, cluster, device, settings.timeout_s)
-    except RuntimeError as error:  # The errors of torch are subclasses of RuntimeError.
-        raise not_met(cluster, settings.timeout_s, error) from None
-    return backend, store if cluster.world_size > 1 else None
-
-
-def _enter(backend: str, cluster: Cluster, device: torch.device, timeout_s: float) -> Any:
-    """Like init_process_group with ``env://``, but checks the GPUs before NCCL starts.
-
-    Returns a store for messages of segtrain, with its own prefix in the store of the rendezvous.
-    """
-    limit, options = timedelta(seconds=timeout_s), dict[str, Any]()
+    if backend != "smddp":
+        reach_rank_0(cluster, timeout_s)
+    limit, wait_s = timedelta(seconds=timeout_s), timeout_s + SPARE_S
     record_collectives()
-    store, _, _ = next(iter(rendezvous("env://", timeout=limit)))
-    store.set_timeout(limit)
-    if backend == "nccl":
-        options["pg_options"] = nccl_options(limit)
-    if backend == "nccl" and cluster.world_size > 1:
-        refuse_shared_gpus(dist.PrefixStore(f"gpus/{next(_STARTS)}", store), cluster, device, timeout_s)
-        # With ``device_id`` (torch 2.3), NCCL connects here, where its failure is reported as such, instead of in the
-        # first collective.
-        if "device_id" in inspect.signature(dist.init_process_group).parameters:
-            options["device_id"] = device
-    dist.init_process_group(
-        backend, timeout=limit, store=dist.PrefixStore("default_pg", store), rank=cluster.rank,
-        world_size=cluster.world_size, **options,
-    )  # fmt: skip
-    return dist.PrefixStore(f"segtrain/{next(_STARTS)}", store)
+    gpu, options = 0, dict[str, Any]()
+    try:
+        store, _, _ = answered(lambda: next(iter(rendezvous("env://", timeout=limit))), wait_s)
+        store.set_timeout(limit)
+        row = Row(machine(), cluster.local_rank if cluster.local_world_size else None, gpus)
+        own = dist.PrefixStore(f"places/{next(_STARTS)}", store)
+        rows = answered(partial(exchange, own, cluster, row), wait_s)
+        cluster = placed(cluster, rows)
+        os.environ.update(cluster.environment())
+        if any(row.gpus for row in rows):
+            gpu = own_gpu(rows, cluster, backend)
+            torch.cuda.set_device(gpu)
+        if backend == "nccl":
+            options["pg_options"] = nccl_options(limit)
+            # With ``device_id`` (torch 2.3), NCCL connects here, where its failure is reported as such, instead of in
+            # the first collective.
+            if cluster.world_size > 1 and "device_id" in inspect.signature(dist.init_process_group).parameters:
+                options["device_id"] = torch.device("cuda", gpu)
+        group = partial(
+            dist.init_process_group, backend, timeout=limit, store=dist.PrefixStore("default_pg", store),
+            rank=cluster.rank, world_size=cluster.world_size, **options,
+        )  # fmt: skip
+        group() if backend == "smddp" else answered(group, wait_s)
+    except (RuntimeError, TimeoutError) as error:  # The errors of torch are subclasses of RuntimeError.
+        raise not_met(cluster, timeout_s, error) from None
+    return cluster, gpu, dist.PrefixStore(f"segtrain/{next(_STARTS)}", store) if cluster.world_size > 1 else None

@@ -38,7 +38,7 @@ def train(
     with (
         stop_signals(received) as signals,
         start(config.parallel, cluster, config.train.device, report) as strategy,
-        lock_of(config, cluster) as lock,
+        lock_of(config, strategy.cluster) as lock,
         # torch.use_deterministic_algorithms sets options of the compiler, so it imports the compiler too.
         skip_dynamo_import(not config.train.compile and not config.train.deterministic),
     ):

@@ -101,7 +101,8 @@ def score(
             say(f"{len(skipped):,} faulty images of {dataset.split} are left out, as in the run: {run_dir / FILE}")
         if images and not cluster.rank:
             open_folder(images)
-        workers = worker_count(config.data.workers, cores(), cluster.local_world_size, strategy.device.type == "cpu")
+        local_ranks, on_cpu = strategy.cluster.local_world_size, strategy.device.type == "cpu"
+        workers = worker_count(config.data.workers, cores(), local_ranks, on_cpu)
         result = evaluation.evaluate(
             model.to(strategy.device),
             dataset,

@@ -93,15 +93,16 @@ class Stopwatch:
 def stop_signals(earlier: list[int] | None = None) -> Iterator[list[int]]:
     """Yield a list (``earlier``, if given) to which each SIGTERM, SIGINT and SIGUSR1 is appended.
 
-    A second SIGINT raises KeyboardInterrupt at once.
+    A SIGINT before the ranks have met, and a second one, raise KeyboardInterrupt at once.
     """
     received: list[int] = [] if earlier is None else earlier
+    stopping.connected.clear()
     if threading.current_thread() is not threading.main_thread():
         yield received  # Only the main thread can install handlers. In another thread, the caller handles signals.
         return
 
     def remember(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and signal.SIGINT in received:
+        if number == signal.SIGINT and (signal.SIGINT in received or not stopping.connected.is_set()):
             raise KeyboardInterrupt
         received.append(number)
         stopping.requested.set()
