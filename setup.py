@@ -20,6 +20,9 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 NATIVE = Path("segtrain/data/pixels/native")
 WANTED = os.environ.get("SEGTRAIN_NATIVE", "")
+FIX = "apt-get install g++ libjpeg-dev libdeflate-dev"
+if sys.platform == "darwin":
+    FIX = "brew install jpeg-turbo libdeflate, and set CFLAGS and LDFLAGS to their folders (brew --prefix)"
 
 
 class BuildNative(build_ext):
@@ -56,15 +59,15 @@ class BuildNative(build_ext):
     def _configure(self, ext: Extension) -> str:
         """Adds the libraries that are installed. Returns what is missing, or ""."""
         if not self._compiles("#include <cstdio>\n#include <jpeglib.h>\nint main() { return JPEG_LIB_VERSION == 0; }"):
-            return "no C++ compiler, or no libjpeg-turbo headers: apt-get install g++ libjpeg-dev"
+            return f"no C++ compiler, or no libjpeg-turbo headers: {FIX}"
         if self._compiles("#include <libdeflate.h>\nint main() { return LIBDEFLATE_VERSION_MAJOR < 0; }"):
             ext.define_macros.append(("ST_LIBDEFLATE", "1"))
             ext.libraries.append("deflate")
         elif self._compiles("#include <zlib.h>\nint main() { return 0; }"):
             ext.libraries.append("z")
-            print("segtrain: PNG by zlib; faster: apt-get install libdeflate-dev, and install again", file=sys.stderr)
+            print(f"segtrain: PNG by zlib; faster with libdeflate: {FIX}, and install again", file=sys.stderr)
         else:
-            return "no headers of libdeflate or zlib: apt-get install libdeflate-dev"
+            return f"no headers of libdeflate or zlib: {FIX}"
         return ""
 
     def _compiles(self, code: str) -> bool:

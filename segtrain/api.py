@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.config import Config
-from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
+from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError, refuse_windows
 from segtrain.evaluate.named_scores import NamedScores
 from segtrain.observe.journal import FILE, curve, finished, last_status, read_journal
 
@@ -108,6 +108,7 @@ def train(
     Training runs in this process. Under torchrun, every rank must call this function. With ``parallel.procs=N``,
     N processes train; then you cannot pass a model, criterion, data, or trackers. Raises SegtrainError.
     """
+    refuse_windows()
     from segtrain.parallel.cluster import discover
     from segtrain.train import early
     from segtrain.train.parts import Parts, refuse_parts

@@ -11,7 +11,7 @@ import os
 import sys
 
 from segtrain.arguments import build_parser
-from segtrain.errors import EXIT_CODES, EXIT_ERROR, SegtrainError
+from segtrain.errors import EXIT_CODES, EXIT_ERROR, SegtrainError, refuse_windows
 from segtrain.terminal import printable, say_warnings
 
 
@@ -39,6 +39,8 @@ def _run(argv: list[str] | None) -> int:
     _prepare_process()
     args, overrides = _parse(argv)
     try:
+        if argv[0] in ("train", "eval", "prove", "bench"):
+            refuse_windows()
         code = int(args.call(args, overrides, argv) or 0)
         # If standard output goes to a full disk, fail here and not when Python exits.
         sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,6 +20,13 @@ EXIT_CODES = "SEGTRAIN_EXIT_CODES"
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that ``name`` was probably meant to be."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)), None)
+
+
+def refuse_windows() -> None:
+    """Raises ConfigError on Windows, which lacks the signals, processes, and locks that training needs."""
+    if sys.platform == "win32":
+        text = "segtrain trains and evaluates on Linux and macOS: on Windows, use WSL 2 (wsl --install)"
+        raise ConfigError(text, code="windows")
 
 
 def kind_of(value: object) -> str:

@@ -9,6 +9,7 @@ import stat
 import tempfile
 import time
 import uuid
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +24,11 @@ NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # flag: do not wait for the other end of
 
 def cache_folder() -> Path:
     """The folder for results that would otherwise be computed again at each start."""
-    return Path(os.environ.get("SEGTRAIN_CACHE") or os.path.expanduser("~/.cache/segtrain"))
+    folder = os.path.expanduser(os.environ.get("SEGTRAIN_CACHE") or "~/.cache/segtrain")
+    if folder.startswith("~"):  # no HOME, and no such user in /etc/passwd
+        folder = os.environ["SEGTRAIN_CACHE"] = os.path.join(tempfile.gettempdir(), f"segtrain-{os.getuid()}")
+        warnings.warn(f"this user has no home folder: the cache is {folder}, or SEGTRAIN_CACHE", stacklevel=2)
+    return Path(folder)
 
 
 def without_waiting(path: str, flags: int) -> int:
@@ -66,13 +71,12 @@ def now_ns(folder: Path) -> int:
 
 def is_running(pid: int) -> bool:
     """Whether this machine has a process ``pid``."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
+        return psutil.pid_exists(pid)
+    except OverflowError:
         return False
-    return True
 
 
 @contextlib.contextmanager

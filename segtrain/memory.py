@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -29,13 +30,16 @@ def memory_limit(cgroup: Path = CGROUP) -> tuple[float, str]:
 
 
 def memory_free(cgroup: Path = CGROUP) -> float:
-    """Free bytes: Linux's estimate for the host, or what the container (cgroup v2 or v1) has left if that is less."""
+    """Free bytes of the host, by the system's estimate, or of the container (cgroup v2 or v1) if that is less."""
     free, _ = memory_limit(cgroup)
     try:
         fields = dict(line.split(b":", 1) for line in Path("/proc/meminfo").read_bytes().splitlines())
         free = min(free, 1024.0 * float(fields[b"MemAvailable"].split()[0]))
-    except (OSError, ValueError, KeyError):
-        pass  # not Linux
+    except (OSError, ValueError, KeyError):  # not Linux
+        with suppress(ImportError):
+            import psutil
+
+            free = min(free, float(psutil.virtual_memory().available))
     for most_file, used_file, kinds_file, prefix in _CGROUPS:
         try:
             most, used = ((cgroup / name).read_bytes() for name in (most_file, used_file))

@@ -63,7 +63,7 @@ HOME = {  # outside library -> the one room that touches it
     "smdistributed": "parallel",
 }
 # Ray Train starts ranks, whose network interface psutil knows; the loader of data finds helping hosts by Ray.
-ALSO = {"ray": ("platforms",), "psutil": ("platforms",)}
+ALSO = {"ray": ("platforms",), "psutil": ("platforms", "files", "memory")}
 
 
 def room(path: Path) -> str:

@@ -52,7 +52,7 @@ CONFIG = {
     "fp16 on a CPU": (["train.device=cpu", "train.precision=fp16"], "train.precision=fp16", "fp32"),
     "nccl on a CPU": (["train.device=cpu", "parallel.backend=nccl"], "parallel.backend=nccl", "gloo"),
     "smddp on a CPU": (["train.device=cpu", "parallel.strategy=smddp"], "parallel.strategy=smddp", "ddp"),
-    "smddp with sync_bn": (["parallel.strategy=smddp", "parallel.sync_bn=true"], "parallel.sync_bn=true", "false"),
+    "Apple's GPU": (["train.device=mps"], "train.device=mps", "cpu"),
     "smddp without its library": (["parallel.strategy=smddp"], "smdistributed.dataparallel", "Deep Learning Containers", "ddp"),
     "muon with fsdp": (["optim.name=muon", "parallel.strategy=fsdp"], "optim.name=muon", "ddp"),
     "channels_last with fsdp": (["train.channels_last=true", "parallel.strategy=fsdp"], "train.channels_last=true", "auto"),

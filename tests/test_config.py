@@ -52,7 +52,7 @@ WRONG = [
     (["data.helper_cores=0"], "invalid-value", {"key": "data.helper_cores"}),
     (["data.workers=-1"], "invalid-value", {"key": "data.workers"}),
     (["train.progressive=[[0.5, 2]]"], "invalid-value", {"key": "train.progressive"}),
-    (["parallel.strategy=smddp", "parallel.sync_bn=true"], "conflicting-settings", {"key": "parallel.sync_bn"}),
+    (["train.device=mps"], "unknown-choice", {"key": "train.device"}),
     (["parallel.strategy=smddp", "train.device=cpu"], "conflicting-settings", {"key": "parallel.strategy"}),
     (["train.device=cpu", "parallel.backend=nccl"], "conflicting-settings", {"key": "parallel.backend"}),
     (["train.device=cpu", "train.precision=fp16"], "conflicting-settings", {"key": "train.precision"}),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import refused
 from PIL import Image
 
 from segtrain.config import load_config, refuse_names
@@ -103,6 +104,26 @@ def test_a_gpu_config_resolves_and_says_how_to_start_it(path: Path) -> None:
     assert "Its score has not been measured by this project." in head
     assert f"{config.data.root}/" in head, "where the data set is put"
     assert shlex.split(re.findall(rf"{TORCHRUN} .*", head)[0])[-1] == f"configs/{path.name}"
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "smddp"])
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_each_strategy_takes_a_config_or_names_all_that_does_not_fit(path: Path, strategy: str) -> None:
+    root = ["data.root=data"] * ("camvid" in path.stem)
+    words = ["train.device=cuda", *root, f"parallel.strategy={strategy}"]
+    config = load_config(path, words[:-1])
+    misfits = {
+        "optim.name=adamw": config.optim.name == "muon",
+        "train.channels_last=auto": config.train.channels_last is True,
+    }
+    if strategy != "fsdp" or not any(misfits.values()):
+        assert load_config(path, words).parallel.strategy == strategy
+        assert path not in GPU or not any(misfits.values())
+        return
+    with refused("conflicting-settings") as refusal:
+        load_config(path, words)
+    for fix, wanted in misfits.items():
+        assert (fix in str(refusal.value)) == wanted
 
 
 @each

@@ -201,8 +201,8 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "unknown setting": ({}, ("train.batchsize=8",), "error config", "'train.batchsize'"),
     "setting out of range": ({}, ("data.flip=2",), "error config", "data.flip=2"),
     "config that is not there": ({"config": "configs/camvid.yaml"}, (), "error config", "configs/camvid.yaml"),
-    "smddp with SyncBatchNorm": (
-        {"strategy": "smddp", "type": "ml.p4d.24xlarge"}, ("parallel.sync_bn=true",), "error config", "sync_bn"),
+    "muon with fsdp": (
+        {"strategy": "fsdp", "type": "ml.p4d.24xlarge"}, ("optim.name=muon",), "error config", "optim.name=muon"),
     "batch smaller than the ranks": ({}, ("train.batch_size=6",), "error batch-small", "8 ranks"),
     "batch that does not divide": ({}, ("train.batch_size=18",), "warning batch-uneven", "18"),
     "CPUs on GPU machines": ({}, ("train.device=cpu",), "warning device-cpu", "ml.g5.12xlarge"),

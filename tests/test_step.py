@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from segtrain.config import Model, Parallel
 from segtrain.models import build_model
 from segtrain.parallel import syncbn
 from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.model import wrap
 from segtrain.parallel.strategy import Strategy
 from segtrain.parallel.syncbn import SyncBatchNorm2d
 from segtrain.train.step import Micro, _thinned, seed_generators
@@ -231,3 +233,14 @@ def test_what_the_ranks_summed_outlives_the_strategy(monkeypatch: pytest.MonkeyP
     for value in alive:
         assert value is not None
         assert value.grad_fn is None  # or the whole graph would live on
+
+
+def test_smddp_synchronizes_batch_norm_by_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's SyncBatchNorm needs gathers and groups, which SMDDP lacks."""
+    monkeypatch.setattr(nn.Module, "to", lambda module, device: module)
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda module, **_: module)
+    for name, kind in (("smddp", SyncBatchNorm2d), ("ddp", nn.SyncBatchNorm)):
+        model = wrap(
+            nn.Sequential(nn.BatchNorm2d(2)), name, Parallel(sync_bn=True), torch.device("cuda", 0), 2, lambda m: m
+        )
+        assert type(model[0]) is kind

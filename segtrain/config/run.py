@@ -119,33 +119,39 @@ class Config(Section):
     @model_validator(mode="after")
     def _strategy(self) -> Config:
         """Refuse settings that the parallel strategy or backend does not support."""
-        train, parallel = self.train, self.parallel
-        if parallel.strategy == "smddp" and parallel.sync_bn:
-            raise SettingError("parallel.sync_bn=true: the smddp backend has no SyncBatchNorm: set it to false")
-        if parallel.strategy == "smddp" and train.device == "cpu":
-            raise SettingError("parallel.strategy=smddp needs GPUs: use ddp on a CPU")
-        if train.device == "cpu" and parallel.backend == "nccl":
-            raise SettingError("parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto")
-        if self.data.helpers == "ray-data":
-            if train.deterministic:
-                raise SettingError("train.deterministic=true: data.helpers=ray-data has no fixed order: use ray")
-            if train.progressive:
-                raise SettingError("train.progressive: data.helpers=ray-data makes crops of one size: use ray")
-        if self.optim.name == "muon" and parallel.strategy == "fsdp":
-            raise SettingError("optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or adamw")
-        if train.channels_last is True and parallel.strategy == "fsdp":
-            raise SettingError("train.channels_last=true: fsdp shards contiguous weights only: set it to auto")
-        if train.compile == "reduce-overhead" and train.accumulate > 1:
-            why = "each micro-batch would overwrite the gradients of the one before"
-            raise SettingError(f"train.compile=reduce-overhead: with train.accumulate>1, {why}: use true or regions")
+        train, parallel, strategy = self.train, self.parallel, self.parallel.strategy
+        ray_data, overwritten = self.data.helpers == "ray-data", "each micro-batch would overwrite the last gradients"
+        reasons = {
+            "parallel.strategy=smddp needs GPUs: use ddp on a CPU": strategy == "smddp" and train.device == "cpu",
+            "parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto": (
+                train.device == "cpu" and parallel.backend == "nccl"
+            ),
+            "train.deterministic=true: data.helpers=ray-data has no fixed order: use ray": (
+                ray_data and train.deterministic
+            ),
+            "train.progressive: data.helpers=ray-data makes crops of one size: use ray": (
+                ray_data and bool(train.progressive)
+            ),
+            "optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or optim.name=adamw": (
+                self.optim.name == "muon" and strategy == "fsdp"
+            ),
+            "train.channels_last=true: fsdp shards contiguous weights only: use train.channels_last=auto": (
+                train.channels_last is True and strategy == "fsdp"
+            ),
+            f"train.compile=reduce-overhead: with train.accumulate>1, {overwritten}: use true or regions": (
+                train.compile == "reduce-overhead" and train.accumulate > 1
+            ),
+            f"train.compile={train.compile}: parallel.strategy={strategy} takes only the whole network: use true": (
+                isinstance(train.compile, str) and strategy in ("dp", "fsdp")
+            ),
+            f"parallel.compress={parallel.compress}: parallel.strategy={strategy} compresses no gradients: use none": (
+                parallel.compress != "none" and strategy in ("single", "dp", "fsdp")
+            ),
+        }
+        if any(reasons.values()):
+            raise SettingError("; ".join(reason for reason, holds in reasons.items() if holds))
         if train.cuda_graph:
             self._graph_fits()
-        if isinstance(train.compile, str) and parallel.strategy in ("dp", "fsdp"):
-            why = f"parallel.strategy={parallel.strategy} takes only the whole network"
-            raise SettingError(f"train.compile={train.compile}: {why}: set it to true, or use ddp")
-        if parallel.compress != "none" and parallel.strategy in ("single", "dp", "fsdp"):
-            why = f"parallel.strategy={parallel.strategy} compresses no gradients"
-            raise SettingError(f"parallel.compress={parallel.compress}: {why}: set parallel.compress=none, or use ddp")
         return self
 
     def _graph_fits(self) -> None:

@@ -43,6 +43,14 @@ class Train(Section):
     )
     seed: int = Field(0, ge=0, lt=2**64, description="seed of initial weights, sample order, and augmentation")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is a GPU, otherwise cpu")
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _no_mps(cls, device: Any) -> Any:
+        if device == "mps":
+            raise SettingError("train.device=mps: Apple's GPU is not supported: use cpu", "unknown-choice")
+        return device
+
     channels_last: Union[bool, Literal["auto"]] = Field(
         "auto", description="channels_last memory format. auto: on with CUDA, and on CPUs with AVX-512"
     )

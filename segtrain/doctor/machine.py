@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,9 @@ def memory() -> CheckLine:
 def shared_memory(folder: str = "/dev/shm") -> Iterator[CheckLine]:
     """Space in /dev/shm, where NCCL and worker processes share memory."""
     if not os.path.isdir(folder):
-        yield CheckLine(NOTE, folder, "missing: worker processes may fail to share memory", "data.worker_kind=thread")
+        if sys.platform == "linux":
+            found = "missing: worker processes may fail to share memory"
+            yield CheckLine(NOTE, folder, found, "data.worker_kind=thread")
         return
     total, _, free = shutil.disk_usage(folder)
     found = f"{total / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
@@ -97,7 +100,7 @@ def open_files() -> Iterator[CheckLine]:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < LEAST_FILES:
-        most = LEAST_FILES if hard < 0 else min(hard, 65536)
+        most = LEAST_FILES if hard < 0 or sys.platform != "linux" else min(hard, 65536)
         yield CheckLine(NOTE, "open files", f"at most {soft}", f"ulimit -n {most}")
 
 

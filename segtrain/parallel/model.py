@@ -30,7 +30,8 @@ def wrap(
     """See ``Strategy.wrap``."""
     if settings.sync_bn and world_size > 1:
         _refuse_subclasses(model)
-        model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if device.type == "cuda" else syncbn.convert(model)
+        torchs = device.type == "cuda" and name != "smddp"
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if torchs else syncbn.convert(model)
     model = model.to(device)
     if name == "dp":
         return compiled(nn.DataParallel(model))

@@ -139,6 +139,8 @@ def children(count: int, arguments: list[str], lasting: bool = False) -> Iterato
     said, over = threading.Event(), threading.Event()
     stopping.rank_ended.clear()
     before = dying_with_parent()
+    if sys.platform == "darwin":  # Gloo would look up the host's name, which a Mac changes with its network.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0")
     try:
         for rank in range(1, count):
             member = replace(rank_0, rank=rank, local_rank=rank)

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import itertools
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -155,6 +156,10 @@ def start(
     if name in ("ddp", "fsdp", "smddp"):
         backend = _backend(name, settings, bool(gpus))
         cluster, gpu, store = _join(backend, settings.timeout_s, cluster, gpus)
+    if name == "dp" and len(gpus) < 2:
+        warnings.warn(
+            "parallel.strategy=dp divides batches among GPUs: with fewer than two, it is single", stacklevel=3
+        )
     own = torch.device("cuda", gpu) if gpus else torch.device("cpu")
     if not gpus:
         threads = settings.threads

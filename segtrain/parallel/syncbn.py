@@ -1,4 +1,4 @@
-"""Batch norm whose statistics span all ranks, for the CPU, where torch's SyncBatchNorm has no kernel."""
+"""Batch norm whose statistics span all ranks, by sums alone: for the CPU and SMDDP, where torch's has no kernel."""
 
 from __future__ import annotations
 

@@ -55,9 +55,9 @@ def _watch(ours: socket.socket, met: threading.Event) -> None:
             if heard[0] in NUMBERS and not met.is_set():
                 name = signal.Signals(heard[0]).name
                 with contextlib.suppress(OSError, ValueError):
-                    print(
-                        f"stopped by {name} before the first step: start the same command again (exit code "
-                        f"{EXIT_RESUMABLE})", file=sys.stderr, flush=True,
-                    )  # fmt: skip
+                    # torchrun also ends ranks after an error of another one, which has said what to do.
+                    by_torchrun = heard[0] == signal.SIGTERM and "TORCHELASTIC_RUN_ID" in os.environ
+                    fix = "" if by_torchrun else f": start the same command again (exit code {EXIT_RESUMABLE})"
+                    print(f"stopped by {name} before the first step{fix}", file=sys.stderr, flush=True)
                 report_exit(EXIT_RESUMABLE)
                 os._exit(EXIT_RESUMABLE)

@@ -102,16 +102,16 @@ def offsets(shape: tuple[int, ...], start: int = 0, floats: Floats | None = None
 def attempt(sample: SampleTask) -> tuple[Exception | None, float, Cost]:
     """Make a sample; returns its error, start time (time.perf_counter), and cost."""
     began = time.perf_counter()
-    begin()
     try:
+        begin()
         sample.batch.maker(sample.task, *(sample.batch.block.part(*area) for area in sample.areas))
+        return None, began, end()
     except Exception as error:
-        return error, began, end()
+        return error, began, Cost()
     except BaseException as error:
         if threading.current_thread() is threading.main_thread():  # Ctrl-C
             raise
         # If the worker thread ended here, the batch would wait for it forever.
         files, reason = sample.files(), f"{type(error).__name__}: {error}"
         message = f"{files}: {reason}: code that makes a sample must not exit: remove the exit() call"
-        return DataError(message, code="sample-failed", files=files, found=reason), began, end()
-    return None, began, end()
+        return DataError(message, code="sample-failed", files=files, found=reason), began, Cost()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import warnings
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,11 @@ LIBRARY = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or Path(__file__).paren
 PIXELS, JPEG, PNG = 0, 1, 2
 Content = Union[bytes, bytearray, memoryview, np.ndarray]
 _MESSAGE = 256
+_AGAIN = "and install segtrain again"
+_CURES = {
+    "linux": f": apt-get install g++ libjpeg-dev libdeflate-dev, {_AGAIN}",
+    "darwin": f": brew install jpeg-turbo libdeflate, set CFLAGS and LDFLAGS to their folders, {_AGAIN}",
+}
 # Environment variable that is set after the warning about a slower decoder; worker processes inherit it.
 _WARNED = "SEGTRAIN_SLOW_JPEG_WARNED"
 _pointer, _number, _text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
@@ -33,8 +39,7 @@ _pointer, _number, _text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
     """Load the library. Returns it and its description, or None and the reason why it cannot be used."""
     if not os.path.exists(path):
-        cure = "apt-get install g++ libjpeg-dev libdeflate-dev, and install segtrain again"
-        return None, f"the native decoder was not built: {cure}"
+        return None, f"the native decoder was not built{_CURES.get(sys.platform, '')}"
     try:
         # Load the libraries that a code bundle brings along, so that the dynamic linker finds them by name.
         for part in sorted((Path(path).parent / "carried").glob("*.so*")):
