@@ -93,8 +93,10 @@ def test_ranks_without_a_gpu_of_their_own_are_refused() -> None:
         with refused("too-few-gpus", rank=2, found=2, expected=3):
             own_gpu(rows, Cluster(rank, 3, rank, 3), "nccl")
     assert [own_gpu(rows, Cluster(rank, 3, rank, 3), "gloo") for rank in range(3)] == [0, 1, 0]
-    with refused("no-gpu"):
-        own_gpu([*rows, Row("i x", 0, [])], Cluster(0, 4, 0, 3), "nccl")
+    mixed = [Row("h x", 0, ["a"]), Row("i x", 0, [])]
+    with refused("too-few-gpus", rank=1):
+        own_gpu(mixed, Cluster(0, 2, 0, 1), "nccl")
+    assert own_gpu(mixed, Cluster(0, 2, 0, 1), "gloo") == 0
 
 
 def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet() -> None:

@@ -24,7 +24,7 @@ import json
 from segtrain.doctor import machine
 from segtrain.memory import memory_free, memory_limit
 lines = [*machine.shared_memory(), *machine.open_files()]
-print(json.dumps([memory_free(), memory_limit()[0], [(line.name, line.fix) for line in lines]]))
+print(json.dumps([memory_free(), memory_limit()[0], [(line.name, line.cure) for line in lines]]))
 """
 
 

@@ -14,6 +14,7 @@ from segtrain.bucket.faults import StoppedInOutage
 from segtrain.config import Data
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.train import state
+from segtrain.train.loop import _late
 from segtrain.train.parts import sharing_listings
 from segtrain.train.state import on_every_rank
 from segtrain.train.step import Votes
@@ -102,3 +103,16 @@ def test_a_host_with_a_copy_of_the_bucket_calls_the_same_collectives(root: str) 
     strategy = SimpleNamespace(world_size=2, broadcast_object=lambda value: calls.append(value) or value)
     with sharing_listings(Data(layout="folders", root=root), strategy):
         assert len(calls) == 1
+
+
+def test_a_wait_for_a_rank_without_samples_is_a_wait_for_data() -> None:
+    def late(theirs: float, **spans: float) -> dict[str, float]:
+        def reduce(rows: torch.Tensor) -> torch.Tensor:
+            rows[1] = int(1e9 * theirs)
+            return rows
+
+        return _late(SimpleNamespace(world_size=2, rank=0, device=torch.device("cpu"), reduce=reduce), spans)  # type: ignore[arg-type]
+
+    assert late(3.0, wait=0.5, sync=4.0) == {"wait": 3.0, "sync": 1.5}
+    assert late(3.0, wait=0.5, sync=2.0) == {"wait": 2.5, "sync": 0.0}
+    assert late(0.25, wait=0.5, sync=2.0) == late(3.0, wait=0.5) == {}

@@ -36,20 +36,14 @@ def own_gpu(rows: list[Row], cluster: Cluster, backend: str) -> int:
     """The index of this rank's GPU among those that it sees, so that no two ranks have the same one.
 
     Slurm, Kubernetes, and MPI wrappers may show a rank all GPUs of its host, some of them, or one. A rank takes the GPU
-    of its local rank if possible. Raises ConfigError on all ranks if a rank has no GPU of its own, which only gloo
-    allows, or if some ranks see no GPU.
+    of its local rank if possible. Raises ConfigError on all ranks if one has no GPU of its own, which only gloo allows.
     """
-    hosts = [row.machine.split()[0] for row in rows]
-    blind = [rank for rank, row in enumerate(rows) if not row.gpus]
-    if blind:
-        text = f"rank {blind[0]} (host {hosts[blind[0]]}) sees no GPU, but other ranks do: check nvidia-smi there"
-        raise ConfigError(text, code="no-gpu")
     owner: dict[str, int] = {}  # GPU -> rank
 
     def find(rank: int, tried: set[str]) -> bool:
         """Give the rank a GPU; the present owner of one may have to take another (Kuhn's bipartite matching)."""
         gpus = rows[rank].gpus
-        first = local[rank] % len(gpus)
+        first = local[rank] % max(1, len(gpus))
         for gpu in sorted(gpus[first:] + gpus[:first], key=lambda gpu: gpu in owner):  # free ones first
             if gpu not in tried:
                 tried.add(gpu)
@@ -62,8 +56,8 @@ def own_gpu(rows: list[Row], cluster: Cluster, backend: str) -> int:
     without = [rank for rank in range(len(rows)) if not find(rank, set())]
     if without and backend != "gloo":
         raise ConfigError(
-            f"rank {without[0]} (host {hosts[without[0]]}) has no GPU of its own: the {len(rows)} ranks see "
-            f"{len(owner)} different GPUs: start at most one process per GPU (srun --ntasks-per-node, --gres=gpu:N), "
+            f"rank {without[0]} (host {rows[without[0]].machine.split()[0]}) has no GPU of its own: it sees "
+            f"{len(rows[without[0]].gpus)}, and the {len(rows)} ranks together {len(owner)}: start at most one process per GPU (srun --ntasks-per-node, --gres=gpu:N), "
             "or give each process its own GPU (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1); parallel.backend=gloo "
             "lets processes share one",
             code="too-few-gpus", rank=without[0], found=len(owner), expected=len(rows),

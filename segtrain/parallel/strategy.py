@@ -226,9 +226,12 @@ def _join(backend: str, timeout_s: float, cluster: Cluster, gpus: list[str]) -> 
         rows = answered(partial(exchange, own, cluster, row), wait_s)
         cluster = placed(cluster, rows)
         os.environ.update(cluster.environment())
-        if any(row.gpus for row in rows):
+        if gpus:
             gpu = own_gpu(rows, cluster, backend)
             torch.cuda.set_device(gpu)
+            if len(gpus) > cluster.local_world_size and cluster.local_rank == 0:
+                text = f"{len(gpus)} GPUs are here, but {cluster.local_world_size} of this job's processes: start"
+                warnings.warn(f"{text} torchrun --nproc-per-node {len(gpus)} on each host to use all", stacklevel=4)
         if backend == "nccl":
             options["pg_options"] = nccl_options(limit)
             # With ``device_id`` (torch 2.3), NCCL connects here, where its failure is reported as such, instead of in

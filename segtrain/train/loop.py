@@ -17,6 +17,7 @@ from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.observe.clock import Clock
 from segtrain.optim import clip_, multiplier, set_lr
 from segtrain.parallel.collective import table
+from segtrain.parallel.strategy import Strategy
 from segtrain.train.instruments import clock_of, compile_first, first_batch, graphs_first, instruments
 from segtrain.train.output import finish, stop
 from segtrain.train.sentinel import Sentinel
@@ -153,6 +154,14 @@ def _digest(batches: list[Batch]) -> int:
     return total
 
 
+def _late(strategy: Strategy, spans: dict[str, float]) -> dict[str, float]:
+    """This rank's "wait" and "sync", if its wait for a rank that waits longer for samples counts as a wait for data."""
+    own, sync = spans.get("wait", 0.0), spans.get("sync", 0.0)
+    waits = table(strategy, torch.full((1,), int(1e9 * own), device=strategy.device))
+    late = min(sync, max(0.0, int(waits.max()) / 1e9 - own))
+    return {"wait": own + late, "sync": sync - late} if late else {}
+
+
 def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float, steps: int) -> None:
     """Log the last ``steps`` steps. The loss is read only here, because reading waits for the device (docs/gpu.md)."""
     config, plan, state, output = session.config, session.plan, session.state, session.output
@@ -166,13 +175,9 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     # Evaluation and checkpoints are not phases of a step.
     spans = {phase: seconds for phase, seconds in clock.take().items() if phase not in ("eval", "checkpoint")}
     whole = sum(spans.values()) or 1e-9
-    # The other ranks also wait for the rank that waits longest for its samples.
-    own = spans.get("wait", 0.0)
-    waits = table(session.strategy, torch.full((1,), int(1e9 * own), device=share.device))
-    late = min(spans.get("sync", 0.0), max(0.0, int(waits.max()) / 1e9 - own))
-    if late:
-        spans |= {"wait": own + late, "sync": spans["sync"] - late}
-    rate, wait, epoch = steps * plan.batch_size / whole, (own + late) / whole, plan.epoch(state.step)
+    if session.strategy.world_size > 1:
+        spans |= _late(session.strategy, spans)
+    rate, wait, epoch = steps * plan.batch_size / whole, spans.get("wait", 0.0) / whole, plan.epoch(state.step)
     output.screen.step(state.step, epoch, loss, lr, rate, wait)
     if session.guard:
         session.guard.logged(state.step)
