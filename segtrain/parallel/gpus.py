@@ -55,12 +55,13 @@ def own_gpu(rows: list[Row], cluster: Cluster, backend: str) -> int:
     local = local_ranks(rows)
     without = [rank for rank in range(len(rows)) if not find(rank, set())]
     if without and backend != "gloo":
+        rank = without[0]
         raise ConfigError(
-            f"rank {without[0]} (host {rows[without[0]].machine.split()[0]}) has no GPU of its own: it sees "
-            f"{len(rows[without[0]].gpus)}, and the {len(rows)} ranks together {len(owner)}: start at most one process per GPU (srun --ntasks-per-node, --gres=gpu:N), "
-            "or give each process its own GPU (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1); parallel.backend=gloo "
-            "lets processes share one",
-            code="too-few-gpus", rank=without[0], found=len(owner), expected=len(rows),
+            f"rank {rank} (host {rows[rank].machine.split()[0]}) has no GPU of its own: it sees {len(rows[rank].gpus)}, "
+            f"and the {len(rows)} ranks together {len(owner)}: start at most one process per GPU "
+            "(srun --ntasks-per-node, --gres=gpu:N), or give each process its own GPU (CUDA_VISIBLE_DEVICES, "
+            "srun --gpus-per-task=1); parallel.backend=gloo lets processes share one",
+            code="too-few-gpus", rank=rank, found=len(owner), expected=len(rows),
         )  # fmt: skip
     gpus = rows[cluster.rank].gpus
     own = [gpu for gpu, rank in owner.items() if rank == cluster.rank]
