@@ -63,7 +63,7 @@ def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainErr
             address = str(socket.getaddrinfo(name, None)[0][4][0])
         text = (
             f"{who} cannot connect to all other ranks ({cause[:200]}): gloo gives them the address of a host's own "
-            f"name, here {name}={address}, and 127.* is no address for other hosts: set the environment variable "
+            f"name, here {name}={address}, where 127.* is this host alone: set the environment variable "
             "GLOO_SOCKET_IFNAME to the network interface between the hosts (ip -br a), or correct /etc/hosts"
         )
     else:

@@ -57,7 +57,7 @@ def own_gpu(rows: list[Row], cluster: Cluster, backend: str) -> int:
     if without and backend != "gloo":
         rank = without[0]
         raise ConfigError(
-            f"rank {rank} (host {rows[rank].machine.split()[0]}) has no GPU of its own: it sees {len(rows[rank].gpus)}, "
+            f"rank {rank} (host {rows[rank].machine.split()[0]}) has no own GPU: it sees {len(rows[rank].gpus)}, "
             f"and the {len(rows)} ranks together {len(owner)}: start at most one process per GPU "
             "(srun --ntasks-per-node, --gres=gpu:N), or give each process its own GPU (CUDA_VISIBLE_DEVICES, "
             "srun --gpus-per-task=1); parallel.backend=gloo lets processes share one",

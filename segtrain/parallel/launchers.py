@@ -10,7 +10,7 @@ from segtrain.errors import ConfigError
 
 
 class Launcher(NamedTuple):
-    """Names of variables. An empty ``local_size``: the launcher does not say how many processes a host has."""
+    """Names of variables. An empty ``local_size``: the launcher does not say how many processes run on a host."""
 
     name: str
     rank: str
