@@ -12,7 +12,8 @@ from PIL import Image
 
 from segtrain.config import Data
 from segtrain.data.labels import presets
-from segtrain.data.labels.classes import label_space, read_classes
+from segtrain.data.labels.class_file import read_classes
+from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace, color_wheel, plain_space
 from segtrain.data.pixels.decode import decode_mask
 from segtrain.errors import DataError

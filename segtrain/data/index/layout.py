@@ -11,7 +11,7 @@ from segtrain import config
 from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.index.listing import Lister
-from segtrain.data.labels.classes import read_classes
+from segtrain.data.labels.class_file import read_classes
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.storage import LOCAL, Store
 

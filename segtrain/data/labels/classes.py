@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 from segtrain import config
 from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
-from segtrain.data.labels.space import Color, LabelSpace, code, color_wheel, plain_space
+from segtrain.data.labels.class_file import Row, is_ignored, read_classes, space_of
+from segtrain.data.labels.space import LabelSpace, color_wheel, plain_space
 from segtrain.errors import ConfigError, DataError
 
 
@@ -61,7 +61,7 @@ def _own_names(
     elif isinstance(data.classes, str):
         space = read_classes(find_file(data.classes, data.root), data.ignore_index)
     else:
-        space = plain_space(tuple(data.classes), data.ignore_index)
+        space = space_of([Row(name) for name in data.classes], data.ignore_index)
     if default is None or data.label_map:
         return space
     if other_classes and space.num_classes != default.num_classes:
@@ -77,14 +77,14 @@ def _own_names(
 
 def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
     """The label space of {name: color}; a name may have several colors ([[...], [...]]) or none ([])."""
-    rows: list[tuple[str, ...]] = []
+    rows: list[Row] = []
     for name, given in classes.items():
         colors = [given] if given and isinstance(given[0], int) else given
-        rows += [(*map(str, color), name) for color in colors]
-    names = tuple(name for name in classes if name.lower() not in _IGNORED)
+        rows += [Row(name, color=color) for color in colors]
+    names = tuple(name for name in classes if not is_ignored(name))
     palette, colors = dict(zip(names, color_wheel(len(names)))), {}
-    if any(row[-1] in names for row in rows):
-        known = _colored(Path("data.classes"), rows, ignore_index)
+    if any(row.name in names for row in rows):
+        known = space_of(rows, ignore_index)
         palette.update(zip(known.names, known.palette))
         train = {index: names.index(name) for index, name in enumerate(known.names)}
         colors = {color: train.get(index, ignore_index) for color, index in known.colors.items()}
@@ -101,76 +101,3 @@ def find_file(name: str, root: str) -> Path:
         return copy
     says = f"{name}: no such file, neither in the current folder nor in {root or 'data.root'}: check data.classes"
     raise DataError(says, code="classes-file-missing", file=name)
-
-
-# Pixels in the colors of these names are ignored. The names are not classes.
-_IGNORED = ("void", "ignore")
-_CVAT_LINE = re.compile(r"([^:]+):(\d{1,3}),(\d{1,3}),(\d{1,3}):[^:]*:[^:]*")
-_COLOR_LINE = re.compile(r"(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\d{1,3})[ ,\t]+(\S.*)")
-
-
-def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
-    """Class names from a file, one per line (line number = raw id). '#' starts a comment.
-
-    Lines 'red green blue name', or CVAT's 'name:red,green,blue::', also give the colors of RGB masks. In a file with
-    colors, the names 'void' and 'ignore' mean ignored colors, and two lines with the same name are two colors of one
-    class. A .yaml file holds a list of names, or a mapping of name to [red, green, blue]. Raises DataError.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        says = f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
-        raise DataError(says, code="classes-file-unreadable", file=str(path)) from None
-    if path.suffix in (".yaml", ".yml"):
-        lines = _yaml_lines(path, text)
-    else:
-        lines = [line.split("#")[0].strip() for line in text.splitlines()]
-        lines = [_CVAT_LINE.sub(r"\2 \3 \4 \1", line) for line in lines if line]
-    if not lines:
-        raise DataError(f"{path}: has no class names: write one per line", code="classes-file-empty", file=str(path))
-    found = [_COLOR_LINE.fullmatch(line) for line in lines]
-    if not all(found):
-        plain = next((line for line, match in zip(lines, found) if match is None), "")
-        if any(found):
-            says = f"{path}: the line {plain!r} has no color, but others do: write 'red green blue name' on each line"
-            raise DataError(says, code="class-color-missing", file=str(path), found=plain)
-        return plain_space(tuple(lines), ignore_index)
-    return _colored(path, [match.groups() for match in found if match], ignore_index)
-
-
-def _yaml_lines(path: Path, text: str) -> list[str]:
-    import yaml
-
-    try:
-        content = config.load_yaml(text)
-    except yaml.YAMLError as error:
-        says = f"{path}: is not valid YAML ({' '.join(str(error).split())}): correct it"
-        raise DataError(says, code="classes-file-invalid", file=str(path)) from None
-    if isinstance(content, list) and all(isinstance(name, str) for name in content):
-        return content
-    if isinstance(content, dict) and all(isinstance(c, list) and len(c) == 3 for c in content.values()):
-        return [" ".join([*map(str, color), str(name)]) for name, color in content.items()]
-    says = f"{path}: is neither a list of names nor a mapping of name to [red, green, blue]: write one of them"
-    raise DataError(says, code="classes-file-invalid", file=str(path))
-
-
-def _colored(path: Path, rows: list[tuple[str, ...]], ignore_index: int) -> LabelSpace:
-    names: list[str] = []
-    palette: list[Color] = []
-    colors: dict[int, int] = {}
-    for *channels, name in rows:
-        red, green, blue = color = int(channels[0]), int(channels[1]), int(channels[2])
-        if max(color) > 255:
-            says = f"{path}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255"
-            raise DataError(says, code="class-color-invalid", name=name, found=color)
-        if code(color) in colors:
-            says = f"{path}: two lines have the color {red} {green} {blue}, one is {name!r}: give each its own color"
-            raise DataError(says, code="class-color-repeated", name=name, found=color)
-        if name.lower() in _IGNORED:
-            colors[code(color)] = ignore_index
-            continue
-        if name not in names:
-            names.append(name)
-            palette.append(color)
-        colors[code(color)] = names.index(name)
-    return replace(plain_space(tuple(names), ignore_index, tuple(palette)), colors=colors)

@@ -1,0 +1,179 @@
+"""Reads class names, with their ids and colors, from a file of any usual form, and makes their label space."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from segtrain import config
+from segtrain.data.labels.space import Color, LabelSpace, code, plain_space
+from segtrain.errors import DataError
+
+# Names of what is no class: pixels with these ids or colors are ignored.
+IGNORED = ("void", "ignore", "ignored", "__ignore__", "unlabeled", "unlabelled")
+# The first label of labelme, whose ids count from -1. It stores this one as 255.
+_LABELME = "__ignore__"
+_CVAT_LINE = re.compile(r"([^:]+):(\d{1,3}),(\d{1,3}),(\d{1,3}):[^:]*:[^:]*")
+# Numbers, a name, and numbers. A single number after the name needs a mark between them: "lane 2" is a name.
+_LINE = re.compile(r"((?:-?\d+[\s,;:=|.)]+)*)(.*?)((?:[\s,;:=|]+\d+){3}|\s*[,;:=|\t]\s*-?\d+)?[\s,;:|]*")
+_NUMBER = re.compile(r"-?\d+")
+# How many numbers are before and after the name -> the places of the id (None: the line counts) and of red.
+_FORMS = {(0, 0): (None, None), (1, 0): (0, None), (0, 1): (0, None), (3, 0): (None, 0), (0, 3): (None, 0)}
+_FORMS |= {(1, 3): (0, 1), (4, 0): (0, 1)}
+_TITLES = ("name", "class", "label", "class_name")
+_KEYS = ("names", "classes", "categories", "labels")
+
+
+class Row(NamedTuple):
+    """A class as a file describes it. ``id``: its value in masks, None if the file does not say."""
+
+    name: str
+    id: int | None = None
+    color: Color | None = None
+
+
+def is_ignored(name: str) -> bool:
+    return name.strip().lower() in IGNORED
+
+
+def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
+    """The classes in a file: text, a table (CSV), YAML, or JSON.
+
+    A line holds a name, and maybe its id or its color (red, green, blue), before or after the name; CVAT's lines are
+    'name:red,green,blue::'. '#' starts a comment, and a table may have a line of titles. Without ids, the line number
+    is the id. YAML and JSON hold a list of names, a mapping between names and ids or colors, or a list of mappings with
+    ``name`` and ``id`` or ``color``, also under the key ``names``, ``classes``, ``categories``, or ``labels``.
+    See ``space_of`` for the names of ignored pixels. Raises DataError for any other content.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        says = f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
+        raise DataError(says, code="classes-file-unreadable", file=str(path)) from None
+    if path.suffix in (".yaml", ".yml", ".json") or text.lstrip()[:1] in ("{", "["):
+        rows = _structured(path, text)
+    else:
+        rows = _lines(path, text)
+    if not rows:
+        raise DataError(f"{path}: has no class names: write one per line", code="classes-file-empty", file=str(path))
+    return space_of(rows, ignore_index, str(path))
+
+
+def _invalid(path: Path, why: str) -> DataError:
+    says = f"{path}: {why}: write one name per line, or 'id name', or 'red green blue name', each in every line"
+    return DataError(says, code="classes-file-invalid", file=str(path))
+
+
+def _lines(path: Path, text: str) -> list[Row]:
+    lines = [line.split("#")[0].strip() for line in text.splitlines()]
+    found = []
+    for line in filter(None, lines):
+        match = _LINE.fullmatch(_CVAT_LINE.sub(r"\2 \3 \4 \1", line))
+        before, name, after = match.groups("") if match else ("", line, "")
+        numbers = [_NUMBER.findall(part) for part in (before, after)]
+        found.append((name, (len(numbers[0]), len(numbers[1])), [int(n) for part in numbers for n in part], line))
+    numbered = [form != (0, 0) for _, form, _, _ in found]
+    # Titles of a table: a first line without any number, above lines with numbers.
+    if found and (found[0][0].lower() in _TITLES or (numbered[1:] and not numbered[0] and all(numbered[1:]))):
+        del found[0]
+    forms = {form for _, form, _, _ in found}
+    plain = next((line for _, form, _, line in found if form == (0, 0)), "")
+    if plain and any(sum(form) >= 3 for form in forms):
+        says = f"{path}: the line {plain!r} has no color, but others do: write 'red green blue name' on each line"
+        raise DataError(says, code="class-color-missing", file=str(path), found=plain)
+    if len(forms) > 1:
+        raise _invalid(path, f"the lines {found[0][3]!r} and {plain or found[-1][3]!r} are of different kinds")
+    rows = []
+    for name, form, numbers, line in found:
+        quoted = re.fullmatch(r"([\"'])([^\"']+)\1", name)
+        if form not in _FORMS or not name or (not quoted and re.search(r"[\t,;|{}\"]|^- ", name)):
+            raise _invalid(path, f"the line {line!r} is not understood")
+        number, red = _FORMS[form]
+        color = None if red is None else (numbers[red], numbers[red + 1], numbers[red + 2])
+        rows.append(Row(quoted[2] if quoted else name, None if number is None else numbers[number], color))
+    return rows
+
+
+def _structured(path: Path, text: str) -> list[Row]:
+    import yaml
+
+    try:
+        # YAML forbids the tabs that indent some JSON.
+        content = config.load_yaml(text.replace("\t", " "))
+    except yaml.YAMLError as error:
+        raise _invalid(path, f"is not valid YAML or JSON ({' '.join(str(error).split())})") from None
+    while isinstance(content, dict) and (key := next((key for key in _KEYS if key in content), None)):
+        content = content[key]
+    pairs: Iterable[Any] = content.items() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    rows = [_row(pair) for pair in pairs]
+    if None in rows or len({(row.id is None, row.color is None) for row in rows if row}) > 1:
+        raise _invalid(path, "is neither a list of names nor a mapping of names to ids or to [red, green, blue]")
+    return [row for row in rows if row]
+
+
+def _row(item: Any) -> Row | None:
+    """A row from a name, a pair of a name and its id or color, or a mapping; None for anything else."""
+    if isinstance(item, dict):
+        row, number = _row((item.get("name"), item["color"]) if "color" in item else item.get("name")), item.get("id")
+        return row._replace(id=number) if row and isinstance(number, (int, type(None))) else None
+    if isinstance(item, str):
+        return Row(item)
+    if not isinstance(item, tuple):
+        return None
+    name, value = item if isinstance(item[0], str) and not _NUMBER.fullmatch(item[0]) else item[::-1]
+    if not isinstance(name, str):
+        return None
+    if isinstance(value, list) and len(value) == 3 and all(isinstance(channel, int) for channel in value):
+        return Row(name, color=(value[0], value[1], value[2]))
+    return Row(name, int(value)) if _NUMBER.fullmatch(str(value)) else None
+
+
+def space_of(rows: list[Row], ignore_index: int, source: str = "data.classes") -> LabelSpace:
+    """The label space of these rows.
+
+    Rows without ids and colors have the ids 0, 1, ... in their order. A name in ``IGNORED`` is no class: its id or
+    color is ignored, and it has no train id. labelme's first label ``__ignore__`` has no id in masks, so that the next
+    one has the id 0. Rows with colors may repeat a name: it has several colors. Raises ConfigError or DataError for an
+    id, a color, or a name that is given twice.
+    """
+    colored, counted = all(row.color for row in rows), all(row.id is None for row in rows)
+    if counted and not colored:
+        rows = [row._replace(id=index) for index, row in enumerate(rows[rows[0].name == _LABELME :])]
+    elif not counted:
+        rows = sorted(rows, key=lambda row: row.id or 0)
+    names = [row.name for row in rows if not is_ignored(row.name)]
+    space = _colored(source, rows, ignore_index) if colored else plain_space(tuple(names), ignore_index)
+    if colored and counted:
+        return space
+    table = {row.id or 0: ignore_index if is_ignored(row.name) else space.names.index(row.name) for row in rows}
+    if len(table) < len(rows):
+        double = next(a for a, b in zip(rows, rows[1:]) if a.id == b.id)
+        says = f"{source}: {double.name!r} and another class have the id {double.id}: give each class its own"
+        raise DataError(says, code="class-id-repeated", name=double.name, found=double.id)
+    return replace(space, raw_to_train={ignore_index: ignore_index, **table})
+
+
+def _colored(source: str, rows: list[Row], ignore_index: int) -> LabelSpace:
+    names: list[str] = []
+    palette: list[Color] = []
+    colors: dict[int, int] = {}
+    for name, _, color in rows:
+        assert color is not None
+        red, green, blue = color
+        if max(color) > 255:
+            says = f"{source}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255"
+            raise DataError(says, code="class-color-invalid", name=name, found=color)
+        if code(color) in colors:
+            says = f"{source}: two lines have the color {red} {green} {blue}, one is {name!r}: give each its own color"
+            raise DataError(says, code="class-color-repeated", name=name, found=color)
+        if is_ignored(name):
+            colors[code(color)] = ignore_index
+            continue
+        if name not in names:
+            names.append(name)
+            palette.append(color)
+        colors[code(color)] = names.index(name)
+    return replace(plain_space(tuple(names), ignore_index, tuple(palette)), colors=colors)
