@@ -71,6 +71,11 @@ class Data(Section):
         description="fixed scale factor of all images, in training and evaluation; the random scale multiplies it",
     )
     flip: Share = Field(0.5, description="probability of a horizontal flip")
+    flip_pairs: tuple[tuple[Union[int, str], Union[int, str]], ...] = Field(
+        (),
+        description="pairs of classes, by name or train id, that a mirrored image exchanges, such as "
+        "`[[left arm, right arm]]`: in data.flip and eval.flip, not in your own transforms",
+    )
     rotate: float = Field(0.0, ge=0, le=180, description="largest random rotation, either way, in degrees")
     scale_sampling: Literal["log", "uniform"] = Field(
         "log", description="random scale. log: 0.5x is as likely as 2x; uniform: uniform in the factor"

@@ -13,8 +13,10 @@ from segtrain.config import Data
 from segtrain.cores import cores
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry, LazyEntries
+from segtrain.data.labels.class_file import Row, space_of
 from segtrain.data.labels.classes import label_space
-from segtrain.data.labels.space import LabelSpace, plain_space
+from segtrain.data.labels.sides import with_sides
+from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of
 
 # Each thread keeps the last item that it read, because name, size, and pixels of a sample are requested in turn.
@@ -120,7 +122,7 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
         return label_space(data, default)
     names = getattr(items, "classes", None)
     if names:
-        return plain_space(tuple(map(str, names)), data.ignore_index)
+        return with_sides(space_of([Row(str(name)) for name in names], data.ignore_index), data)
     if default is None:
         says = f"{type(items).__name__} does not name its classes: set data.classes=[NAME, ...] in the config, or give "
         says += "the dataset an attribute `classes`, a list of names in the order of the mask's ids"

@@ -107,6 +107,10 @@ class SampleMaker:
         jpeg_index = self.tiles.get(task.index, record.image_name, record.image, size)
         floats = self.floats if self.transforms is None else None
         write_crop(record, labels, geometry, task.crop, (image_out, mask_out), jpeg_index, floats)
+        if geometry.flip and labels.mirror:
+            table = np.arange(256, dtype=np.uint8)
+            table[: labels.num_classes] = labels.mirror
+            mask_out[...] = table[mask_out]
 
     def _transform(self, task: Task, image_out: np.ndarray, mask_out: np.ndarray) -> None:
         """Apply the user's transforms to the finished crop, or to the whole image."""

@@ -88,7 +88,7 @@ def evaluate(
     An error on one rank is raised on every rank, so that no rank waits forever.
     """
     start, device = time.perf_counter(), torch.device(device)
-    view = View.of(settings, base_scale)
+    view = View.of(settings, base_scale, dataset.labels.mirror)
     wanted = _spread(len(dataset), pictures) if rank == 0 else []
     tally = _Tally(dataset.labels, len(dataset), device)
     failure: Exception | None = None

@@ -25,19 +25,20 @@ Forward = Callable[[Tensor], Tensor]
 class View:
     """How an image is predicted: in windows of size ``tile`` that overlap by the fraction ``overlap``, at ``scales``.
 
-    ``flip``: also predict the mirrored image. All predictions are averaged.
+    ``flip``: also predict the mirrored image. All predictions are averaged. ``mirror``: see ``LabelSpace``.
     """
 
     tile: Size | None = None
     overlap: float = 0.5
     scales: tuple[float, ...] = (1.0,)
     flip: bool = False
+    mirror: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, settings: config.Eval, base_scale: float) -> View:
+    def of(cls, settings: config.Eval, base_scale: float, mirror: tuple[int, ...] = ()) -> View:
         """The view of ``settings``, with scales times ``data.base_scale``, so that object sizes are as in training."""
         scales = tuple(scale * base_scale for scale in settings.scales)
-        return cls(settings.tile, settings.overlap, scales, settings.flip)
+        return cls(settings.tile, settings.overlap, scales, settings.flip, mirror)
 
     def is_single(self, size: Size) -> bool:
         """Whether one forward pass covers an image of ``size``, so that nothing needs to be averaged."""
@@ -105,10 +106,15 @@ def scaled(size: Size, scale: float) -> Size:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def _probabilities(forward: Forward, crop: Tensor, flip: bool) -> Tensor:
-    """Softmax probabilities float32 (N, C, h, w) of a crop; with ``flip``, averaged with those of its mirror image."""
+def _probabilities(forward: Forward, crop: Tensor, view: View) -> Tensor:
+    """Softmax probabilities float32 (N, C, h, w) of a crop; ``view.flip``: averaged with its mirror image's."""
     mean = forward(crop).float().softmax(1)
-    return (mean + forward(crop.flip(-1)).float().softmax(1).flip(-1)).mul_(0.5) if flip else mean
+    if not view.flip:
+        return mean
+    mirrored = forward(crop.flip(-1)).float().softmax(1).flip(-1)
+    if view.mirror:
+        mirrored = torch.stack([mirrored[:, index] for index in view.mirror], 1)
+    return (mean + mirrored).mul_(0.5)
 
 
 def strips(forward: Forward, images: Tensor, view: View, logits: bool = False) -> Iterator[tuple[int, Tensor]]:
@@ -130,7 +136,7 @@ def strips(forward: Forward, images: Tensor, view: View, logits: bool = False) -
     for top, following in zip(tops, [*tops[1:], height]):
         for left in lefts:
             crop = images[:, :, top : top + tile_height, left : left + tile_width]
-            part = _probabilities(forward, crop, view.flip)
+            part = _probabilities(forward, crop, view)
             if total is None:
                 total = part.new_zeros((*part.shape[:2], tile_height, width))
             total[:, :, :, left : left + tile_width] += part

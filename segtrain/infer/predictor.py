@@ -76,7 +76,7 @@ class Predictor:
 
     def __init__(self, model: nn.Module, config: Config, labels: LabelSpace, say: Callable[[str], None] = say) -> None:
         self.model, self.config, self.labels, self.say = model, config, labels, say
-        self.view = View.of(config.eval, config.data.base_scale)
+        self.view = View.of(config.eval, config.data.base_scale, labels.mirror)
         device = self._device
         self.asynchronous = device.type == "cuda"  # ``launch`` does not wait for its results
         self.precision = meant(config.train.precision, device) if self.asynchronous else "fp32"

@@ -16,6 +16,7 @@ from segtrain.checkpoint import checkpoints
 from segtrain.config import Config
 from segtrain.data.audit.audit import AuditReport, audit, check_before_training, class_weights
 from segtrain.data.audit.finding import SplitFinding, refuse
+from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.overlap import overlap_finding
@@ -107,7 +108,8 @@ def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -
     """Findings about the settings and about whole splits. Raises DataError for a fatal one."""
     suspicion = mask_finding(config.data, dataset.labels, {r.split: r.values for r in found.values()})
     depth = depth_finding(config.data, (r.brightest for r in found.values()))
-    findings = [finding for finding in (suspicion, depth) if finding]
+    flips = "data.flip" if config.data.flip else "eval.flip" if config.eval.flip else ""
+    findings = [finding for finding in (suspicion, depth, *flip_finding(flips, dataset.labels)) if finding]
     refuse(findings, [message for report in found.values() for _, message in report.faults])
     return findings
 

@@ -14,6 +14,7 @@ from torch import nn
 from segtrain.config import Config, parse_overrides, read_parts
 from segtrain.config.mistakes import fields
 from segtrain.cores import cores
+from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.subset import without
@@ -42,7 +43,7 @@ _SURE = 3
 # Settings that an evaluation reads.
 _READ = re.compile(
     r"name|parallel\..*|train\.(device|precision)|log\.pictures|eval\.(?!every$).*|data\.(root|layout|split|train_split|images|"
-    r"masks|pair|index|classes|label_map|ignore_index|bits|extra_bands|split_by|limit|base_scale|workers|scenes|scene_size)"
+    r"masks|pair|index|classes|label_map|ignore_index|flip_pairs|bits|extra_bands|split_by|limit|base_scale|workers|scenes|scene_size)"
 )
 
 
@@ -111,7 +112,9 @@ def score(
             rank=strategy.rank, world_size=strategy.world_size, all_reduce=strategy.reduce,
             workers=workers.start, base_scale=config.data.base_scale, extremes=extremes(config) if images else 0,
         )  # fmt: skip
+    flips = flip_finding("eval.flip" if config.eval.flip else "", dataset.labels)
     caveats = (*label_warnings(labels.names, result.scores.pixels), *_trained_on(run_dir, dataset, trained))
+    caveats += tuple(finding.text() for finding in flips)
     worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
     if not cluster.rank:
         files = _write(result, dataset, labels, images, confusion, f"{config.title}  {which}")

@@ -14,6 +14,7 @@ from segtrain.config import Data, make_config, parse_overrides
 from segtrain.config.paste import command
 from segtrain.data.audit.audit import AuditReport, audit
 from segtrain.data.audit.finding import SplitFinding
+from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.mask_values import MaskValues, ids_of, raw_and_values, shown
@@ -149,7 +150,7 @@ def _findings(
     """Findings about the masks and images of all splits."""
     masks = mask_finding(data, labels, {split: report.values for split, report in reports.items()})
     depth = depth_finding(data, (report.brightest for report in reports.values()))
-    yield from filter(None, (masks, depth))
+    yield from filter(None, (masks, depth, *flip_finding("data.flip" if data.flip else "", labels)))
     if data.layout in ("scenes", "shards"):
         return
     store = next(iter(datasets.values())).store

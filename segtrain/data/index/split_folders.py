@@ -39,10 +39,10 @@ def _detect_camvid(root: str, store: Store) -> Detected | None:
 
 def _segnet_ids(own: LabelSpace) -> LabelSpace:
     """Adapt the label space of a classes.txt to SegNet's masks: class ids begin with 0, and void follows the last."""
-    count = own.num_classes - (own.names[-1].lower() in ("void", "unlabeled", "unlabelled"))
+    count = own.num_classes
     preset = presets.CAMVID11 if count == presets.CAMVID11.num_classes else own
     raw = {**{index: index for index in range(count)}, count: presets.VOID, presets.VOID: presets.VOID}
-    return LabelSpace(own.names[:count], preset.palette[:count], presets.VOID, raw, own.colors or preset.colors)
+    return LabelSpace(own.names, preset.palette, presets.VOID, raw, own.colors or preset.colors)
 
 
 CAMVID = Layout(

@@ -107,7 +107,9 @@ def _structured(path: Path, text: str) -> list[Row]:
         raise _invalid(path, f"is not valid YAML or JSON ({' '.join(str(error).split())})") from None
     while isinstance(content, dict) and (key := next((key for key in _KEYS if key in content), None)):
         content = content[key]
-    pairs: Iterable[Any] = content.items() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    pairs: Iterable[Any] = (
+        content.items() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    )
     rows = [_row(pair) for pair in pairs]
     if None in rows or len({(row.id is None, row.color is None) for row in rows if row}) > 1:
         raise _invalid(path, "is neither a list of names nor a mapping of names to ids or to [red, green, blue]")
@@ -150,9 +152,8 @@ def space_of(rows: list[Row], ignore_index: int, source: str = "data.classes") -
         return space
     table = {row.id or 0: ignore_index if is_ignored(row.name) else space.names.index(row.name) for row in rows}
     if len(table) < len(rows):
-        double = next(a for a, b in zip(rows, rows[1:]) if a.id == b.id)
-        says = f"{source}: {double.name!r} and another class have the id {double.id}: give each class its own"
-        raise DataError(says, code="class-id-repeated", name=double.name, found=double.id)
+        says = f"{source}: {len(rows)} classes have {len(table)} different ids: give each class its own"
+        raise DataError(says, code="class-id-repeated", found=len(table), expected=len(rows))
     return replace(space, raw_to_train={ignore_index: ignore_index, **table})
 
 

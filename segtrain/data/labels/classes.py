@@ -11,6 +11,7 @@ from segtrain import config
 from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.labels.class_file import Row, is_ignored, read_classes, space_of
+from segtrain.data.labels.sides import with_sides
 from segtrain.data.labels.space import LabelSpace, color_wheel, plain_space
 from segtrain.errors import ConfigError, DataError
 
@@ -41,7 +42,7 @@ def label_space(
     if data.label_map:
         table = {raw: ignore if train == -1 else train for raw, train in data.label_map.items()}
         space = replace(space, ignore_index=ignore, raw_to_train={ignore: ignore, **table})
-    return space
+    return with_sides(space, data)
 
 
 def _with_ignore(space: LabelSpace, ignore: int) -> LabelSpace:

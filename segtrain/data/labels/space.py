@@ -28,6 +28,7 @@ class LabelSpace:
 
     raw_to_train: raw id in a mask file -> train id or ``ignore_index``; any other id is an error.
     colors: color 0xRRGGBB in an RGB mask -> train id or ``ignore_index``; empty: RGB masks are an error.
+    mirror: the train id of each class in a mirrored image; empty: no class changes.
     """
 
     names: tuple[str, ...]
@@ -35,6 +36,7 @@ class LabelSpace:
     ignore_index: int = 255
     raw_to_train: dict[int, int] = field(default_factory=dict, hash=False)
     colors: dict[int, int] = field(default_factory=dict, hash=False)
+    mirror: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.names)
@@ -171,6 +173,7 @@ class LabelSpace:
             "ignore_index": self.ignore_index,
             "raw_to_train": {str(raw): train for raw, train in sorted(self.raw_to_train.items())},
             "colors": {f"{color:06x}": train for color, train in sorted(self.colors.items())},
+            **({"mirror": list(self.mirror)} if self.mirror else {}),
         }
 
     def identity(self) -> bytes:
@@ -196,6 +199,7 @@ class LabelSpace:
                 ignore_index=int(content["ignore_index"]),
                 raw_to_train={int(raw): int(train) for raw, train in content["raw_to_train"].items()},
                 colors={int(color, 16): int(train) for color, train in colors.items()},
+                mirror=tuple(map(int, content.get("mirror", ()))),
             )
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
             says = f"not a description of labels ({type(error).__name__}: {error}): write it with to_dict()"
