@@ -32,6 +32,10 @@ def check_class_names(given: Any) -> Any:
         fixed: Any = dict(zip(names, given.values())) if isinstance(given, Mapping) else names
         fix = command({"data.classes": fixed})
         raise SettingError(f"data.classes: {why}. Quote such names: {fix}", "class-name-not-text", fix=fix)
+    unnamed = [name for name in given if name.startswith("?")]
+    if unnamed:
+        why = f"{unnamed[0]!r} stands for a name that only you know: write the name of the class"
+        raise SettingError(f"data.classes: {why}", "class-name-missing", found=unnamed[0])
     if not isinstance(given, Mapping):
         return given
     if given and all(colors is None for colors in given.values()):  # {road, car}

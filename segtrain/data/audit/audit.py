@@ -31,7 +31,7 @@ from segtrain.terminal import counted
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 
 # Version of the cached statistics.
-VERSION = 10
+VERSION = 11
 # Most kinds of faults that one error lists.
 _SHOWN = 20
 # Samples in flight at once.

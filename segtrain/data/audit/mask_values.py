@@ -17,7 +17,7 @@ from segtrain.errors import some_of
 MOST = 1024
 # A message shows at most this many values.
 SHOWN = 12
-_TABLES = ("ids", "colors", "tops")
+_TABLES = ("ids", "colors", "tops", "masks")
 
 
 class Clash(NamedTuple):
@@ -36,7 +36,8 @@ class MaskValues:
 
     ids: id -> pixels, in masks with one channel. colors: 0xRRGGBB -> pixels, in RGB masks. palette: index -> its color
     and a file with it, for the indices that occur in palette masks. clash: the first two palettes that contradict each
-    other. tops: result of ``top_of`` -> masks. cut: there were more than ``MOST`` values, so some are left out.
+    other. tops: result of ``top_of`` -> masks. masks: color -> number of masks that have it. cut: there were more than
+    ``MOST`` values, so some are left out.
     """
 
     ids: dict[int, int] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class MaskValues:
     palette: dict[int, tuple[int, str]] = field(default_factory=dict)
     clash: Clash | None = None
     tops: dict[int, int] = field(default_factory=dict)
+    masks: dict[int, int] = field(default_factory=dict)
     cut: bool = False
 
     def add(self, other: MaskValues) -> None:
@@ -109,11 +111,13 @@ def raw_and_values(dataset: Dataset, index: int) -> tuple[np.ndarray, MaskValues
 
 
 def _values(dataset: Dataset, raw: np.ndarray, stored: Any, file: str) -> MaskValues:
-    if dataset.draw or raw.dtype.kind not in "uib":
+    # Drawn masks have train ids: only those that are equal to the raw ids say something about the encoding.
+    drawn = dataset.draw and any(raw != train for raw, train in dataset.labels.raw_to_train.items())
+    if drawn or raw.dtype.kind not in "uib":
         return MaskValues()
     found = {int(value): int(count) for value, count in zip(*values_of(raw))}
     if raw.ndim == 3:
-        return MaskValues(colors=found)
+        return MaskValues(colors=found, masks=dict.fromkeys(found, 1))
     colors = {} if isinstance(stored, np.ndarray) else decode.palette_of(stored, file)
     palette = {value: (color, file) for value, color in colors.items() if value in found}
     return MaskValues(found, palette=palette, tops={top_of(found, dataset.labels.ignore_index): 1})
@@ -152,10 +156,11 @@ def rgb(color: int) -> list[int]:
 
 
 def percent(count: int, of: dict[int, int]) -> str:
-    return f"({100 * count / sum(of.values()):.1f} %)"
+    share = 100 * count / sum(of.values())
+    return f"({share:.1f} %)" if share >= 0.05 else "(below 0.1 %)"
 
 
-def shown(ids: dict[int, int]) -> str:
-    """The ids with their shares as text: ``0 (30.1 %) and 255 (69.9 %)``."""
-    texts = [f"{value} {percent(count, ids)}" for value, count in sorted(ids.items())]
+def shown(ids: dict[int, int], of: dict[int, int] | None = None) -> str:
+    """The ids with their shares of all pixels in ``of`` as text: ``0 (30.1 %) and 255 (69.9 %)``."""
+    texts = [f"{value} {percent(count, of or ids)}" for value, count in sorted(ids.items())]
     return some_of(texts, SHOWN) if len(texts) > SHOWN else " and ".join(", ".join(texts).rsplit(", ", 1))

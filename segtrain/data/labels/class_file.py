@@ -73,8 +73,8 @@ def _lines(path: Path, text: str) -> list[Row]:
     for line in filter(None, lines):
         match = _LINE.fullmatch(_CVAT_LINE.sub(r"\2 \3 \4 \1", line))
         before, name, after = match.groups("") if match else ("", line, "")
-        numbers = [_NUMBER.findall(part) for part in (before, after)]
-        found.append((name, (len(numbers[0]), len(numbers[1])), [int(n) for part in numbers for n in part], line))
+        first, last = _NUMBER.findall(before), _NUMBER.findall(after)
+        found.append((name, (len(first), len(last)), [*map(int, first + last)], line))
     numbered = [form != (0, 0) for _, form, _, _ in found]
     # Titles of a table: a first line without any number, above lines with numbers.
     if found and (found[0][0].lower() in _TITLES or (numbered[1:] and not numbered[0] and all(numbered[1:]))):

@@ -63,12 +63,13 @@ def _own_names(
         space = read_classes(find_file(data.classes, data.root), data.ignore_index)
     else:
         space = space_of([Row(name) for name in data.classes], data.ignore_index)
-    if default is None or data.label_map:
+    other = default is not None and space.num_classes != default.num_classes
+    if default is None or data.label_map or (other and space.colors and not other_classes):
         return space
-    if other_classes and space.num_classes != default.num_classes:
+    if other_classes and other:
         return other_classes(space)
     # Keep the ids of the layout, and rename the classes.
-    if space.num_classes == default.num_classes:
+    if not other:
         own = replace(_with_ignore(default, data.ignore_index), names=space.names)
         return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
     fix = "set data.label_map to say which raw id is which class (-1: ignored)"

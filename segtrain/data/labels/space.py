@@ -14,8 +14,6 @@ from segtrain.errors import ConfigError, DataError, some_of
 from segtrain.terminal import counted
 
 Color = tuple[int, int, int]
-# The error for unknown ids proposes a complete data.label_map if it has at most this many ids, otherwise an example.
-_LISTED = 30
 # Masks are uint8: one value is ignore_index, and one marks unknown ids while they are mapped.
 MAX_CLASSES = 254
 # The key for ``colors`` in files of older versions and in fingerprints.
@@ -142,9 +140,7 @@ class LabelSpace:
         else:
             ids = sorted(self.raw_to_train)
             span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else some_of(ids, 40)
-            full = self.full_map(values.tolist())
-            table = full if len(full) <= _LISTED else f"{{..., {next(iter(found))}: -1}}"
-            fix = f"known ids are {span}; map every id with data.label_map={table} (-1: ignored)"
+            fix = f"known ids are {span}; `segtrain data check` reads all masks, and proposes a data.label_map"
         if len(found) >= 5 and counts.sum() < 0.2 * mapped.size:
             fix += "; so many rare values mean that the mask was resized with interpolation: use nearest"
         pixels = int(counts.sum())

@@ -1,0 +1,124 @@
+"""Findings about RGB masks and palettes whose colors the settings do not know, or read as other classes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from segtrain import config
+from segtrain.data.audit.finding import SplitFinding
+from segtrain.data.audit.mask_values import SHOWN, Clash, MaskValues, percent, rgb
+from segtrain.data.audit.tried import LISTED, is_background, mapped, works
+from segtrain.data.labels.class_file import read_classes
+from segtrain.data.labels.space import LabelSpace, code, color_wheel
+from segtrain.errors import SegtrainError
+
+_VOID = "void"
+# Colors that differ by at most this much in each channel: a class and its neighbors, and ids of segments.
+_NEAR, _IDS = 8, 3
+
+
+def clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFinding:
+    """The finding about a palette index that has different colors in two files.
+
+    Either the index means two classes, or the colors have no meaning.
+    """
+    says = f"{where}: palette masks are read by index, but index {clash.palette_index} is {rgb(clash.color)} in "
+    says += (
+        f"{clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are right, save the masks as "
+    )
+    says += "RGB, and set the colors in data.classes"
+    right = ("if the indices are right in all files", {"data.label_map": labels.full_map()})
+    return SplitFinding(says, True, others=(right,))
+
+
+def palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
+    """The finding about palette masks whose colors mean other classes than their indices. They are read by index."""
+    by_color = {index: labels.colors.get(color) for index, (color, _) in values.palette.items()}
+    known = {index: train for index, train in sorted(by_color.items()) if train is not None}
+    if not known:
+        return None  # no color of the palette is the color of a class
+    if all(labels.raw_to_train.get(index) == train for index, train in by_color.items()):
+        return None
+    says = f"{where}: palette masks are read by index, but the colors of their palettes belong to other classes"
+    if len(known) < len(by_color):
+        return SplitFinding(f"{says}; no table from index to class fits all files: save the masks as RGB", True)
+    table = {index: -1 if train == labels.ignore_index else train for index, train in known.items()}
+    right = ("if the indices are right", labels.full_map())
+    return mapped(labels, values.ids, f"{says}. Map the indices by their colors", table, right)
+
+
+def colors_wanted(data: config.Data, labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
+    """The finding about RGB masks of classes without colors. A name that no file gives is a question mark."""
+    colors = values.colors
+    says = f"{where}: RGB masks, but the classes have no colors"
+    if values.cut or len(colors) > max(LISTED, 2 * labels.num_classes):
+        says += f", and the masks have {'more than ' * values.cut}{len(colors):,} of them: these are photos, masks "
+        says += "that were resized with interpolation or saved as JPEG, or ids of segments: make masks of class ids"
+        return SplitFinding(says, True)
+    text = f"{says}. The masks have {_shares(colors, colors)}"
+    alone = sum(count == 1 for count in values.masks.values())
+    near = any(_differ(*pair) <= _IDS for pair in combinations(colors, 2))
+    if near or (len(colors) > labels.num_classes and alone > len(colors) / 2):
+        text += ". These are ids of segments, not colors of classes, since they differ by little, or most are in one "
+        return SplitFinding(f"{text}mask only: make masks of class ids, by the file that lists the segments", True)
+    return _named(data, labels, colors, text)
+
+
+def _named(data: config.Data, labels: LabelSpace, colors: dict[int, int], says: str) -> SplitFinding:
+    """A finding whose settings give each color the name in a file beside the data, or that is clear; otherwise '?'."""
+    names, voc = labels.names, [0, *(code(color) for color in color_wheel(max(labels.num_classes - 1, 1)))]
+    named: dict[str, Any] = {}
+    for path in sorted(Path(data.root).glob("*")):
+        with suppress(SegtrainError):
+            file = read_classes(path) if path.suffix in (".csv", ".txt", ".json", ".yaml", ".xml") else labels
+            if file is not labels and set(colors) <= {0, *file.colors}:
+                named = {} if 0 in file.colors or 0 not in colors else {"background": rgb(0)}
+                return SplitFinding(f"{says}. {path} names them", True, {"data.classes": named | table_of(file)})
+    if set(colors) <= {*voc, 0xE0E0C0}:
+        named = {name: rgb(color) for name, color in zip(names, voc)}
+        named |= {_VOID: rgb(0xE0E0C0)} if 0xE0E0C0 in colors else {}
+    elif len(names) == len(colors) == 2 and 0 in colors and is_background(names[0]):
+        named = dict(zip(names, map(rgb, sorted(colors))))
+    if not named:
+        says += ". Write the name of each color in the place of its question mark"
+        named = {f"?{n}": rgb(c) for n, c in enumerate(sorted(colors, key=lambda color: -colors[color]), 1)}
+    return SplitFinding(says, True, {"data.classes": named})
+
+
+def table_of(labels: LabelSpace) -> dict[str, Any]:
+    """data.classes for a label space with colors."""
+    table: dict[str, Any] = {name: [] for name in labels.names}
+    for color, train in labels.colors.items():
+        table.setdefault(_VOID if train == labels.ignore_index else labels.names[train], []).append(rgb(color))
+    return table
+
+
+def unknown_colors(data: config.Data, labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
+    """The finding about colors of no class. A class whose color no mask has takes one that is near."""
+    unknown = {color: n for color, n in values.colors.items() if color not in labels.colors}
+    if not unknown or values.cut or len(unknown) + len(labels.colors) > LISTED:
+        return None
+    absent = [color for color in labels.colors if color not in values.colors]
+    theirs = {new: labels.colors[color] for new in unknown for color in absent if _differ(new, color) <= _NEAR}
+    says = f"{where}: colors of no class: {_shares(unknown, values.colors)}"
+    known = labels.colors | theirs
+    if not works(labels.num_classes, known, values.colors):
+        return _named(data, labels, values.colors, says)
+    table = table_of(replace(labels, colors=known))
+    table.setdefault(_VOID, []).extend(rgb(color) for color in unknown if color not in theirs)
+    return SplitFinding(
+        f"{says}. To ignore them, but for colors near one that no mask has", False, {"data.classes": table}
+    )
+
+
+def _shares(colors: dict[int, int], of: dict[int, int]) -> str:
+    most = sorted(colors.items(), key=lambda pair: -pair[1])[:SHOWN]
+    return ", ".join(f"{rgb(color)} {percent(count, of)}" for color, count in most)
+
+
+def _differ(color: int, other: int) -> int:
+    return max(abs(a - b) for a, b in zip(rgb(color), rgb(other)))

@@ -1,0 +1,41 @@
+"""Proposals for data.label_map and data.classes that were tried on the values of all masks before they are shown."""
+
+from __future__ import annotations
+
+from segtrain.data.audit.finding import SplitFinding
+from segtrain.data.labels.space import LabelSpace
+
+Table = dict[int, int]
+# Most values that a proposed setting lists.
+LISTED = 40
+# Values on fewer pixels than this share may be strays: a proposal may ignore them.
+_STRAY = 0.001
+_BACKGROUND = ("background", "backgrounds", "bg", "back", "other", "others", "none", "rest", "nothing")
+
+
+def works(count: int, table: Table, pixels: Table) -> bool:
+    """Whether a table (value -> class, or -1) leaves none of ``count`` classes empty while it ignores pixels.
+
+    pixels: value -> pixels, of all masks. A value that is not in the table is ignored.
+    """
+    ignored = [n for value, n in pixels.items() if table.get(value, -1) not in range(count)]
+    full = {table.get(value) for value in pixels} >= set(range(count))
+    return full or sum(ignored) < _STRAY * sum(pixels.values())
+
+
+def mapped(
+    labels: LabelSpace, ids: Table, says: str, table: Table, *others: tuple[str, Table], fatal: bool = True
+) -> SplitFinding:
+    """A finding that ``data.label_map=table`` fixes. ``others``: tables for other cases, as (condition, table).
+
+    Only the tables that work are proposed.
+    """
+    tables = [(when, t) for when, t in (("", table), *others) if works(labels.num_classes, t, ids)]
+    more = tuple((when, {"data.label_map": other}) for when, other in tables if other is not table)
+    if (("", table)) in tables:
+        return SplitFinding(says, fatal, {"data.label_map": table}, more)
+    return SplitFinding(f"{says}: see which value is which class, and set data.label_map", fatal, {}, more)
+
+
+def is_background(name: str) -> bool:
+    return name.strip().lower().strip("_") in _BACKGROUND
