@@ -14,7 +14,7 @@ from typing import Any
 
 from segtrain.checkpoint import checkpoints
 from segtrain.config import Config
-from segtrain.data.audit.audit import AuditReport, audit, check_before_training, class_weights
+from segtrain.data.audit.audit import AuditReport, audit, check_before_training, class_weights, refuse_void
 from segtrain.data.audit.finding import SplitFinding, refuse
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
@@ -67,6 +67,8 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
             report = check_before_training(split, faults=config.data.faults, report=found[role])
             skipped[role] = report.bad.tolist()
             lines += _lines(role, split, report)
+        else:
+            refuse_void(split)
         if skipped[role]:
             few = "" if 2 * len(skipped[role]) <= len(split) else "; that is more than half of them"
             remarks.append(

@@ -14,6 +14,7 @@ from torch import nn
 from segtrain.config import Config, parse_overrides, read_parts
 from segtrain.config.mistakes import fields
 from segtrain.cores import cores
+from segtrain.data.audit.audit import refuse_void
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.datasets import Dataset, open_dataset
@@ -100,6 +101,7 @@ def score(
         dataset = without(dataset, skipped)
         if skipped and not quiet and not cluster.rank:
             say(f"{len(skipped):,} faulty images of {dataset.split} are left out, as in the run: {run_dir / FILE}")
+        refuse_void(dataset)
         if images and not cluster.rank:
             open_folder(images)
         local_ranks, on_cpu = strategy.cluster.local_world_size, strategy.device.type == "cpu"

@@ -61,9 +61,19 @@ def check_before_training(dataset: Dataset, faults: str = "error", report: Audit
         says = f"{where}: {message}" if count == 1 else "\n  ".join(lines)
         raise DataError(says, code="samples-faulty", split=split, faults=count, samples=bad, file=file)
     if not report.pixels.any():
-        says = f"{where}: every pixel is void: check data.label_map and data.ignore_index"
-        raise DataError(says, code="split-void", split=split)
+        raise _all_void(dataset)
     return report
+
+
+def _all_void(dataset: Dataset) -> DataError:
+    says = f"{dataset.name} {dataset.split}: every pixel is void: check data.label_map and data.ignore_index"
+    return DataError(says, code="split-void", split=dataset.split)
+
+
+def refuse_void(dataset: Dataset) -> None:
+    """Raise DataError if every pixel of an unchecked split is void. Reads masks up to the first one that has a class."""
+    if all((dataset.read_mask(index) == dataset.labels.ignore_index).all() for index in range(len(dataset))):
+        raise _all_void(dataset)
 
 
 def _list_of_all(report: AuditReport) -> str:
@@ -107,7 +117,7 @@ def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = Tr
 class _Sample:
     """The result of reading one sample.
 
-    faults: pairs (file, error). If there are any, only ``values`` is used besides them.
+    faults: pairs (file, error). If there are any, only ``values`` and ``counts`` are used besides them.
     values: the mask values as stored.
     look: properties of the image; None for a generated or undecoded image.
     counts: int64 [256], the number of pixels of each train id.
@@ -127,7 +137,8 @@ class _Sample:
 def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str) -> tuple[AuditReport, bool]:
     """The report, and whether it has read errors that may not occur the next time."""
     labels = dataset.labels
-    counts, images_with = np.zeros(256, np.int64), np.zeros(256, np.int64)
+    # Pixels and images of each class, in the faulty samples and in the others.
+    statistics = np.zeros((2, 2, 256), np.int64)
     sizes, forms = Counter[tuple[int, int]](), Counter[str]()
     faults: list[tuple[str, str]] = []
     bad: list[int] = []
@@ -143,6 +154,7 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
         inspect = partial(_inspect, dataset, decode_images, tiles)
         for index, sample in in_windows(pool, inspect, range(len(dataset))):
             values.add(sample.values)
+            statistics[int(not sample.faults)] += np.stack([sample.counts, sample.counts > 0])
             if sample.faults:
                 faults += [(file, str(error)) for file, error in sample.faults]
                 transient |= any(_of_reading(error) for _, error in sample.faults)
@@ -154,10 +166,9 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
                 forms[sample.look.form] += 1
                 if sample.look.brightest > brightest[0]:
                     brightest = sample.look.brightest, dataset.entries[index].image
-            counts += sample.counts
-            images_with += sample.counts > 0
             for kind, file in sample.warnings:
                 suspicious[kind].append(file)
+    counts, images_with = statistics[int(len(bad) < len(dataset))]
     pixels, void = counts[: labels.num_classes].copy(), int(counts[labels.ignore_index])
     warnings = [f"{len(files)} {_WARNINGS[kind]}: {some_of(files, 3)}" for kind, files in suspicious.items() if files]
     report = AuditReport(
@@ -172,7 +183,7 @@ def _scan(dataset: Dataset, workers: int, decode_images: bool, fingerprint: str)
         sizes=dict(sizes.most_common()),
         faults=tuple(faults),
         bad=np.array(bad, np.int64),
-        warnings=(*label_warnings(labels.names, pixels, void), *warnings),
+        warnings=(*(label_warnings(labels.names, pixels, void) if counts.any() else ()), *warnings),
         values=values,
         decoded=decode_images,
         mask_crc=mask_crc,

@@ -27,7 +27,7 @@ class AuditReport:
     """The result of the audit of one split.
 
     ``images`` counts all samples, and ``values`` covers all masks that can be read. The other counts leave out faulty
-    samples.
+    samples; if all are faulty, ``pixels``, ``void``, and ``images_with`` cover the masks that can be read.
 
     images: number of images. pixels: int64 [C], pixels of each class. void: number of ignored pixels.
     images_with: int64 [C], number of images with at least one pixel of each class.

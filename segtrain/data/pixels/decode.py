@@ -22,6 +22,8 @@ from segtrain.data.pixels.header import read_header as read_header
 from segtrain.data.pixels.reading import PLAIN, Reading, narrowed, refuse_kind, refuse_pages, without_extra
 from segtrain.errors import file_error
 
+# OpenCV's own lines about files that it cannot read would hide the one error that names the file.
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 _GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, section 11.2.2)
 
 
@@ -212,7 +214,12 @@ def _pillow(
                 return np.array(picture.convert("RGB")), mode
             array = np.array(picture)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise damaged(name, f"cannot be decoded ({error})", found=str(error)) from None
+        # Pillow cannot read every TIFF of one band. A file is damaged if OpenCV cannot read it either.
+        tiff = content[:2] in (b"II", b"MM") and not (rgb or bands)
+        raw = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED) if tiff else None
+        if raw is None or raw.ndim != 2:
+            raise damaged(name, f"cannot be decoded ({error})", found=str(error)) from None
+        array, mode = raw, "F" if raw.dtype.kind == "f" else "I"
     if mode in ("LA", "PA"):
         array = array[..., 0]
     if mode == "F":

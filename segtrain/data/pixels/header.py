@@ -186,6 +186,8 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
 
     stream.seek(0)
     tags, pages = _tiff_tags(stream)
+    if tags.get(277, 1) > 4 or (tags.get(277, 1) > 1 and tags.get(258, 8) > 8):  # Pillow has no mode for these
+        return _tiff_header(tags, pages)
     stream.seek(0)
     try:
         with Image.open(stream) as picture:
@@ -195,8 +197,6 @@ def _other_header(stream: BinaryIO, name: str) -> Header:
     except Image.DecompressionBombError as error:
         raise file_error(name, f"{error}: cut the image into tiles", code="image-too-large") from None
     except (OSError, SyntaxError, ValueError, TypeError) as error:
-        if tags.get(277, 1) > 4 or (tags.get(277, 1) > 1 and tags.get(258, 8) > 8):  # Pillow has no mode for these
-            return _tiff_header(tags, pages)
         if tags:
             reason = f"a TIFF of a kind that is not supported ({error}): save it as 8-bit RGB"
             raise file_error(name, reason, code="tiff-unsupported", found=str(error)) from None
