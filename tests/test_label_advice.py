@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import refused
 from PIL import Image
-from test_mask_encodings import COLORS, THREE, TWO, by_table, check, make, pixels, rgb
+from test_mask_encodings import COLORS, THREE, TWO, by_table, check, make, rgb
 
 from segtrain.config.paste import words
 from segtrain.data.audit.statistics import AuditReport
-from segtrain.errors import ConfigError
 
 Encode = Callable[[np.ndarray, Path], None]
 

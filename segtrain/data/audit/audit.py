@@ -71,7 +71,7 @@ def _all_void(dataset: Dataset) -> DataError:
 
 
 def refuse_void(dataset: Dataset) -> None:
-    """Raise DataError if every pixel of an unchecked split is void. Reads masks up to the first one that has a class."""
+    """Raise DataError if every pixel of an unchecked split is void. Reads masks until one has a class."""
     if all((dataset.read_mask(index) == dataset.labels.ignore_index).all() for index in range(len(dataset))):
         raise _all_void(dataset)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from segtrain.data.audit.finding import SplitFinding
-from segtrain.data.labels.space import LabelSpace
+from segtrain.data.labels.space import BACKGROUND, LabelSpace
 
 Table = dict[int, int]
 # Most values that a proposed setting lists.
 LISTED = 40
 # Values on fewer pixels than this share may be strays: a proposal may ignore them.
 _STRAY = 0.001
-_BACKGROUND = ("background", "backgrounds", "bg", "back", "other", "others", "none", "rest", "nothing")
 
 
 def works(count: int, table: Table, pixels: Table) -> bool:
@@ -38,4 +37,4 @@ def mapped(
 
 
 def is_background(name: str) -> bool:
-    return name.strip().lower().strip("_") in _BACKGROUND
+    return name.strip().lower().strip("_") in BACKGROUND

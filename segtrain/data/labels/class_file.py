@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +15,11 @@ from segtrain.errors import DataError
 IGNORED = ("void", "ignore", "ignored", "__ignore__", "unlabeled", "unlabelled")
 # The first label of labelme, whose ids count from -1. It stores this one as 255.
 _LABELME = "__ignore__"
-_CVAT_LINE = re.compile(r"([^:]+):(\d{1,3}),(\d{1,3}),(\d{1,3}):[^:]*:[^:]*")
-# Numbers, a name, and numbers. A single number after the name needs a mark between them: "lane 2" is a name.
-_LINE = re.compile(r"((?:-?\d+[\s,;:=|.)]+)*)(.*?)((?:[\s,;:=|]+\d+){3}|\s*[,;:=|\t]\s*-?\d+)?[\s,;:|]*")
+# Numbers, a name, numbers, and CVAT's parts. A number after the name needs a mark between them: "lane 2" is a name.
+_LINE = re.compile(
+    r"((?:-?\d+(?:[.)]\s|[\s,;:=|])[\s,;:=|]*)*)"
+    r"(.*?)((?:[\s,;:=|]+\d+){3}|\s*[,;:=|\t]\s*-?\d+)?(?::[^:]*:[^:]*)?[\s,;:|]*"
+)
 _NUMBER = re.compile(r"-?\d+")
 # How many numbers are before and after the name -> the places of the id (None: the line counts) and of red.
 _FORMS = {(0, 0): (None, None), (1, 0): (0, None), (0, 1): (0, None), (3, 0): (None, 0), (0, 3): (None, 0)}
@@ -71,7 +72,7 @@ def _lines(path: Path, text: str) -> list[Row]:
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     found = []
     for line in filter(None, lines):
-        match = _LINE.fullmatch(_CVAT_LINE.sub(r"\2 \3 \4 \1", line))
+        match = _LINE.fullmatch(line)
         before, name, after = match.groups("") if match else ("", line, "")
         first, last = _NUMBER.findall(before), _NUMBER.findall(after)
         found.append((name, (len(first), len(last)), [*map(int, first + last)], line))
@@ -107,30 +108,33 @@ def _structured(path: Path, text: str) -> list[Row]:
         raise _invalid(path, f"is not valid YAML or JSON ({' '.join(str(error).split())})") from None
     while isinstance(content, dict) and (key := next((key for key in _KEYS if key in content), None)):
         content = content[key]
-    pairs: Iterable[Any] = (
-        content.items() if isinstance(content, dict) else content if isinstance(content, list) else ()
-    )
-    rows = [_row(pair) for pair in pairs]
-    if None in rows or len({(row.id is None, row.color is None) for row in rows if row}) > 1:
-        raise _invalid(path, "is neither a list of names nor a mapping of names to ids or to [red, green, blue]")
-    return [row for row in rows if row]
+    try:
+        if isinstance(content, dict):
+            rows = [_row(*(pair[::-1] if _NUMBER.fullmatch(str(pair[0])) else pair)) for pair in content.items()]
+        else:
+            items = ({"name": item} if isinstance(item, str) else item for item in content)
+            rows = [_row(item["name"], item.get("id"), item.get("color")) for item in items]
+        if len({row.id is None for row in rows}) > 1:
+            raise ValueError
+        return rows
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise _invalid(
+            path, "is neither a list of names nor a mapping of names to ids or to [red, green, blue]"
+        ) from None
 
 
-def _row(item: Any) -> Row | None:
-    """A row from a name, a pair of a name and its id or color, or a mapping; None for anything else."""
-    if isinstance(item, dict):
-        row, number = _row((item.get("name"), item["color"]) if "color" in item else item.get("name")), item.get("id")
-        return row._replace(id=number) if row and isinstance(number, (int, type(None))) else None
-    if isinstance(item, str):
-        return Row(item)
-    if not isinstance(item, tuple):
-        return None
-    name, value = item if isinstance(item[0], str) and not _NUMBER.fullmatch(item[0]) else item[::-1]
+def _row(name: Any, *values: Any) -> Row:
+    """A row of a name, its id, and its color, in any order. Raises TypeError or ValueError for anything else."""
+    row = Row(name)
+    for value in values:
+        if isinstance(value, list):
+            red, green, blue = map(int, value)
+            row = row._replace(color=(red, green, blue))
+        elif value is not None:
+            row = row._replace(id=int(value))
     if not isinstance(name, str):
-        return None
-    if isinstance(value, list) and len(value) == 3 and all(isinstance(channel, int) for channel in value):
-        return Row(name, color=(value[0], value[1], value[2]))
-    return Row(name, int(value)) if _NUMBER.fullmatch(str(value)) else None
+        raise TypeError
+    return row
 
 
 def space_of(rows: list[Row], ignore_index: int, source: str = "data.classes") -> LabelSpace:
