@@ -103,7 +103,7 @@ KINDS: dict[str, tuple[Encode, int, list[str], str]] = {
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_proposed_works(name: str, tmp_path: Path) -> None:
     encode, classes, settings, wanted = KINDS[name]
-    counts = make(tmp_path, encode, classes)
+    make(tmp_path, encode, classes)
     found = proposals(check(tmp_path, *settings))
     assert found
     assert not wanted or any(wanted in words for words in found)

@@ -37,8 +37,7 @@ def test_unknown_ids_are_named_with_their_pixels(kind):
     raw[0, :4], raw[1, :2] = 99, 3
     with refused("mask-ids-unknown", file="masks/a.png", found={99: 4, 3: 2}, pixels=6) as caught:
         SPACE.remap(raw, "masks/a.png")
-    for part in ("99 (4 pixels)", "data.label_map={0: -1, 3: -1, 7: 0, 26: 1, 99: -1}"):
-        assert part in str(caught.value)
+    assert "99 (4 pixels)" in str(caught.value)
 
 
 def test_ids_beyond_the_table_are_unknown_not_wrapped():

@@ -161,12 +161,11 @@ REFUSED: dict[str, tuple[Encode, str, bool, str]] = {
     "gray levels": (by_table({1: 85, 2: 170, 3: 255}), FOUR, False, "data.label_map={0: 0, 85: 1, 170: 2, 255: 3}"),
     "gray levels, rounded": (by_table({1: 127, 2: 255}), THREE, False, "data.label_map={0: 0, 127: 1, 255: 2}"),
     "three values with 255": (by_table({1: 30, 2: 255}), THREE, False, "data.label_map={0: 0, 30: 1, 255: 2}"),
-    "RGB": (
-        rgb(COLORS), THREE, False, "data.classes={background: [0, 0, 0], road: [128, 64, 128], car: [0, 0, 142]}"
+    "RGB of two classes": (
+        rgb(COLORS[:2]), TWO, False, "data.classes={background: [0, 0, 0], cell: [128, 64, 128]}"
     ),
-    "RGBA": (
-        rgb(COLORS, alpha=True), THREE, False,
-        "data.classes={background: [0, 0, 0], road: [128, 64, 128], car: [0, 0, 142]}",
+    "RGBA of two classes": (
+        rgb(COLORS[:2], alpha=True), TWO, False, "data.classes={background: [0, 0, 0], cell: [128, 64, 128]}",
     ),
     "RGB, Pascal VOC's colors": (
         rgb(np.array([[0, 0, 0], [128, 0, 0], [0, 128, 0]], np.uint8)), THREE, False,
@@ -198,12 +197,10 @@ def test_refused_with_settings_that_read_it_right(name: str, tmp_path: Path) -> 
 
 
 def test_what_255_means_may_be_said(tmp_path: Path) -> None:
-    """Masks of background and void alone: the other setting that is shown is taken as meant."""
+    """Masks of background and void alone: a map that leaves the other class empty is not proposed, but taken as meant."""
     make(tmp_path, by_table({1: 255}), 2)
-    found = fix(check(tmp_path, TWO))
-    ((when, settings),) = found.others
-    assert "really is void" in when
-    reports = check(tmp_path, TWO, *words(settings))
+    assert not fix(check(tmp_path, TWO)).others
+    reports = check(tmp_path, TWO, "data.label_map={0: 0, 1: 1, 255: -1}")
     assert not any(report.failed for report in reports.values())
     assert all("no pixel of cell (1 of 2 classes)" in report.warnings for report in reports.values())
 
@@ -257,7 +254,7 @@ def test_gray_levels_of_which_one_does_not_occur() -> None:
     found = proposed(("a", "b", "c", "d"), {0: 5, 85: 3, 255: 9})
     assert found is not None
     assert found.settings == {"data.label_map": {0: 0, 85: 1, 170: 2, 255: 3}}
-    assert found.others == (("if 255 really is void", {"data.label_map": {0: 0, 85: 1, 255: -1}}),)
+    assert not found.others
 
 
 def test_instance_ids_become_one_class(tmp_path: Path) -> None:
@@ -474,7 +471,7 @@ FOLDERS = ["data.layout=folders"]
 FLAT = [*FOLDERS, "data.images=images", "data.masks=masks"]
 PUBLIC: dict[str, tuple[Encode, str, Callable[[Path], None] | None, list[str], int]] = {
     "1-based": (by_table({0: 1, 1: 2, 2: 3}), THREE, None, FOLDERS, 1),
-    "RGB": (rgb(COLORS), THREE, None, FOLDERS, 1),
+    "RGB": (rgb(COLORS[:2]), TWO, None, FOLDERS, 1),
     "palette": (palette([2, 0, 1], COLORS), BY_COLOR, None, FOLDERS, 1),
     "16-bit": (by_table({0: 1000, 1: 24000, 2: 26000}, np.uint16), THREE, None, FOLDERS, 1),
     "CSV": (by_table({1: 255}), TWO, as_csv, ["data.layout=list", "data.index=all.csv"], 2),

@@ -14,8 +14,7 @@ from segtrain.cores import cores
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.labels.class_file import Row, space_of
-from segtrain.data.labels.classes import label_space
-from segtrain.data.labels.sides import with_sides
+from segtrain.data.labels.classes import label_space, with_sides
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of
 

@@ -108,8 +108,9 @@ def unknown_colors(data: config.Data, labels: LabelSpace, values: MaskValues, wh
     known = labels.colors | theirs
     if not works(labels.num_classes, known, values.colors):
         return _named(data, labels, values.colors, says)
-    table = table_of(replace(labels, colors=known))
-    table.setdefault(_VOID, []).extend(rgb(color) for color in unknown if color not in theirs)
+    table = table_of(
+        replace(labels, colors=known | {color: theirs.get(color, labels.ignore_index) for color in unknown})
+    )
     return SplitFinding(
         f"{says}. To ignore them, but for colors near one that no mask has", False, {"data.classes": table}
     )

@@ -156,8 +156,7 @@ def rgb(color: int) -> list[int]:
 
 
 def percent(count: int, of: dict[int, int]) -> str:
-    share = 100 * count / sum(of.values())
-    return f"({share:.1f} %)" if share >= 0.05 else "(below 0.1 %)"
+    return f"({100 * count / sum(of.values()):.1f} %)"
 
 
 def shown(ids: dict[int, int], of: dict[int, int] | None = None) -> str:

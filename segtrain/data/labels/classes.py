@@ -11,7 +11,6 @@ from segtrain import config
 from segtrain.bucket import is_bucket
 from segtrain.data.bucket.tree import first_in_bucket
 from segtrain.data.labels.class_file import Row, is_ignored, read_classes, space_of
-from segtrain.data.labels.sides import with_sides
 from segtrain.data.labels.space import LabelSpace, color_wheel, plain_space
 from segtrain.errors import ConfigError, DataError
 
@@ -43,6 +42,21 @@ def label_space(
         table = {raw: ignore if train == -1 else train for raw, train in data.label_map.items()}
         space = replace(space, ignore_index=ignore, raw_to_train={ignore: ignore, **table})
     return with_sides(space, data)
+
+
+def with_sides(space: LabelSpace, data: config.Data) -> LabelSpace:
+    """The label space with the exchange of ``data.flip_pairs``. Raises ConfigError for an unknown or repeated class."""
+    known = {key: index for index, name in enumerate(space.names) for key in (index, name)}
+    mirror = list(range(space.num_classes))
+    for pair in data.flip_pairs:
+        left, right = (known.get(key, -1) for key in pair)
+        if left == right or min(left, right) < 0 or (mirror[left], mirror[right]) != (left, right):
+            says = (
+                f"data.flip_pairs: {list(pair)}: name two classes by name or train id, each in one pair; the classes "
+            )
+            raise ConfigError(f"{says}are {', '.join(space.names)}", code="flip-pair-invalid", found=pair)
+        mirror[left], mirror[right] = right, left
+    return replace(space, mirror=tuple(mirror)) if data.flip_pairs else space
 
 
 def _with_ignore(space: LabelSpace, ignore: int) -> LabelSpace:
