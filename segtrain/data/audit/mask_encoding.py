@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 
 from segtrain import config
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_colors import clashing_palettes, colors_wanted, palette_against_colors, unknown_colors
 from segtrain.data.audit.mask_values import MaskValues, ids_of, shown
-from segtrain.data.audit.tried import LISTED, Table, is_background, mapped
+from segtrain.data.audit.tried import LISTED, STRAY, Table, is_background, mapped
 from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.errors import some_of
 
 # The largest instance id that a proposed setting maps.
 _INSTANCES = 255
+# Values that differ by at most this much are one gray level, blurred by a lossy copy.
+_NEAR = 8
 
 
 def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding | None:
@@ -41,12 +44,17 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
         return clashing_palettes(labels, values.clash, where)
     own = {**{value: value for value in range(labels.num_classes)}, labels.ignore_index: labels.ignore_index}
     if data.label_map or labels.raw_to_train != own:
-        return (not data.label_map and _shifted(labels, ids, where)) or _unknown_ids(labels, ids, where, values.cut)
+        shifted = None if data.label_map else _shifted(labels, ids, where)
+        return shifted or _unknown_ids(data, labels, values, ids, where)
     if values.palette and labels.colors:
         found = palette_against_colors(labels, values, where)
         if found:
             return found
-    return _two_encodings(labels, splits) or _plain_ids(labels, ids, values, where)
+    return (
+        _two_encodings(labels, splits)
+        or _plain_ids(labels, ids, values, where)
+        or _unknown_ids(data, labels, values, ids, where)
+    )
 
 
 def _one_class(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding:
@@ -104,7 +112,7 @@ def _plain_ids(labels: LabelSpace, ids: dict[int, int], values: MaskValues, wher
     alone = count == 2 and void in ids and len(used) == 1
     if alone or any(value not in range(count) for value in used):
         found = _other_ids(labels, ids, used, where) or _instances(labels, ids, values.tops, where)
-        return found or _by_share(labels, ids, used, where) or _unknown_ids(labels, ids, where, values.cut)
+        return found or _by_share(labels, ids, used, where)
     missing = sorted(set(range(count)) - set(used))
     if void in ids and count > 2 and missing in ([0], [count - 1]):
         return _background_as_void(labels, ids, used, missing[0], where)
@@ -142,10 +150,15 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
 
 
 def _by_share(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> SplitFinding | None:
-    """The finding about masks in which the most frequent values are the classes, and the others only strays."""
+    """The finding about masks whose values lie in as many groups as there are classes, or are rare but for so many."""
     count, void, total = labels.num_classes, labels.ignore_index, sum(ids.values())
     if set(range(count)) <= set(ids) or len(ids) < count:
         return None
+    says = f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in order, or as intended"
+    found = sorted(ids)
+    first = [value for value, before in zip(found, [-LISTED, *found]) if value - before > _NEAR]
+    if len(first) == count < len(found):
+        return mapped(labels, ids, says, {value: bisect(first, value) - 1 for value in found})
     order = [*sorted(ids, key=lambda value: -ids[value]), -1]
     kept, stray = sorted(order[:count]), ids.get(order[count], 0)
 
@@ -156,13 +169,12 @@ def _by_share(labels: LabelSpace, ids: dict[int, int], used: list[int], where: s
         return {**dict(zip(values, places)), **dict.fromkeys(sorted(set(ids) - set(values)), -1)}
 
     tables = []
-    if 1000 * stray < total or (count == 2 and 4 * stray <= ids[order[1]]):
+    if stray < STRAY * total or (count == 2 and 4 * stray <= ids[order[1]]):
         tables = [("if only the most frequent values count", in_order(kept))]
     if len(used) == count and kept != used and 4 * stray > ids[order[count - 1]]:
         tables += [(f"if {void} is void", in_order(used))]
     if not tables:
         return None
-    says = f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in order, or as intended"
     return mapped(labels, ids, says, tables[0][1], *tables[1:])
 
 
@@ -183,18 +195,23 @@ def _instances(labels: LabelSpace, ids: Table, tops: dict[int, int], where: str)
     return mapped(labels, ids, says, {0: 0, **dict.fromkeys(range(1, most + 1), 1)})
 
 
-def _unknown_ids(labels: LabelSpace, ids: dict[int, int], where: str, cut: bool) -> SplitFinding | None:
-    """The finding about ids that are not in the label space, with a complete data.label_map.
+def _unknown_ids(
+    data: config.Data, labels: LabelSpace, values: MaskValues, ids: Table, where: str
+) -> SplitFinding | None:
+    """The finding about ids that are not in the label space, with a complete data.label_map that ignores them.
 
-    If as many classes have no id that occurs, the most frequent unknown ids are theirs; the others are ignored.
+    Classes of data.label_map whose ids do not occur get the unknown ids instead, if there are as many.
     """
-    unknown = {value: count for value, count in sorted(ids.items()) if value not in labels.raw_to_train}
-    if not unknown or cut or len(unknown) + len(labels.raw_to_train) > LISTED:
-        return None
-    says, table = f"{where}: ids of no class: {shown(unknown, ids)}", labels.full_map(unknown)
+    table = labels.full_map()
     empty = sorted(set(range(labels.num_classes)) - {table.get(value) for value in ids})
-    theirs = sorted(sorted(unknown, key=lambda value: -unknown[value])[: len(empty)])
-    if not empty or len(theirs) < len(empty):
+    listed = data.label_map if data.label_map and empty else labels.raw_to_train
+    unknown = {value: count for value, count in sorted(ids.items()) if value not in listed}
+    if not unknown or values.cut or len(unknown) + len(labels.raw_to_train) > LISTED:
+        return None
+    says, total = f"{where}: ids of no class: {shown(unknown, ids)}", sum(ids.values())
+    theirs = [value for value, count in unknown.items() if count >= STRAY * total]
+    table |= dict.fromkeys(unknown, -1)
+    if not data.label_map or not empty or len(theirs) != len(empty):
         return mapped(labels, ids, f"{says}. To ignore them", table, fatal=False)
     absent = [raw for raw, train in table.items() if train in empty]
     table = {raw: train for raw, train in table.items() if raw not in absent} | dict(zip(theirs, empty))

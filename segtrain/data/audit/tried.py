@@ -9,7 +9,7 @@ Table = dict[int, int]
 # Most values that a proposed setting lists.
 LISTED = 40
 # Values on fewer pixels than this share may be strays: a proposal may ignore them.
-_STRAY = 0.001
+STRAY = 0.001
 
 
 def works(count: int, table: Table, pixels: Table) -> bool:
@@ -19,7 +19,7 @@ def works(count: int, table: Table, pixels: Table) -> bool:
     """
     ignored = [n for value, n in pixels.items() if table.get(value, -1) not in range(count)]
     full = {table.get(value) for value in pixels} >= set(range(count))
-    return full or sum(ignored) < _STRAY * sum(pixels.values())
+    return full or sum(ignored) < STRAY * sum(pixels.values())
 
 
 def mapped(

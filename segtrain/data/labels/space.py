@@ -140,7 +140,7 @@ class LabelSpace:
         else:
             ids = sorted(self.raw_to_train)
             span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else some_of(ids, 40)
-            fix = f"known ids are {span}; `segtrain data check` reads all masks, and proposes a data.label_map"
+            fix = f"known ids are {span}; `segtrain data check` looks for a data.label_map that fits all masks"
         if len(found) >= 5 and counts.sum() < 0.2 * mapped.size:
             fix += "; so many rare values mean that the mask was resized with interpolation: use nearest"
         pixels = int(counts.sum())
