@@ -11,11 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import refused
 from PIL import Image
-from test_mask_encodings import COLORS, THREE, TWO, by_table, check, make, rgb
+from refusals import TINY
+from test_mask_encodings import COLORS, THREE, TWO, by_table, check, make, pixels, rgb
 
+from segtrain.config import load_config
 from segtrain.config.paste import words
 from segtrain.data.audit.statistics import AuditReport
+from segtrain.data.labels.classes import label_space
+from segtrain.data.own import own_dataset, own_labels
+from segtrain.train.faults import look
 
 Encode = Callable[[np.ndarray, Path], None]
 
@@ -111,3 +117,100 @@ def test_what_is_proposed_works(name: str, tmp_path: Path) -> None:
         reports = check(tmp_path, *settings, *pasted)
         assert not any(report.failed for report in reports.values())
         assert all(report.pixels.all() for report in reports.values())
+
+
+def settings_of(root: Path, *settings: str) -> list[dict[str, Any]]:
+    return [dict(f.settings) for report in check(root, *settings).values() for f in report.findings if f.fatal]
+
+
+def test_names_of_colors_are_no_guess(tmp_path: Path) -> None:
+    """Pasted as it is, the proposal stops; with the names written, or from a file beside the data, it works."""
+    counts = make(tmp_path, rgb(COLORS), 3)
+    ((classes,),) = (found.values() for found in settings_of(tmp_path, THREE))
+    assert classes == {"?1": [0, 0, 0], "?2": [128, 64, 128], "?3": [0, 0, 142]}
+    with refused("class-name-missing", found="?1"):
+        check(tmp_path, THREE, *words({"data.classes": classes}))
+    named = dict(zip(("background", "road", "car"), classes.values()))
+    assert pixels(check(tmp_path, THREE, *words({"data.classes": named}))) == counts
+    (tmp_path / "class_dict.csv").write_text("name,r,g,b\nroad,128,64,128\ncar,0,0,142\n")
+    (found,) = settings_of(tmp_path, THREE)
+    assert list(found["data.classes"]) == ["background", "road", "car"]
+    assert pixels(check(tmp_path, THREE, *words(found))) == counts
+
+
+@pytest.mark.parametrize("step", [1, 40])
+def test_ids_of_segments_are_no_colors(step: int, tmp_path: Path) -> None:
+    """Colors that differ by a few units, or of which most are in one mask only."""
+
+    def encode(mask: np.ndarray, path: Path) -> None:
+        number = int(path.name[1:])
+        colors = np.array([[0, 0, 0], [60, number % 4 * step, number * 15], [200, number * 15, 9]], np.uint8)
+        rgb(colors)(mask, path)
+
+    make(tmp_path, encode, 3)
+    assert settings_of(tmp_path, THREE) == [{}]
+
+
+def test_an_export_with_classes_of_its_own_in_a_known_layout(tmp_path: Path) -> None:
+    """CVAT's form of CamVid: black is the background, though no line says so. CamVid's own classes do not fit."""
+    make(tmp_path / "made", rgb(COLORS), 3)
+    for split in ("train", "val"):
+        (tmp_path / "made/images" / split).rename(tmp_path / split)
+        (tmp_path / "made/masks" / split).rename(tmp_path / f"{split}annot")
+    (tmp_path / "made/images").rmdir()
+    (tmp_path / "made/masks").rmdir()
+    (tmp_path / "made").rmdir()
+    (tmp_path / "label_colors.txt").write_text("0 0 142 small car\n128 64 128 road\n")
+    (found,) = settings_of(tmp_path)
+    assert found == {"data.classes": {"background": [0, 0, 0], "small car": [[0, 0, 142]], "road": [[128, 64, 128]]}}
+    reports = check(tmp_path, *words(found))
+    assert not any(report.failed for report in reports.values())
+    assert all(report.pixels.all() for report in reports.values())
+
+
+def test_no_map_is_proposed_that_leaves_a_class_empty(tmp_path: Path) -> None:
+    make(tmp_path, by_table({1: 90}), 2)
+    (found,) = check(tmp_path, THREE)["train"].findings
+    assert not found.settings
+    assert not found.others
+
+
+class Items:
+    """Three samples whose masks hold 0 and 255."""
+
+    ids = ("a", "b", "c")
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
+        mask = np.zeros((40, 40), np.uint8)
+        mask[:9] = 255
+        return np.zeros((40, 40, 3), np.uint8), mask, self.ids[index]
+
+
+@pytest.mark.parametrize("check_data", ["full", "off"])
+def test_one_class_is_refused_before_training(check_data: str, tmp_path: Path) -> None:
+    config = load_config(None, [*TINY, ONE, f"data.check={check_data}", "data.overlap=accept", f"out={tmp_path}/run"])
+    splits = [own_dataset(Items(), own_labels(Items(), config.data), split) for split in ("train", "val")]
+    with refused("data-check-failed") as caught:
+        look(config, *splits)
+    mapped = {"data.label_map": {0: 0, 255: 1}} if check_data == "full" else {}
+    assert caught.value.settings == {"data.classes": ["background", "crack"], **mapped}
+
+
+def test_a_split_without_labels_is_refused_though_it_is_not_checked(tmp_path: Path) -> None:
+    config = load_config(None, [*TINY, TWO, "data.check=off", "data.overlap=accept", f"out={tmp_path}/run"])
+    labels = label_space(config.data.model_copy(update={"label_map": {0: -1, 255: -1}}))
+    with refused("split-void", split="val"):
+        look(config, own_dataset(Items(), label_space(config.data), "train"), own_dataset(Items(), labels, "val"))
+
+
+def test_masks_beside_images_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    counts = make(tmp_path, by_table({}), 2)
+    for path in (tmp_path / "images").rglob("*.png"):
+        Image.new("F", (64, 48)).save(path.with_suffix(".tif"))
+        path.unlink()
+    reports = check(tmp_path, TWO)
+    assert all(report.faults and not report.warnings for report in reports.values())
+    assert pixels(reports) == counts
