@@ -173,15 +173,23 @@ def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[st
 
 
 def refuse_foreign(
-    state: Mapping[str, Any], own: Mapping[str, Tensor], run_dir: str, averaged: Mapping[str, Tensor] | None = None
+    state: Mapping[str, Any],
+    own: Mapping[str, Any],
+    run_dir: str,
+    averaged: Mapping[str, Tensor] | None = None,
+    loss: Mapping[str, Any] | None = None,
 ) -> None:
     """Raise CheckpointError if a checkpoint lacks a part or belongs to a different network.
 
     ``averaged``: the moving average of this run's weights, or None. The average in the checkpoint must fit it.
+    ``loss``: the state of the user's own loss, which the checkpoint's must fit, if it has one.
     """
     found = _faults(state, own)
     if not found and averaged is not None:
         found = [f"ema: {text}" for text in misfits(averaged, state["ema"])]
+    if not found and loss and "criterion" in state:
+        saved = {name: value for name, value in state["criterion"].items() if name in loss}
+        found = [f"criterion: {text}" for text in misfits(loss, saved)]
     if found:
         raise CheckpointError(
             f"the newest checkpoint in {run_dir} is from a different run ({len(found)} differences; {found[0]}): "
@@ -197,8 +205,6 @@ def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
         for part, kind in PARTS.items()
         if not isinstance(state.get(part), kind)
     ]
-    for part in ("model", "ema") if not found else ():
-        found += [f"{part}.{name} is not a tensor" for name, v in state[part].items() if not isinstance(v, Tensor)]
     if found:
         return found
     found = misfits(own, state["model"])
@@ -266,10 +272,11 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
     if state is None:
         text = f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={quote(str(run_dir))})"
         raise CheckpointError(text, code="no-checkpoint", run=str(run_dir))
-    weights = state.get("ema") or state.get("model")
-    if not isinstance(weights, dict):
+    weights, averages = state.get("model"), state.get("ema") or {}
+    if not isinstance(weights, dict) or not isinstance(averages, dict):
         text = f"the checkpoint of {run_dir} holds no weights: take another"
         raise CheckpointError(text, code="no-weights", run=str(run_dir))
+    weights = {**weights, **averages}
     bad = [
         name
         for name, value in weights.items()

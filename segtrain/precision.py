@@ -13,6 +13,13 @@ from segtrain.errors import ConfigError
 # Autocast dtype of the forward pass. With tf32, tensors stay float32; the GPU rounds factors of products to 10 bits.
 AUTOCAST = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+
+def autocast(device: str, name: str) -> torch.autocast:
+    """The context of a forward pass in ``name`` on a type of device, also inside another autocast."""
+    dtype = AUTOCAST[name]
+    return torch.autocast(device, dtype, enabled=dtype is not None)
+
+
 AUTO = ("bf16", "fp16", "fp32")  # what train.precision=auto may choose, in this order
 
 

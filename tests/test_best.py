@@ -279,7 +279,7 @@ SOUND = {
         ({"optimizer": {"w": [1]}}, "optimizer.w is a list"),
         ({"optimizer": {"v": {}}}, "optimizer.v is unknown"),
         ({"optimizer": {"w": {"exp_avg": torch.ones(3)}}}, "optimizer.w.exp_avg differs in shape"),
-        ({"model": {"w": 1}}, "model.w is not a tensor"),
+        ({"model": {"w": 1}}, "w is not a tensor"),
         ({"scaler": {}}, "scaler.scale or scaler.good is not a number"),
         ({"world_size": "two"}, "world_size is a str"),
         ({"buffers_of_ranks": 3}, "buffers_of_ranks is not a tensor"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -66,22 +68,14 @@ class _Items:
 
     def _item(self, index: int) -> tuple[np.ndarray, np.ndarray, str]:
         where = f"{type(self.items).__name__}[{index}]"
-        try:
-            item = self.items[index]
-        except SegtrainError:
-            raise
-        except Exception as error:  # anything that the user's code raises
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise DataError(f"{where} raised {reason}", code="item-raised", index=index) from error
+        item = _answer(where, lambda: self.items[index], code="item-raised", index=index)
         if not isinstance(item, (tuple, list)) or len(item) != 3:
             found = f"{len(item)} values" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
             says = f"{where} is {found}: return a tuple (image, mask, id)"
             raise DataError(says, code="item-form", index=index, found=found)
-        try:
-            image, mask, given = np.asarray(item[0]), np.asarray(item[1]), item[2]
-        except Exception as error:  # for example, a tensor on a GPU
-            says = f"{where}: the image or the mask is not an array: {' '.join(str(error).split())}"
-            raise DataError(says, code="item-form", index=index) from error
+        what = f"{where}: the image or the mask is not an array: np.asarray"  # for example, a tensor on a GPU
+        image, mask = _answer(what, lambda: tuple(map(np.asarray, item[:2])), code="item-form", index=index)
+        given = item[2]
         where, fix = f"{where} ({given})", image_fix(image)
         if fix:
             says = f"{where}: the image is {image.dtype} {image.shape}, not uint8 (H, W, 3) RGB: {fix}"
@@ -115,11 +109,32 @@ class OwnDataset(Dataset):
         return self.draw.size(index)  # type: ignore[union-attr]
 
 
+def _answer(what: str, ask: Callable[[], Any], **values: Any) -> Any:
+    """What the user's code returns. Raises DataError with what it raises; ``values`` are those of the error."""
+    try:
+        return ask()
+    except SegtrainError:
+        raise
+    except Exception as error:
+        reason = " ".join("".join(traceback.format_exception_only(error)).split())
+        raise DataError(f"{what} raised {reason}", **values) from error
+
+
+def _listed(items: Any, attribute: str) -> list[Any]:
+    """The elements of an attribute, or []."""
+
+    def read() -> list[Any]:
+        values = getattr(items, attribute, None)
+        return [] if values is None else list(values)
+
+    return list(_answer(f"the attribute {attribute} of {type(items).__name__}", read, code="dataset-raised"))
+
+
 def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> LabelSpace:
     """Classes of ``data.classes``, of ``items.classes``, or ``default``. Raises ConfigError or DataError."""
     if data.classes or data.label_map:
         return label_space(data, default)
-    names = getattr(items, "classes", None)
+    names = _listed(items, "classes")
     if names:
         return with_sides(space_of([Row(str(name)) for name in names], data.ignore_index), data)
     if default is None:
@@ -141,13 +156,13 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     if isinstance(items, type) or not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
         says = f"the dataset is {kind_of(items)}: pass an instance with len(data) and data[i]"
         raise DataError(says, code="dataset-form")
-    count = len(items)
+    count = _answer(f"len() of the dataset {name}", lambda: len(items), code="dataset-raised")
     if not count:
         raise DataError(f"the dataset {name} has no items: len() is 0", code="dataset-empty", dataset=name)
-    ids = getattr(items, "ids", None)
-    names = {} if ids is None else {i: k if isinstance(k, str) else f"{split}/{k}" for i, k in enumerate(ids)}
+    ids = _listed(items, "ids")
+    names = {i: k if isinstance(k, str) else f"{split}/{k}" for i, k in enumerate(ids)}
     read = _Items(items, labels, split, names, {})
-    if ids is None:
+    if not ids:
         with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(read.name, range(count)))
     indices: dict[str, int] = {}

@@ -33,7 +33,7 @@ from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, 
 from segtrain.evaluate.tiles import Forward, Size, View, nearest, predict_ids, resize
 from segtrain.metrics import Scores, confusions, nonfinite_logits, refuse_unknown
 from segtrain.observe.pictures import Sample
-from segtrain.precision import AUTOCAST, tf32
+from segtrain.precision import autocast, tf32
 
 # Batches between two copies of results from the device to the host.
 _AT_ONCE = 64
@@ -219,10 +219,8 @@ def _predictor(forward: Forward, view: View, size: Size | None, device: torch.de
 
 
 def _forward(model: nn.Module, device: torch.device, precision: str) -> Forward:
-    dtype = AUTOCAST[precision]
-
     def forward(images: Tensor) -> Tensor:
-        with torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext():
+        with autocast(device.type, precision):
             return model(images)
 
     return forward

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from segtrain.evaluate.tiles import Size, View, predict_ids, predict_scores, sca
 from segtrain.infer.stream import Found, Item, Waiting, segmented
 from segtrain.infer.view import SHARE, bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import nonfinite_logits, predict_classes
-from segtrain.precision import AUTOCAST, meant, tf32
+from segtrain.precision import autocast, meant, tf32
 from segtrain.terminal import say
 
 # PIL modes that must be converted to RGB. Their arrays have the shape of gray or RGB images, but hold palette indices,
@@ -153,8 +152,7 @@ class Predictor:
         return max(1, min(_MOST, int(room)))
 
     def _forward(self, images: Tensor) -> Tensor:
-        dtype = AUTOCAST[self.precision]
-        with torch.autocast(self._device.type, dtype) if dtype else contextlib.nullcontext():
+        with autocast(self._device.type, self.precision):
             return self.model(images)
 
     def _placed(self, pixels: list[np.ndarray]) -> Tensor:

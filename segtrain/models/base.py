@@ -132,11 +132,13 @@ class OwnModel(SegModel):
         return []
 
     def _low(self, images: Tensor) -> tuple[Tensor, ...]:
-        logits: Any = self.module(images)
-        if not isinstance(logits, Tensor) or logits.dim() != 4 or logits.shape[1] != self.num_classes:
+        # A copy, because a module may change its input, and some images are used in several passes.
+        logits: Any = self.module(images.clone())
+        wanted = images.shape[0], self.num_classes
+        if not isinstance(logits, Tensor) or logits.dim() != 4 or logits.shape[:2] != wanted:
             found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             why = f"{type(self.module).__name__} returned {found} for images {tuple(images.shape)}"
-            fix = f"its forward must return logits (N, {self.num_classes}, h, w), one channel per class"
+            fix = f"its forward must return logits ({wanted[0]}, {wanted[1]}, h, w), one channel per class"
             raise ConfigError(f"{why}: {fix}", code="model-output-shape", found=found)
         if self.training and torch.is_grad_enabled() and not logits.requires_grad:
             why = f"the logits of {type(self.module).__name__} have no gradient: remove detach() and torch.no_grad()"

@@ -137,7 +137,11 @@ def misfit(own: Mapping[str, Tensor], source: Mapping[str, Tensor]) -> list[str]
 
     remarks = []
     for name, value, theirs in ((name, value, source[name]) for name, value in own.items() if name in source):
-        if theirs.shape != value.shape:
+        if not isinstance(value, Tensor):  # from get_extra_state
+            continue
+        if not isinstance(theirs, Tensor):
+            remarks.append(f"{name} is not a tensor")
+        elif theirs.shape != value.shape:
             remarks.append(f"{name} is {shape(theirs)} instead of {shape(value)}")
         elif value.is_floating_point() and not theirs.is_floating_point():
             remarks.append(f"{name} is {theirs.dtype} instead of {value.dtype}")

@@ -16,12 +16,13 @@ class Ema:
     """Exponential moving average of parameters and float buffers of ``model`` (Polyak & Juditsky 1992).
 
     The decay rises as (1 + step) / (10 + step) up to ``decay``, so that the random start is soon forgotten. ``shadow``
-    has the averages under the names of the model's state dict.
+    has the averages under the names of the model's state dict, without ``get_extra_state``.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay, self._model = decay, model
-        state = model.state_dict(keep_vars=True)
+        whole = model.state_dict(keep_vars=True)
+        state = {name: value for name, value in whole.items() if not name.endswith("_extra_state")}
         self.shadow = {name: value.detach().clone() for name, value in state.items()}
         self._places = _places(model, state)
         self._averaged = [name for name, value in state.items() if value.is_floating_point()]

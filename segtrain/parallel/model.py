@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -139,13 +140,11 @@ def full_state(
 
 
 def load_full_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Tensor], moments: dict[str, Any]
+    model: nn.Module, optimizer: torch.optim.Optimizer, weights: dict[str, Any], moments: dict[str, Any]
 ) -> None:
     """Load what ``full_state`` returned; each rank takes its own shard."""
     plain = unwrapped(model)
-    with torch.no_grad():
-        for name, value in plain.state_dict(keep_vars=True).items():
-            value.copy_(share(weights[name], value))
+    load_state(plain, weights)
     group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
     for name, parameter in plain.named_parameters():
         if name in moments and parameter in group_of:
@@ -154,6 +153,24 @@ def load_full_state(
             optimizer.state[parameter] = {
                 key: placed_as(parameter, key, value, on_device) for key, value in moments[name].items()
             }
+
+
+def unsaved(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers that the module's state dict does not have under their names (persistent=False)."""
+    state = module.state_dict()
+    own = (*module.named_parameters(), *module.named_buffers())
+    return {name: value for name, value in own if name not in state}
+
+
+def load_state(module: nn.Module, saved: Mapping[str, Any]) -> None:
+    """Load a whole state dict, and what else ``saved`` has of ``unsaved``."""
+    state = module.state_dict()
+    for name, value in state.items():  # in place, to keep the versions of the modules
+        state[name] = share(saved[name], value) if isinstance(value, Tensor) else saved[name]
+    module.load_state_dict(state)
+    for name, value in unsaved(module).items():
+        if name in saved:
+            value.data = saved[name].to(value.device, copy=True)  # of any shape, as a cache may have
 
 
 def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
@@ -173,8 +190,12 @@ def placed_as(parameter: Tensor, key: str, value: Any, on_device: bool) -> Any:
 
 
 def taken(values: Mapping[str, Any], parameters: set[str], take: Callable[[Any], Any]) -> dict[str, Any]:
-    """``take`` of each value; of a clone, unless the name is one of ``parameters``."""
-    return {name: take(value if name in parameters else value.clone()) for name, value in values.items()}
+    """``take`` of each value; of a copy, unless the name is one of ``parameters``."""
+
+    def copied(value: Any) -> Any:
+        return value.detach().clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+
+    return {name: take(value if name in parameters else copied(value)) for name, value in values.items()}
 
 
 def gathered(value: Any) -> Any:

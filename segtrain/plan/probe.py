@@ -165,12 +165,11 @@ def _step_seconds(config: Config, classes: int, images: int) -> float:
 
     from segtrain.losses import build_criterion, low_res_loss, low_res_totals
     from segtrain.models import build_model
-    from segtrain.precision import AUTOCAST, allow_tf32, fitting
+    from segtrain.precision import allow_tf32, autocast, fitting
 
     device = torch.device("cuda")
     name = fitting(device)[0] if config.train.precision == "auto" else config.train.precision
     allow_tf32(name == "tf32")
-    dtype = AUTOCAST[name]
     settings = config.model.model_copy(update={"encoder_weights": None, "init": ""})
     network = build_model(settings, classes).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     criterion = build_criterion(config.loss.model_copy(update={"class_weights": "none"}), classes)
@@ -181,7 +180,7 @@ def _step_seconds(config: Config, classes: int, images: int) -> float:
     for _ in range(WARM + STEPS):
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        with torch.autocast("cuda", dtype, enabled=dtype is not None):
+        with autocast("cuda", name):
             low = network(pictures, low=True)[0]
         totals = low_res_totals(criterion, low.detach(), target, network.upsample, way)
         low_res_loss(criterion, low, target, totals, network.upsample, way).backward()

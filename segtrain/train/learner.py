@@ -22,7 +22,16 @@ from segtrain.models.base import SegModel, as_seg_model
 from segtrain.models.deterministic import refuse_nondeterministic
 from segtrain.models.weights import fill
 from segtrain.optim import Ema, LossScaler, build_optimizer
-from segtrain.parallel.model import full_state, load_full_state, share, taken, unwrapped, whole_cpu
+from segtrain.parallel.model import (
+    full_state,
+    load_full_state,
+    load_state,
+    share,
+    taken,
+    unsaved,
+    unwrapped,
+    whole_cpu,
+)
 from segtrain.parallel.strategy import Strategy
 from segtrain.precision import AUTOCAST
 from segtrain.train.compiled import compiled
@@ -57,6 +66,12 @@ class Learner:
     @property
     def parameters(self) -> list[nn.Parameter]:
         return [p for p in self.plain.parameters() if p.requires_grad]
+
+    @property
+    def own_loss(self) -> nn.Module:
+        """The loss that was passed in, if it is a module or a method of one; else an empty module."""
+        own = [getattr(term.mean, "__self__", term.mean) for term in self.criterion.terms if isinstance(term, OwnLoss)]
+        return next((loss for loss in own if isinstance(loss, nn.Module)), nn.Identity())
 
 
 def build_network(
@@ -143,12 +158,17 @@ def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strate
             code="compression-cannot-resume", run=source, found="powersgd",
         )  # fmt: skip
     ema = learner.ema
-    checkpoint.refuse_foreign(saved, learner.plain.state_dict(), source, ema.shadow if ema else None)
-    load_full_state(learner.model, learner.optimizer, saved["model"], saved["optimizer"])
+    loss = learner.own_loss
+    averages = ema.shadow if ema else None
+    checkpoint.refuse_foreign(saved, learner.plain.state_dict(), source, averages, loss.state_dict())
+    weights = {**saved["model"], **saved.get("buffers", {})}
+    load_full_state(learner.model, learner.optimizer, weights, saved["optimizer"])
+    if "criterion" in saved:  # earlier versions did not save it
+        load_state(loss, saved["criterion"])
     if ema is not None:
         fill(ema.shadow, {name: share(saved["ema"][name], value) for name, value in ema.shadow.items()})
     # Each rank gets its own batch-norm statistics back; with another number of ranks, it keeps their mean.
-    buffers, of_ranks = _statistics(learner.plain, ema), saved.get("buffers_of_ranks")
+    buffers, of_ranks = _statistics(learner), saved.get("buffers_of_ranks")
     if of_ranks is not None and of_ranks.shape == (strategy.world_size, sum(b.numel() for b in buffers)):
         _fill(buffers, of_ranks[strategy.rank].to(buffers[0].device))
     learner.scaler.load_state_dict(saved["scaler"])
@@ -160,11 +180,16 @@ def learner_state(learner: Learner, strategy: Strategy, take: Callable[[Any], An
     ``take``: see ``full_state``. The numbers of the loss scale are tensors, too: see ``as_saved``.
     """
     take, names = take or whole_cpu, {name for name, _ in learner.plain.named_parameters()}
-    with mean_buffers(learner.plain, learner.ema, strategy) as of_ranks:
+    loss = learner.own_loss
+    with mean_buffers(learner, strategy) as of_ranks:
         weights, moments = full_state(learner.model, learner.optimizer, take)
         shadow = {} if learner.ema is None else taken(learner.ema.shadow, names, take)
+        buffers = taken(unsaved(learner.plain), set(), take)
+        criterion = taken({**unsaved(loss), **loss.state_dict()}, set(), take)
     return {
         "model": weights,
+        "buffers": buffers,
+        "criterion": criterion,
         "optimizer": moments,
         "ema": shadow,
         "scaler": {name: take(value) for name, value in learner.scaler.state_dict().items()},
@@ -177,16 +202,17 @@ def as_saved(content: dict[str, Any]) -> dict[str, Any]:
     return {**content, "scaler": {name: value.item() for name, value in content["scaler"].items()}}
 
 
-def _statistics(model: nn.Module, ema: Ema | None) -> list[Tensor]:
-    """Running means and variances of batch norm, and their moving averages.
+def _statistics(learner: Learner) -> list[Tensor]:
+    """Running means and variances of batch norm, their moving averages, and float buffers of the user's own loss.
 
     Those of a frozen encoder are left out, because they are the same on all ranks.
     """
-    frozen = isinstance(model, SegModel) and model.frozen
-    still = {id(b) for part in model.encoder_parts() for b in part.buffers()} if frozen else set()  # type: ignore[operator]
+    model, ema = learner.plain, learner.ema
+    still = {id(b) for part in model.encoder_parts() for b in part.buffers()} if model.frozen else set()
     found = {name: b for name, b in model.named_buffers() if b.is_floating_point() and id(b) not in still}
     shadow = ema.shadow if ema is not None else {}
-    return [*found.values(), *(shadow[name] for name in found if name in shadow)]
+    of_loss = [buffer for buffer in learner.own_loss.buffers() if buffer.is_floating_point()]
+    return [*found.values(), *(shadow[name] for name in found if name in shadow), *of_loss]
 
 
 @torch.no_grad()
@@ -196,14 +222,14 @@ def _fill(buffers: list[Tensor], flat: Tensor) -> None:
 
 
 @contextlib.contextmanager
-def mean_buffers(model: nn.Module, ema: Ema | None, strategy: Strategy) -> Iterator[Tensor | None]:
+def mean_buffers(learner: Learner, strategy: Strategy) -> Iterator[Tensor | None]:
     """Replace batch-norm statistics by their mean over ranks while the context lasts, to save or score the model.
 
     Yields the statistics of each rank, float64 (world_size, numbers), or None for one rank. Afterwards each rank has
     its own statistics again. The mean is the same as if the ranks had averaged their statistics after every step,
     because running statistics are linear in the statistics of the batches. A collective.
     """
-    buffers = _statistics(model, ema)
+    buffers = _statistics(learner)
     if strategy.world_size == 1 or not buffers:
         yield None
         return

@@ -138,7 +138,7 @@ class Session:
         config, strategy, learner, state = self.config, self.strategy, self.learner, self.state
         begin, last = time.perf_counter(), state.step >= self.plan.steps
         with self.watch.paused(state):
-            with mean_buffers(learner.plain, learner.ema, strategy), averaged_weights(learner.plain, learner.ema):
+            with mean_buffers(learner, strategy), averaged_weights(learner.plain, learner.ema):
                 result = evaluate(
                     self._whole_model(),
                     self.validation,

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from segtrain import stopping
 from segtrain.config import Config
 from segtrain.errors import CheckpointError, ConfigError, SegtrainError
-from segtrain.models.weights import fill
 from segtrain.optim import Ema
 from segtrain.parallel.collective import broadcast_json, table
+from segtrain.parallel.model import load_state, taken
 from segtrain.parallel.strategy import Strategy
 
 
@@ -165,13 +165,12 @@ def averaged_weights(model: nn.Module, ema: Ema | None) -> Iterator[None]:
     if ema is None:
         yield
         return
-    current = model.state_dict()
-    kept = {name: value.detach().clone() for name, value in current.items()}
-    fill(current, ema.shadow)
+    kept = taken(model.state_dict(), set(), lambda value: value)
+    load_state(model, {**kept, **ema.shadow})
     try:
         yield
     finally:
-        fill(current, kept)
+        load_state(model, kept)
 
 
 def nonfinite_weights(parameters: list[nn.Parameter], strategy: Strategy) -> Tensor:

@@ -18,7 +18,7 @@ from segtrain.losses.upsampling import Thinned, Upsample
 from segtrain.observe.clock import Clock
 from segtrain.parallel.model import unwrapped
 from segtrain.parallel.strategy import Strategy
-from segtrain.precision import AUTOCAST
+from segtrain.precision import autocast
 from segtrain.train.copies import sent_home
 
 
@@ -45,9 +45,8 @@ class Precision:
         """How ``low_res_loss`` computes."""
         return "direct" if self.full_logits else self.upsample
 
-    def autocast(self) -> contextlib.AbstractContextManager[None]:
-        dtype = AUTOCAST[self.name]
-        return torch.autocast(self.device, dtype) if dtype else contextlib.nullcontext()  # type: ignore[return-value]
+    def autocast(self) -> torch.autocast:
+        return autocast(self.device, self.name)
 
 
 def gradients(
