@@ -132,18 +132,24 @@ def train(
 
 @contextmanager
 def _kept() -> Iterator[None]:
-    """Restore torch's random number generators, OpenCV's number of threads, and the environment at the end."""
+    """Restore torch's generators and switches, the numbers of threads, and the environment at the end."""
     import cv2
     import torch
 
+    from segtrain.precision import tf32
+
     environment = dict(os.environ)  # A later training would take this one's RANK for a launcher's.
-    threads = cv2.getNumThreads()
+    threads, of_torch, cudnn = cv2.getNumThreads(), torch.get_num_threads(), torch.backends.cudnn
+    deterministic, benchmark = torch.get_deterministic_debug_mode(), cudnn.benchmark
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng(devices), tf32(cudnn.allow_tf32):
             yield
     finally:
         cv2.setNumThreads(threads)
+        torch.set_num_threads(of_torch)
+        torch.set_deterministic_debug_mode(deterministic)
+        cudnn.benchmark = benchmark
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
         os.environ.update(environment)

@@ -173,23 +173,15 @@ def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[st
 
 
 def refuse_foreign(
-    state: Mapping[str, Any],
-    own: Mapping[str, Any],
-    run_dir: str,
-    averaged: Mapping[str, Tensor] | None = None,
-    loss: Mapping[str, Any] | None = None,
+    state: Mapping[str, Any], own: Mapping[str, Any], run_dir: str, averaged: Mapping[str, Tensor] | None = None
 ) -> None:
     """Raise CheckpointError if a checkpoint lacks a part or belongs to a different network.
 
     ``averaged``: the moving average of this run's weights, or None. The average in the checkpoint must fit it.
-    ``loss``: the state of the user's own loss, which the checkpoint's must fit, if it has one.
     """
     found = _faults(state, own)
     if not found and averaged is not None:
         found = [f"ema: {text}" for text in misfits(averaged, state["ema"])]
-    if not found and loss and "criterion" in state:
-        saved = {name: value for name, value in state["criterion"].items() if name in loss}
-        found = [f"criterion: {text}" for text in misfits(loss, saved)]
     if found:
         raise CheckpointError(
             f"the newest checkpoint in {run_dir} is from a different run ({len(found)} differences; {found[0]}): "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,6 +33,11 @@ def refuse_windows() -> None:
 def kind_of(value: object) -> str:
     """Describe a wrong argument for a message: "the class Net" or "of the type str"."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"of the type {type(value).__name__}"
+
+
+def reason_of(error: Exception) -> str:
+    """An exception of the user's code on one line, also if it cannot be printed."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())
 
 
 class SegtrainError(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.labels.class_file import Row, space_of
 from segtrain.data.labels.classes import label_space, with_sides
 from segtrain.data.labels.space import LabelSpace
-from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of
+from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of, reason_of
 
 # Each thread keeps the last item that it read, because name, size, and pixels of a sample are requested in turn.
 _LAST = threading.local()
@@ -116,8 +115,7 @@ def _answer(what: str, ask: Callable[[], Any], **values: Any) -> Any:
     except SegtrainError:
         raise
     except Exception as error:
-        reason = " ".join("".join(traceback.format_exception_only(error)).split())
-        raise DataError(f"{what} raised {reason}", **values) from error
+        raise DataError(f"{what} raised {reason_of(error)}", **values) from error
 
 
 def _listed(items: Any, attribute: str) -> list[Any]:

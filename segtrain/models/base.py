@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.errors import ConfigError, kind_of
+from segtrain.errors import ConfigError, kind_of, some_of
 
 
 class SegModel(nn.Module):
@@ -23,6 +23,7 @@ class SegModel(nn.Module):
     pads: whether images are padded (right and bottom, with 0, the mean color) to a multiple of ``stride``.
     least: smallest height and width that the network takes; smaller images are padded too.
     frozen: whether the encoder is not trained (``freeze_encoder``).
+    remarks: what to say before the first step.
     """
 
     num_classes: int
@@ -30,6 +31,7 @@ class SegModel(nn.Module):
     pads: bool = True
     least: int = 1
     frozen: bool = False
+    remarks: tuple[str, ...] = ()
 
     def forward(self, images: Tensor, low: bool = False) -> Union[Tensor, tuple[Tensor, ...]]:
         """Logits (N, C, H, W) of normalized images, float (N, 3, H, W).
@@ -112,7 +114,8 @@ class SegModel(nn.Module):
 class OwnModel(SegModel):
     """``module`` as a ``SegModel``: ``module(images)`` returns logits (N, C, h, w) of any size, upsampled bilinearly.
 
-    Names in its state dict begin with ``module.``.
+    Names in its state dict begin with ``module.``. Frozen parts stay in evaluation mode, unless the whole ``module`` was
+    passed in it.
     """
 
     stride = 1
@@ -122,6 +125,24 @@ class OwnModel(SegModel):
         super().__init__()
         self.module = module
         self.num_classes = num_classes
+        for value in (*module.parameters(), *module.buffers()):
+            if value.layout == torch.strided and 0 in value.stride():
+                value.data = value.data.clone()  # nothing can be loaded into an expanded view
+        trained = {
+            name: {parameter.requires_grad for parameter in part.parameters()}
+            for name, part in module.named_modules()
+            if module.training and not part.training
+        }
+        self._still = [module.get_submodule(name) for name, kinds in trained.items() if kinds == {False}]
+        if woken := [name for name, kinds in trained.items() if True in kinds]:
+            text = f"warning: {some_of(woken, 2)} of the model came in evaluation mode, but has parameters to train: "
+            self.remarks = (f"{text}its batch norm and dropout are in training mode; freeze it to keep the mode",)
+
+    def train(self, mode: bool = True) -> OwnModel:
+        super().train(mode)
+        for part in self._still:
+            part.eval()
+        return self
 
     def encoder_parts(self) -> list[nn.Module]:
         """The module's attribute ``encoder``, as segmentation-models-pytorch names it; for ``optim.encoder_lr``."""

@@ -6,16 +6,18 @@ import hashlib
 import json
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import listing_text, stamps
 from segtrain.data.index.subset import whole
 from segtrain.data.shards.reader import ShardDataset
-from segtrain.errors import ConfigError, DataError
+from segtrain.errors import ConfigError, DataError, some_of
 from segtrain.observe.trackers import TRACKERS
 from segtrain.parallel.collective import broadcast_bytes, broadcast_json, names_of, table
 from segtrain.parallel.strategy import Strategy
@@ -33,22 +35,38 @@ OWN = {
 SHOWN = 5  # settings in one error
 
 
-def agree_on_config(config: Config, strategy: Strategy) -> None:
-    """Raise ConfigError on every rank if one of them was started with other settings than rank 0. A collective."""
+def agree_on_config(config: Config, parts: dict[str, str], strategy: Strategy) -> None:
+    """Raise ConfigError on every rank if one of them was started with other settings than rank 0. A collective.
+
+    ``parts``: qualified names of the parts that were passed in, by role.
+    """
+    mine = {**config.model_dump(mode="json", exclude=OWN), "passed": parts}  # type: ignore[arg-type]
+    _agree(mine, strategy, "settings", "start all ranks with one config, the same overrides, and the same parts")
+
+
+def agree_on_network(network: nn.Module, strategy: Strategy) -> None:
+    """Raise ConfigError on every rank if one has other parameters or buffers than rank 0, or another order of them.
+
+    DDP would match them by their order alone. A collective.
+    """
+    named = enumerate([*network.named_parameters(), *network.named_buffers()])
+    mine = {f"tensor {k}": f"{name} {[*v.shape]} {v.dtype} {v.requires_grad}" for k, (name, v) in named}
+    _agree(mine, strategy, "network", "construct the model alike on all ranks, and not in the order of a set")
+
+
+def _agree(mine: dict[str, Any], strategy: Strategy, what: str, fix: str) -> None:
     if strategy.world_size == 1:
         return
-    mine = config.model_dump(mode="json", exclude=OWN)  # type: ignore[arg-type]
     digest = hashlib.sha256(json.dumps(mine, sort_keys=True, default=str).encode()).digest()
     outliers, _ = _outliers(strategy, [int.from_bytes(digest[:7], "big")])
     if not outliers:
         return
     of_rank_0 = broadcast_json(strategy, 0, mine)
     changes = broadcast_json(strategy, outliers[0], differences(mine, of_rank_0, "on rank 0"))
-    shown = "; ".join(changes[:SHOWN]) + (f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else "")
     raise ConfigError(
-        f"the settings of {names_of(strategy, outliers)} differ from those of rank 0: {shown}: start all ranks with "
-        "one config and the same overrides",
-        code="rank-settings-differ", ranks=outliers, changes=changes,
+        f"the {what} of {names_of(strategy, outliers)} differs from that of rank 0: {some_of(changes, SHOWN, '; ')}: "
+        f"{fix}",
+        code=f"rank-{what}-differ", ranks=outliers, changes=changes,
     )  # fmt: skip
 
 

@@ -59,7 +59,7 @@ class StepGraphs:
         """
         buffers = list(self._learner.plain.buffers())
         before, current = [buffer.clone() for buffer in buffers], torch.cuda.current_stream(self._strategy.device)
-        batch = self._noise(images, size, colors)
+        batch = noise(self._learner, images, size, self._strategy.device, colors)
         self._stream.wait_stream(current)
         try:
             with torch.cuda.stream(self._stream):
@@ -118,15 +118,6 @@ class StepGraphs:
         for parameter in self._parameters:
             parameter.grad = None
 
-    def _noise(self, images: int, size: Size, colors: bool) -> Batch:
-        """A batch of random pixels and labels on the device."""
-        device, classes = self._strategy.device, self._learner.criterion.num_classes
-        levels = torch.randint(256, (images, *size, 3), dtype=torch.uint8, device=device)
-        masks = torch.randint(classes, (images, *size), dtype=torch.uint8, device=device)
-        looks = torch.zeros((images, COLOR_BYTES), dtype=torch.uint8, device=device) if colors else None
-        none = torch.zeros(0).long().numpy()
-        return Batch(levels, masks, none, none, looks)
-
     def gradients(self, batch: Batch, *, seed: int, votes: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
         """As ``step.gradients``. The share of the loss and the gradients are valid until the next call."""
         captured = self._captured[(batch.masks.shape[1], batch.masks.shape[2])]
@@ -142,6 +133,15 @@ class StepGraphs:
         for parameter, grad in zip(self._parameters, captured.grads):
             parameter.grad = grad
         return captured.share, votes
+
+
+def noise(learner: Learner, images: int, size: Size, device: torch.device, colors: bool = False) -> Batch:
+    """A batch of random pixels and labels on the device."""
+    levels = torch.randint(256, (images, *size, 3), dtype=torch.uint8, device=device)
+    masks = torch.randint(learner.criterion.num_classes, (images, *size), dtype=torch.uint8, device=device)
+    looks = torch.zeros((images, COLOR_BYTES), dtype=torch.uint8, device=device) if colors else None
+    none = torch.zeros(0).long().numpy()
+    return Batch(levels, masks, none, none, looks)
 
 
 def refuse_graphs(config: Config, strategy: Strategy, own_criterion: bool) -> None:

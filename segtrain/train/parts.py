@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from segtrain.bucket import is_bucket
 from segtrain.config import Config, Data
 from segtrain.data.bucket.once import listed_once
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.own import own_dataset, own_labels
-from segtrain.errors import ConfigError, kind_of
+from segtrain.errors import ConfigError, kind_of, some_of
 from segtrain.losses.criterion import Mean
 from segtrain.models.base import check_module
 from segtrain.observe.tracker import Tracker
@@ -52,6 +53,8 @@ def refuse_parts(parts: Parts) -> None:
     if model is not None:
         check_module(model)
     parameters = [] if model is None else list(model.parameters())
+    tensors = () if model is None else (*model.named_parameters(), *model.named_buffers())
+    lazy = [name for name, value in tensors if is_lazy(value)]
     methods = ("scalars", "image", "text", "close")
     a_list = isinstance(trackers, (list, tuple))
     lacks = [
@@ -63,6 +66,8 @@ def refuse_parts(parts: Parts) -> None:
     checks = (
         ("model-on-meta", any(parameter.is_meta for parameter in parameters),
          "the model has parameters on the device meta, which hold no values: construct it on the CPU"),
+        ("model-lazy", bool(lazy),
+         f"{some_of(lazy, 3)} of the model have no shape yet: call the model on one batch before you pass it"),
         ("model-not-trainable", model is not None and not any(parameter.requires_grad for parameter in parameters),
          "the model has no parameter to train: at least one must have requires_grad=True"),
         ("criterion-not-callable", isinstance(criterion, type) or not (criterion is None or callable(criterion)),

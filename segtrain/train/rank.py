@@ -17,6 +17,7 @@ from segtrain.train.output import further, write_end
 from segtrain.train.parts import Parts
 from segtrain.train.session import Session, open_session
 from segtrain.train.state import stop_signals
+from segtrain.train.trial import try_parts
 from segtrain.train.upload import lock_of
 
 
@@ -65,6 +66,7 @@ def _run(session: Session, signals: list[int]) -> int:
             # Write run_end again: the process may have been killed between the last checkpoint and this event.
             write_end(session, "done")
             return 0
+        try_parts(session)
         with sampling(config.run_dir, config.log.profile_ms, session.strategy.cluster):
             return loop.run(session, signals)
     except BaseException as error:
@@ -92,6 +94,11 @@ def _explained(error: Exception, config: Config, cluster: Cluster, device: str) 
             f"eval.batch_size ({reason})",
             code="out-of-memory", device=device, images=images,
         )  # fmt: skip
+    if "the same" in reason and "type" in reason:
+        text = (
+            f"the model computes in another type than float32 ({reason}): pass model.float(), and set train.precision"
+        )
+        return SegtrainError(text, code="model-dtype", found=reason)
     if "more than 1 value per channel" in reason:
         return SegtrainError(
             f"batch norm of model.arch={config.model.arch} gets a single value per channel from {images} image of "

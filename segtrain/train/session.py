@@ -16,13 +16,13 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.helpers.engine import Engine
 from segtrain.data.index.subset import without
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.evaluate.evaluation import evaluate
+from segtrain.evaluate.evaluation import Evaluation, evaluate
 from segtrain.models import build_model
 from segtrain.observe.journal import say_on_stderr
 from segtrain.parallel.model import gathered, whole_cpu
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import scored
-from segtrain.train.agree import agree_on_config, check_same_files
+from segtrain.train.agree import agree_on_config, agree_on_network, check_same_files
 from segtrain.train.copies import HostCopies, sent_home
 from segtrain.train.graphs import refuse_graphs
 from segtrain.train.learner import Learner, as_saved, build_learner, build_network, learner_state, mean_buffers
@@ -139,18 +139,12 @@ class Session:
         begin, last = time.perf_counter(), state.step >= self.plan.steps
         with self.watch.paused(state):
             with mean_buffers(learner, strategy), averaged_weights(learner.plain, learner.ema):
-                result = evaluate(
-                    self._whole_model(),
+                result = self.evaluate(
                     self.validation,
-                    config.eval,
-                    device=strategy.device,
-                    precision=learner.precision.name,
                     rank=strategy.rank,
                     world_size=strategy.world_size,
                     all_reduce=strategy.reduce,
                     pool=self.pool,
-                    channels_last=learner.channels_last,
-                    base_scale=config.data.base_scale,
                     pictures=config.log.pictures,
                     extremes=scored.extremes(config) if last else 0,
                 )
@@ -161,6 +155,14 @@ class Session:
         if self.guard:
             self.guard.evaluated(time.perf_counter() - begin)
         return float(result.scores.miou)
+
+    def evaluate(self, dataset: Dataset, **more: Any) -> Evaluation:
+        """Score the present weights as the settings say. ``more``: of ``evaluation.evaluate``."""
+        config, learner = self.config, self.learner
+        return evaluate(
+            self._whole_model(), dataset, config.eval, device=self.strategy.device, precision=learner.precision.name,
+            channels_last=learner.channels_last, base_scale=config.data.base_scale, **more,
+        )  # fmt: skip
 
     def _whole_model(self) -> nn.Module:
         """The network to score. A sharded one is gathered, because ranks may score unequal numbers of images.
@@ -189,7 +191,8 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     # Parts come from segtrain.train, for which the process may have worked on something else before.
     before_s = time.process_time() if parts else 0.0
     parts, begun = parts or Parts(), time.time()
-    agree_on_config(config, strategy)
+    names = parts.names()
+    agree_on_config(config, names, strategy)
     refuse_conflicts(config, parts)
     refuse_graphs(config, strategy, parts.criterion is not None)
     precision = set_numerics(config, strategy)
@@ -199,11 +202,11 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     check_same_files({"train": train, "val": val}, config, strategy)
     cluster, on_gpu, labels = strategy.cluster, strategy.device.type == "cuda", train.labels
     make_plan(config, len(train), cluster, on_gpu)
-    names = parts.names()
     locked = on_rank_0(strategy, lambda: refused(config, train, names, lock, cluster.local_world_size))
     on_every_rank(strategy, lambda: lock.follow(locked["run"]))
     limit = open_limit(config, strategy, begun)
     network, initial = build_network(config, parts, labels, strategy, locked["resumes"])
+    agree_on_network(network, strategy)
 
     found = Prepared()
     prepared = on_rank_0(strategy, lambda: prepare(config, lock, found, train, val, names))
@@ -217,7 +220,9 @@ def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts
     output = announce(
         config, parts, strategy, plan, learner, state, saved,
         splits={"train": train, "val": val}, counts=(len(dataset), len(validation)), initial=initial, prepared=prepared,
-        remarks=[*locked["remarks"], *(initial.lines() if initial else []), *prepared["remarks"], *remarks],
+        remarks=[
+            *network.remarks, *locked["remarks"], *(initial.lines() if initial else []), *prepared["remarks"], *remarks,
+        ],
         begun=begun, limit=limit,
     )  # fmt: skip
     pool = _pool(config, strategy, plan, output, engine)
