@@ -114,7 +114,7 @@ class SegModel(nn.Module):
 class OwnModel(SegModel):
     """``module`` as a ``SegModel``: ``module(images)`` returns logits (N, C, h, w) of any size, upsampled bilinearly.
 
-    Names in its state dict begin with ``module.``. Frozen parts stay in evaluation mode, unless the whole ``module`` was
+    Names in its state dict begin with ``module.``. Frozen parts stay in evaluation mode, unless all of ``module`` was
     passed in it.
     """
 

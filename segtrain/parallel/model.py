@@ -156,10 +156,9 @@ def load_full_state(
 
 
 def unsaved(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers that the module's state dict does not have under their names (persistent=False)."""
+    """Buffers that the module's state dict does not have (persistent=False)."""
     state = module.state_dict()
-    own = (*module.named_parameters(), *module.named_buffers())
-    return {name: value for name, value in own if name not in state}
+    return {name: value for name, value in module.named_buffers() if name not in state}
 
 
 def load_state(module: nn.Module, saved: Mapping[str, Any]) -> None:

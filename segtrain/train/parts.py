@@ -55,6 +55,9 @@ def refuse_parts(parts: Parts) -> None:
     parameters = [] if model is None else list(model.parameters())
     tensors = () if model is None else (*model.named_parameters(), *model.named_buffers())
     lazy = [name for name, value in tensors if is_lazy(value)]
+    module = getattr(criterion, "__self__", criterion)
+    named = module.named_parameters() if isinstance(module, nn.Module) else ()
+    free = [name for name, value in named if value.requires_grad]
     methods = ("scalars", "image", "text", "close")
     a_list = isinstance(trackers, (list, tuple))
     lacks = [
@@ -72,6 +75,9 @@ def refuse_parts(parts: Parts) -> None:
          "the model has no parameter to train: at least one must have requires_grad=True"),
         ("criterion-not-callable", isinstance(criterion, type) or not (criterion is None or callable(criterion)),
          f"the criterion is {kind_of(criterion)}: pass a function (logits, target), or an instance, as in MyLoss()"),
+        ("criterion-with-parameters", bool(free),
+         f"no optimizer trains {some_of(free, 3)} of the criterion: freeze them with requires_grad_(False), or move "
+         "them into the model"),
         ("trackers-not-a-list", not a_list,
          f"the argument trackers is {kind_of(trackers)}: pass a list, as in trackers=[MyTracker()]"),
         ("tracker-incomplete", bool(lacks),

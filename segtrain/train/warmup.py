@@ -1,4 +1,4 @@
-"""Passes over blank images before the first step: they compile the network, and let DDP arrange its buckets."""
+"""Passes over noise before the first step: they compile the network, and let DDP arrange its buckets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from segtrain.compat import copy_
 from segtrain.config import Size
 from segtrain.parallel.strategy import Strategy
+from segtrain.train.graphs import noise
 from segtrain.train.learner import Learner
 from segtrain.train.step import running_statistics_kept
 
@@ -52,8 +53,7 @@ def _blank_pass(
     """A forward pass, and if gradients are on a backward pass. Gradients and changes of buffers are dropped."""
     buffers = list(learner.plain.buffers())
     before = [buffer.clone() for buffer in buffers]
-    layout = torch.channels_last if learner.channels_last else torch.contiguous_format
-    blank = torch.zeros(images, 3, *size, dtype=learner.image_dtype, device=strategy.device).to(memory_format=layout)
+    blank = learner.micro(noise(learner, images, size, strategy.device)).images
     with strategy.sharing(learner.model, last=sync):
         with learner.precision.autocast():
             heads = learner.model(blank, low=True)
