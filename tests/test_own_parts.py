@@ -321,3 +321,15 @@ def test_ranks_agree_on_their_parts(
     code = RANKS.format(out=str(tmp_path / "run"), settings=settings, parts=parts)
     for output in run_ranks(code, 2, PYTHONPATH=str(Path(__file__).parent)):
         assert output.split()[-1] == outcome, output
+
+
+def test_a_state_that_is_no_tensor_is_loaded_but_not_exported_to_safetensors(tmp_path: Path) -> None:
+    def made() -> nn.Module:
+        return ExtraState(lambda gain: {"gain": gain}, lambda state: state["gain"])
+
+    trained(tmp_path / "run", made(), LOSS)
+    module = made()
+    segtrain.load(tmp_path / "run", model=module)
+    assert module.gain == 3.0
+    with refused("state-not-tensors", found=["module._extra_state"]):
+        segtrain.export(tmp_path / "run", tmp_path / "export", ["safetensors"], model=made())

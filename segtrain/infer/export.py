@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Union
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from segtrain import __version__
 from segtrain.bucket import is_bucket, split_url
@@ -23,7 +23,7 @@ from segtrain.checkpoint import named_best
 from segtrain.config import Config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD
-from segtrain.errors import ConfigError, SegtrainError
+from segtrain.errors import ConfigError, SegtrainError, some_of
 from segtrain.evaluate.load import assemble, load_run
 from segtrain.files import is_running
 from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
@@ -168,8 +168,12 @@ def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
+    state = model.state_dict()
+    if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
+        why = f"safetensors holds tensors only, but the model's state has {some_of(others, 3)}: export onnx alone"
+        raise ConfigError(why, code="state-not-tensors", found=others)
     # safetensors refuses tensors that share memory, so each is copied.
-    tensors = {key: value.detach().clone().contiguous() for key, value in model.state_dict().items()}
+    tensors = {key: value.detach().clone().contiguous() for key, value in state.items()}
     try:
         save_file(tensors, path)
     except SafetensorError as error:  # such as a full disk

@@ -157,6 +157,7 @@ def _weights_differ(tensors: dict[str, Tensor], strategy: Strategy, step: int) -
         f"from rank {model} in {count:,.0f} of {value.numel():,} values, by up to {most_apart:.3g} (it is the first of "
         f"{len(differing):,} of {len(tensors):,} tensors): look for code that changes weights on some ranks only, for "
         "hosts with other hardware or versions, or for faulty memory; the same command goes on from the newest "
-        "checkpoint, which holds rank 0's weights; log.sentinel=0 turns this check off",
+        "checkpoint, which holds rank 0's weights; log.sentinel=0 turns this check off, as running statistics in a "
+        "layer of your own need it, whose mean over ranks is scored and saved",
         code="rank-weights-differ", step=step, tensor=name, ranks=outliers,
     )  # fmt: skip
