@@ -6,14 +6,11 @@ Checked with torch 2.15.0.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import pickle
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,11 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "copy_", "ddp_times",
-    "last_collectives", "lerp", "lerp_", "mul_", "nccl_options", "record_collectives", "skip_dynamo_import",
-    "uncompiled",
+    "last_collectives", "lerp", "lerp_", "mul_", "nccl_options", "record_collectives", "uncompiled",
 ]  # fmt: skip
-
-_DYNAMO = "torch._dynamo"
 
 
 def lerp_(values: list[Tensor], towards: list[Tensor], weight: float) -> None:
@@ -147,41 +141,3 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
     finally:
         for module, call in calls:
             setattr(module, name, call)
-
-
-@contextlib.contextmanager
-def skip_dynamo_import(wanted: bool = True) -> Iterator[None]:
-    """Avoid the import of torch's compiler, which takes 2 CPU-seconds per rank.
-
-    DDP and optimizers import the compiler only to exclude some of their functions from compilation.
-
-    Inside the context, a stand-in replaces ``torch._dynamo``. Code that uses any other attribute of it gets the real
-    compiler, which is then imported. Does nothing if the compiler is already imported, or with ``wanted=False`` (for a
-    run that compiles).
-    """
-    if not wanted or _DYNAMO in sys.modules:
-        yield
-        return
-    standin = ModuleType(_DYNAMO)
-
-    def take_away() -> None:
-        if sys.modules.get(_DYNAMO) is standin:
-            del sys.modules[_DYNAMO]
-        if torch.__dict__.get("_dynamo") is standin:
-            del torch.__dict__["_dynamo"]
-
-    def more(name: str) -> Any:
-        take_away()
-        return getattr(importlib.import_module(_DYNAMO), name)
-
-    standin.__dict__.update(
-        graph_break=lambda *_, **__: None,
-        disable=lambda function, *_, **__: function,
-        utils=SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
-        __getattr__=more,
-    )
-    sys.modules[_DYNAMO] = torch._dynamo = standin
-    try:
-        yield
-    finally:
-        take_away()

@@ -1,4 +1,4 @@
-"""A run that compiles nothing does without torch's compiler, and code that wants the compiler still gets it."""
+"""FSDP in new processes, in which nothing has imported torch's compiler yet; other tests fork a process that has."""
 
 from __future__ import annotations
 
@@ -9,30 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-CODE = """
-import sys
-import torch
-from segtrain.cli import main
-from segtrain.compat import skip_dynamo_import
 
-code = main(["train", "data.scenes=4", "data.scene_size=[32,32]", "data.crop=[32,32]", "train.batch_size=2",
-    "train.duration=2st", "optim.name=adamw", "parallel.procs=1", "parallel.strategy=ddp", "train.device=cpu",
-    "log.tensorboard=false", "log.profile_ms=0", "out=" + sys.argv[1]])
-assert code == 0
-assert "torch._dynamo" not in sys.modules
-assert "_dynamo" not in torch.__dict__
-with skip_dynamo_import():
-    import torch._dynamo
-    assert torch._dynamo.is_compiling is not None          # more than the stand-in knows: the real one comes
-assert "torch._dynamo.eval_frame" in sys.modules
-assert callable(torch.compile(lambda x: x + 1, backend="eager"))
-print(torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1)).item())
-"""
-
-
-def test_the_compiler_is_not_imported_until_it_is_wanted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_fsdp_starts_in_a_new_process(tmp_path: Path, ranks: int) -> None:
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
-        pytest.skip("this torch imports its compiler elsewhere as well")
-    done = subprocess.run([sys.executable, "-c", CODE, str(tmp_path / "run")], capture_output=True, text=True)
+        pytest.skip("this torch has no FSDP2")
+    settings = [
+        "data.scenes=4", "data.scene_size=[32,32]", "data.crop=[32,32]", "train.batch_size=4", "train.duration=2st",
+        "optim.name=adamw", f"parallel.procs={ranks}", "parallel.backend=gloo", "parallel.strategy=fsdp",
+        "train.device=cpu", "log.tensorboard=false", "log.profile_ms=0", f"out={tmp_path / 'run'}",
+    ]  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "segtrain", "train", *settings], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[-1] == "2.0"

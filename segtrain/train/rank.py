@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-from segtrain.compat import skip_dynamo_import
 from segtrain.config import Config, read_parts
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.observe.profile import sampling
@@ -40,8 +39,6 @@ def train(
         stop_signals(received) as signals,
         start(config.parallel, cluster, config.train.device, report) as strategy,
         lock_of(config, strategy.cluster) as lock,
-        # torch.use_deterministic_algorithms sets options of the compiler, so it imports the compiler too.
-        skip_dynamo_import(not config.train.compile and not config.train.deterministic),
     ):
         met()
         try:
