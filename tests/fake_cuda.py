@@ -274,7 +274,7 @@ class Graph:
     """While it is captured, operators run as usual, but nothing may wait for the GPU. A replay is counted and does nothing."""
 
     def __init__(self, gpu: FakeGpu) -> None:
-        self._gpu = gpu
+        self._gpu, self._whole = gpu, False
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
         self._waits = self._gpu.waits.copy()
@@ -282,8 +282,11 @@ class Graph:
     def capture_end(self) -> None:
         more = self._gpu.waits - self._waits
         assert not more, f"waits for the GPU in a capture: {more}"
+        self._whole = True
 
     def pool(self) -> tuple[int, int]:
+        if not self._whole:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
         return 0, 1
 
     def replay(self) -> None:

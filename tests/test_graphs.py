@@ -28,6 +28,7 @@ from segtrain.train.learner import Learner
 from segtrain.train.step import Precision, gradients
 
 CLASSES = 4
+POOL = (0, 7)
 SINGLE = Strategy("single", Cluster(), torch.device("cpu"), Parallel())
 
 
@@ -47,24 +48,34 @@ class Recorder(TorchDispatchMode):
 class Graph:
     """As torch.cuda.CUDAGraph: a replay runs the same operators again, and writes to where they wrote."""
 
+    capturing: Graph | None = None
+
     def __init__(self) -> None:
         self._recorder: Recorder | None = None
+        self._whole = False
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        self._recorder = Recorder()
+        assert pool == POOL  # of all graphs
+        if Graph.capturing is not None:
+            raise RuntimeError("another graph is being captured")
+        Graph.capturing, self._recorder = self, Recorder()
         self._recorder.__enter__()
 
     def capture_end(self) -> None:
-        if self._recorder is None:
-            raise RuntimeError("no capture has begun")
+        if Graph.capturing is not self or self._recorder is None:
+            raise RuntimeError("no capture of this graph has begun")
+        Graph.capturing, self._whole = None, True
         self._recorder.__exit__(None, None, None)
 
     def pool(self) -> tuple[int, int]:
-        return 0, 1
+        if not self._whole:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return POOL
 
     @torch.no_grad()
     def replay(self) -> None:
-        assert self._recorder is not None
+        if not self._whole or self._recorder is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         for func, args, kwargs, out in self._recorder.calls:
             again = func(*args, **kwargs)
             several = isinstance(out, (tuple, list))
@@ -79,6 +90,10 @@ class Stream:
     def wait_stream(self, _: Any) -> None: ...
 
 
+def _outside_of_captures() -> None:
+    assert Graph.capturing is None, "operation not permitted when stream is capturing"
+
+
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
@@ -86,6 +101,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: POOL)
+    monkeypatch.setattr(torch.cuda, "empty_cache", _outside_of_captures)
+    Graph.capturing = None
 
 
 class Net(nn.Module):
@@ -175,7 +193,28 @@ def test_a_step_that_reads_values_cannot_be_captured() -> None:
     with refused("cuda-graph-impossible", key="train.cuda_graph") as info:
         graphs.capture(2, (32, 32), False)
     assert "not permitted when stream is capturing): set it to false" in str(info.value)
+    assert Graph.capturing is None
     torch.zeros(2).sum().item()  # the capture has ended
+
+
+def test_a_backward_pass_that_reads_values_ends_its_capture() -> None:
+    class ReadsSlopes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, values: Tensor) -> Tensor:
+            return values.clone()
+
+        @staticmethod
+        def backward(ctx: Any, slopes: Tensor) -> Tensor:  # type: ignore[override]
+            return slopes * float(slopes.mean() < 9)
+
+    class Reading(Net):
+        def forward(self, images: Tensor) -> Tensor:
+            return ReadsSlopes.apply(super().forward(images))  # type: ignore[no-any-return]
+
+    graphs = StepGraphs(learner(as_seg_model(Reading(), CLASSES).train(), ["ce"]), SINGLE, 0.4)
+    with refused("cuda-graph-impossible", key="train.cuda_graph"):
+        graphs.capture(2, (32, 32), False)
+    assert Graph.capturing is None
 
 
 def test_where_no_graph_can_be_is_said_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import gc
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +47,7 @@ class StepGraphs:
         self._learner, self._strategy, self._aux_weight = learner, strategy, aux_weight
         # Warm-up and capture use one stream, because autograd remembers on which one a gradient is accumulated.
         self._stream = torch.cuda.Stream(strategy.device)
-        self._pool: Any = None
+        self._pool = torch.cuda.graph_pool_handle()
         self._captured: dict[Size, _Captured] = {}
         self._parameters = learner.parameters
 
@@ -66,8 +65,10 @@ class StepGraphs:
                 for _ in range(WARM):
                     self._pass(batch, Tensor.backward)
                     self._drop()
+                # As torch.cuda.graph does. A graph takes new memory, and cannot use what the passes before it left.
                 torch.cuda.synchronize()
                 gc.collect()
+                torch.cuda.empty_cache()
                 self._captured[size] = self._capture(batch)
         except (SegtrainError, torch.cuda.OutOfMemoryError):
             raise
@@ -84,12 +85,14 @@ class StepGraphs:
 
     def _capture(self, batch: Batch) -> _Captured:
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        running = forward
         # Other threads may use CUDA meanwhile, for example to page-lock memory.
         forward.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-        self._pool = self._pool or forward.pool()
 
-        def turn(loss: Any) -> None:
+        def turn(loss: Tensor) -> None:
+            nonlocal running
             forward.capture_end()
+            running = backward
             backward.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             loss.backward()
             backward.capture_end()
@@ -97,9 +100,8 @@ class StepGraphs:
         try:
             share = self._pass(batch, turn)
         except BaseException:
-            for graph in (forward, backward):
-                with contextlib.suppress(RuntimeError):  # no call of CUDA works before the capture has ended
-                    graph.capture_end()
+            with contextlib.suppress(RuntimeError):  # no call of CUDA works before the capture has ended
+                running.capture_end()
             raise
         return _Captured(batch, forward, backward, share, [p.grad for p in self._parameters])
 
