@@ -70,7 +70,6 @@ class Hands:
 def drive(stream: io.StringIO) -> Console:
     hands = Hands()
     console = Console(100, 10, stream=stream, now=hands)
-    console.started(0)
     for step in (10, 20):
         hands.time += 20
         console.step(step, step / 10, 1.0, 1e-3, 8.0, 0.25)
@@ -130,12 +129,18 @@ def test_the_live_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_remaining_time_follows_the_recent_pace() -> None:
     log, hands = io.StringIO(), Hands()
     console = Console(1000, 1, stream=log, now=hands)
-    console.started(0)
     hands.time += 1000  # a slow first step: a compiler at work, say
-    for step in range(1, 101):
+    for step in range(101, 1001):  # of a run that was resumed
         console.step(step, 0.1, 1.0, 1e-3, 1.0, 0.0)
-        hands.time += 1
-    assert log.getvalue().split("\n")[-2].endswith("ETA 15m 00s")
+        hands.time += 1 if step < 500 else 2
+    lines = log.getvalue().split("\n")
+    assert lines[0].endswith("ETA       ?")
+    assert lines[1].endswith("ETA 14m 58s")
+    assert lines[500].endswith("ETA 13m 18s")
+    assert lines[899].endswith("ETA      0s")
+    alone = io.StringIO()
+    Console(1, 1, stream=alone).step(1, 0.1, 1.0, 1e-3, 1.0, 0.0)
+    assert alone.getvalue().endswith("ETA      0s\n")
 
 
 def test_other_ranks_and_closed_pipes_are_quiet() -> None:

@@ -84,3 +84,11 @@ def test_only_tf32_turns_on_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
         with precision.tf32(False):
             assert not torch.backends.cuda.matmul.allow_tf32
         assert torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cudnn_tries_no_kernels_in_training(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda _: None)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)  # by the program that calls segtrain.train
+    set_numerics(Config(train={"deterministic": deterministic}), Strategy("single", Cluster(), CPU, Parallel()))
+    assert not torch.backends.cudnn.benchmark

@@ -143,7 +143,7 @@ def _torchvision(rig: Rig, folder: Path, names: list[str], model: Mapping[str, A
     settings, points = _settings(rig, "goal-torchvision", folder, names, model), []
     data, validation = (open_dataset(settings.data, split) for split in ("train", "val"))
     steps, every = (int(text.removesuffix("st")) for text in (settings.train.duration, settings.eval.every))
-    amp, torch.backends.cudnn.benchmark = rig.on_gpu, True
+    amp = rig.on_gpu
     precision = next(name for name in AUTO if name in fitting(device)) if amp else "fp32"
     network: Any = build_model(settings.model, len(names)).to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=LR)

@@ -54,7 +54,6 @@ class Case:
 
 def run(rig: Rig) -> None:
     networks = rig.networks()
-    torch.backends.cudnn.benchmark = True
     fits = fitting(torch.device(rig.device))
     for what, case in cases(rig, list(networks), fits[0]):
         if rig.left_s < (1 if rig.tiny else 45):

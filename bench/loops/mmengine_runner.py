@@ -44,6 +44,6 @@ def run(task: Task, mark: Stopwatch) -> None:
             optim_wrapper={**(amp if task.amp and task.device == "cuda" else {"type": "OptimWrapper"}), "optimizer": optimizer},
             default_hooks={"logger": {"type": "LoggerHook", "interval": 50, "log_metric_by_epoch": False}, "checkpoint": None, "sampler_seed": None},
             custom_hooks=[MarkSteps(mark)], experiment_name=f"run-{id(mark)}",
-            env_cfg={"cudnn_benchmark": True},
+            env_cfg={"cudnn_benchmark": False},
         )  # fmt: skip
         runner.train()

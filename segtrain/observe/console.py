@@ -109,21 +109,16 @@ class Console:
         self._live = self._stream.isatty() if live is None else live
         self._drawn = 0  # columns of the live line on the screen
         self._now = now
+        # From the first line on: what is before it, the first step among it, is slower.
         self._seen: deque[tuple[float, int]] = deque(maxlen=_WINDOW)
-
-    def started(self, step: int) -> None:
-        """Call this after ``step`` steps, so that only the speed from now on is used to estimate the remaining time."""
-        self._seen.clear()
-        self._seen.append((self._now(), step))
 
     def step(self, step: int, epoch: float, loss: float, lr: float, images_per_s: float, wait: float) -> None:
         if self._quiet:
             return
         now = self._now()
         self._seen.append((now, step))
-        (then, first), left = self._seen[0], math.nan
-        if step > first:
-            left = (now - then) / (step - first) * (self.total_steps - step)
+        (then, first), more = self._seen[0], self.total_steps - step
+        left = (now - then) / (step - first) * more if step > first else math.nan if more else 0.0
         # A longer line would wrap, and a carriage return would not go back to its start.
         width = max(20, shutil.get_terminal_size().columns - 1) if self._live else None
         line = step_line(step, self.total_steps, epoch, self.epochs, loss, lr, images_per_s, wait, left, width)

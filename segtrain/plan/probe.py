@@ -175,7 +175,6 @@ def _step_seconds(config: Config, classes: int, images: int) -> float:
     criterion = build_criterion(config.loss.model_copy(update={"class_weights": "none"}), classes)
     pictures = torch.randn(images, 3, *config.data.crop, device=device).to(memory_format=torch.channels_last)
     target = torch.randint(0, classes, (images, *config.data.crop), device=device)
-    torch.backends.cudnn.benchmark = True
     times, way = [], config.loss.upsample
     for _ in range(WARM + STEPS):
         torch.cuda.synchronize()

@@ -44,7 +44,6 @@ def clock_of(device: torch.device) -> Clock:
 @contextlib.contextmanager
 def instruments(session: Session, loader: TrainLoader, clock: Clock) -> Iterator[Callable[[int], None]]:
     """Run everything beside the loop. Yields a function to call after each step, with the number of steps done."""
-    session.output.screen.started(session.state.step)
     with session.pool, loader, _recording(session, clock, loader) as on_step_end, _watching(session, clock):
         yield on_step_end
 

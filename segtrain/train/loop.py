@@ -32,7 +32,7 @@ def run(session: Session, signals: list[int]) -> int:
         session.config, session.plan, session.state, session.strategy, session.learner,
     )  # fmt: skip
     model, optimizer, scaler, ema = learner.model, learner.optimizer, learner.scaler, learner.ema
-    parameters, logged = learner.parameters, state.step
+    parameters, begun, logged = learner.parameters, state.step, state.step
     clock, votes, loader = clock_of(strategy.device), Votes(strategy), _train_loader(session)
     sentinel = Sentinel(config, plan, strategy, learner, session.dataset, state.step)
     model.train()
@@ -83,7 +83,7 @@ def run(session: Session, signals: list[int]) -> int:
             state.step = step + 1
 
             last = state.step == plan.steps
-            if last or step == 0 or state.step % config.log.every == 0:
+            if last or step == begun or state.step % config.log.every == 0:  # the first step of a process apart
                 with clock("log"):
                     _log(session, clock, share, summed, lr, state.step - logged)
                 logged = state.step

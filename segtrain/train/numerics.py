@@ -12,7 +12,7 @@ from segtrain.precision import AUTO, allow_tf32, fitting, refuse_unfit
 
 
 def set_numerics(config: Config, strategy: Strategy) -> str:
-    """Choose deterministic or fast kernels; returns the arithmetic of ``train.precision``. A collective with auto.
+    """Choose kernels; returns the arithmetic of ``train.precision``. A collective with auto.
 
     Raises ConfigError for a precision that the device lacks.
     """
@@ -21,7 +21,9 @@ def set_numerics(config: Config, strategy: Strategy) -> str:
     if config.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.benchmark = not config.train.deterministic  # crops have a fixed size
+    # Not by trials of all of cuDNN's kernels. They took a minute and most of the GPU's memory, which benchmark_limit
+    # does not bound: torch builds every kernel, and reserves the largest workspace, before it counts the trials.
+    torch.backends.cudnn.benchmark = False
     return precision
 
 
