@@ -118,8 +118,6 @@ def _nothing(rows: list[dict[str, Any]]) -> None: ...
 
 def _preload() -> None:
     """Import what the stages need once, so that each of them starts at once."""
-    import torch._dynamo  # noqa: F401  # of optimizers, which takes seconds
-
     import segtrain.api
     import segtrain.models.pico
     import segtrain.train.rank  # noqa: F401

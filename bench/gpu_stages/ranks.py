@@ -16,7 +16,7 @@ from segtrain.train import rank
 from segtrain.train.sentinel import Sentinel
 
 STEPS = 3
-MOST = 1e-4  # relative difference of a tensor; fp32, other kernels, and other orders of sums
+MOST = 1e-4  # relative difference of a tensor in fp32: deterministic kernels, but other orders of sums
 MOST_BF16 = 5e-2  # against one process in bf16
 SHARED = ("parallel.backend=gloo", "parallel.procs=2", "parallel.sync_bn=true")  # NCCL takes one rank per GPU
 
@@ -26,12 +26,20 @@ def run(rig: Rig) -> None:
 
     gpus = visible_gpus() if rig.on_gpu else 0
     backend = "nccl" if rig.on_gpu else "gloo"
-    settings = [f"train.duration={STEPS}st", f"checkpoint.every={STEPS}st", f"eval.every={STEPS}st"]
+    settings = [
+        f"train.duration={STEPS}st", f"checkpoint.every={STEPS}st", f"eval.every={STEPS}st", "train.deterministic=true",
+    ]  # fmt: skip
     alone = ("parallel.strategy=single", "train.channels_last=false")
     plain = config(rig, "ranks-single", *settings, *alone)
     half = config(rig, "ranks-single-bf16", *settings, *alone, "train.precision=bf16")
     for reference in (plain,) if rig.tiny else (plain, half):
         apart(rig, train, reference, [])
+    what = "one process, again"  # the noise, below which no other row can be
+    with reported(rig, what):
+        again = config(rig, "ranks-again", *settings, *alone)
+        apart(rig, train, again, [])
+        value, where = relative(again.run_dir, plain.run_dir)
+        rig.below(what, value, 0, where)
     one = f"parallel.backend={backend}"
     cases = [
         (f"ddp, 1 rank, {backend}", ["parallel.strategy=ddp", one]),
@@ -51,7 +59,8 @@ def run(rig: Rig) -> None:
             here = config(rig, f"ranks-{number}", *settings, "train.channels_last=false", *more)
             apart(rig, train, here, [])
             reference, most = (half, MOST_BF16) if "bf16" in what else (plain, MOST)
-            rig.below(what, relative(here.run_dir, reference.run_dir), most)
+            value, where = relative(here.run_dir, reference.run_dir)
+            rig.below(what, value, most, where)
     what = "the sentinel names the rank of a changed weight: ddp, 2 ranks on one device, gloo"
     with reported(rig, what):
         said = _planted(rig, config(rig, "ranks-sentinel", *settings, "log.sentinel=1", *SHARED[:1]))
@@ -65,7 +74,8 @@ def run(rig: Rig) -> None:
             if refused:  # of the collectives that fsdp needs, gloo has not all for GPUs in every torch
                 rig.note(what, f"this torch cannot: {refused}")
             else:
-                rig.below(what, relative(here.run_dir, plain.run_dir), MOST)
+                value, where = relative(here.run_dir, plain.run_dir)
+                rig.below(what, value, MOST, where)
     if gpus < 2:
         rig.left_out("2 ranks with NCCL", f"this machine shows {gpus} GPUs, and NCCL takes one rank per GPU")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gpu_stages.rig import Rig, config
@@ -9,6 +11,8 @@ from gpu_stages.runs import StopAt, apart, reported, train, unequal
 
 
 def run(rig: Rig) -> None:
+    import torch._dynamo  # noqa: F401  # of optimizers: a second of each of the many runs, which are forks
+
     apart(rig, _precisions, rig)
     precisions = (rig.folder / "precisions").read_text().split()
     cases = [(name, precision) for precision in precisions for name in ("adamw", "sgd", "muon")]
@@ -17,8 +21,7 @@ def run(rig: Rig) -> None:
         if rig.left_s < 30:
             rig.left_out(what, "no time is left")
             continue
-        with reported(rig, what):
-            _case(rig, what, optimizer, precision)
+        _case(rig, what, optimizer, precision)
 
 
 def _precisions(rig: Rig) -> None:
@@ -35,14 +38,17 @@ def _case(rig: Rig, what: str, optimizer: str, precision: str) -> None:
         f"optim.name={optimizer}", "optim.lr=0.001", "optim.ema=0.9", f"train.precision={precision}",
         f"train.duration={steps}st", "train.deterministic=true", f"eval.every={steps}st", f"checkpoint.every={steps}st",
     ]  # fmt: skip
-    runs, compared = {}, {"again": "a second run", "stopped": "a run stopped and resumed"}
+    runs: dict[str, Any] = {}
+    compared = {"again": "a second run", "stopped": "a run stopped and resumed"}
     if rig.on_gpu and optimizer == "adamw":
         compared["graphs"] = "a run of CUDA graphs"
-    for kind in ("whole", *compared):
-        more = ["train.cuda_graph=true"] * (kind == "graphs")
-        runs[kind] = config(rig, f"resume-{optimizer}-{precision}-{kind}", *settings, *more)
-        apart(rig, train, runs[kind], [StopAt(stop)] if kind == "stopped" else [])
-    apart(rig, train, runs["stopped"], [])  # resumes
-    for kind, name in compared.items():
-        found = unequal(runs["whole"].run_dir, runs[kind].run_dir)
-        rig.note(f"{what}: {name}", found or "the same bits", not found, "to the bit")
+    for kind, name in {"whole": "the run itself", **compared}.items():
+        with reported(rig, f"{what}: {name}"):
+            more = ["train.cuda_graph=true"] * (kind == "graphs")
+            runs[kind] = config(rig, f"resume-{optimizer}-{precision}-{kind}", *settings, *more)
+            apart(rig, train, runs[kind], [StopAt(stop)] if kind == "stopped" else [])
+            if kind == "stopped":
+                apart(rig, train, runs[kind], [])  # resumes
+            if kind != "whole":
+                found = unequal(runs["whole"].run_dir, runs[kind].run_dir)
+                rig.note(f"{what}: {name}", found or "the same bits", not found, "to the bit")

@@ -72,9 +72,9 @@ class Rig:
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"what": what, "result": str(result), "ok": ok, "bound": bound}) + "\n")
 
-    def below(self, what: str, value: float, most: float) -> None:
-        """A row that is good if ``value`` is at most ``most``."""
-        self.note(what, f"{value:.1e}", bool(value <= most), f"{most:.0e}")
+    def below(self, what: str, value: float, most: float, where: str = "") -> None:
+        """A row that is good if ``value`` is at most ``most``. ``where``: what the value belongs to."""
+        self.note(what, f"{value:.1e} {where}".strip(), bool(value <= most), f"{most:.0e}")
 
     def left_out(self, what: str, why: str) -> None:
         self.note(what, f"left out: {why}")

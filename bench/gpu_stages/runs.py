@@ -116,8 +116,16 @@ def unequal(one: Path, other: Path) -> str:
     return f"{len(differing)} of {len(first)} tensors differ, by up to {worst:.1e}"
 
 
-def relative(one: Path, other: Path) -> float:
-    """The largest relative difference of a tensor between two runs."""
+def relative(one: Path, other: Path) -> tuple[float, str]:
+    """The largest relative difference of a tensor between two runs; the name of the tensor, and its norm in ``other``.
+
+    A difference from a tensor near 0 is divided by 1e-6, so noise in it reads as a large one: look at the norm.
+    """
     first, second = last_tensors(one), last_tensors(other)
-    pairs = [(first[n].double(), second[n].double()) for n in second if n in first and second[n].is_floating_point()]
-    return max(float((a - b).norm() / b.norm().clamp_min(1e-6)) for a, b in pairs)
+    found = {
+        name: float((first[name].double() - value.double()).norm() / value.double().norm().clamp_min(1e-6))
+        for name, value in second.items()
+        if name in first and value.is_floating_point()
+    }
+    worst = max(found, key=lambda name: found[name] if found[name] == found[name] else float("inf"))
+    return found[worst], f"in {worst}, norm {float(second[worst].double().norm()):.1e}"

@@ -15,10 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Optimizers and DDP import torch._dynamo when first used. Imported here, it costs its 2 s of CPU time once, not once
-# per rank.
-import torch._dynamo  # noqa: F401
-
 import segtrain.models.pico  # noqa: F401
 from segtrain.errors import SegtrainError
 from segtrain.files import writing
@@ -43,6 +39,9 @@ class Ranks:
     """
 
     def __init__(self, folder: Path, world: int, function: Callable[..., Any], *arguments: Any) -> None:
+        # Optimizers and DDP import it when first used. Here it costs its second of CPU time once, not once per rank.
+        import torch._dynamo  # noqa: F401
+
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self.folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=folder))
         port = free_port()
