@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import refused
 
+from segtrain.config import make_config
 from segtrain.data import stages
 from segtrain.data.pixels.decode import load
 from segtrain.diagnose import Diagnosis, diagnose, judge
@@ -184,6 +185,72 @@ def test_each_cause_is_found_first(cause: str) -> None:
     assert first.fix.text
     assert any(character.isdigit() for character in first.evidence)
     assert cause in line(found)
+
+
+HARD: list[dict[str, Any]] = [
+    {},
+    {"data": {"cache": "ram"}, "train": {"accumulate": 2}, "parallel": {"strategy": "single"}},
+    {"data": {"worker_kind": "process"}, "train": {"compile": True}, "parallel": {"strategy": "fsdp"}, "loss": {"stride": 2}},
+    {"data": {"transforms": "operator:pos", "workers": 0}, "train": {"compile": "reduce-overhead", "channels_last": False}},
+    {"data": {"helpers": "ray-data"}, "train": {"cuda_graph": True}, "optim": {"warmup": "20st"}},
+    {"data": {"prefetch": 1, "rotate": 10}, "train": {"duration": "20st"}, "eval": {"every": "10st"}, "log": {"digest": True}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", HARD)
+def test_every_fix_is_one_that_the_config_of_the_run_takes(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each planted cause, and of each part of a fix: what is printed is pasted into the run's config."""
+    make_config(settings)
+    plain = judge
+    monkeypatch.setitem(of.__globals__, "judge", lambda evidence: plain(replace(evidence, config=settings)))
+    pasted = 0
+    for cause in PLANTED:
+        found = PLANTED[cause]()
+        for verdict in found.verdicts:
+            for choice in verdict.fix.choices:
+                changed = {section: dict(part) for section, part in settings.items()}
+                for key, value in choice.settings.items():
+                    section, _, name = key.partition(".")
+                    changed.setdefault(section, {})[name] = value
+                make_config(changed)
+                pasted += bool(choice.settings)
+    assert pasted > 5
+
+
+def test_a_fix_that_a_rule_refuses_is_not_advised() -> None:
+    """Threads that wait for each other need processes, which a cache in memory cannot have."""
+    waits = starved(1.4, stages={"augment": 0.12}, sample_cpu=0.024, workers=4, cpu_wait=0.0)
+    assert of(waits).verdicts[0].fix.settings == {"data.worker_kind": "process"}
+    cached = of(waits, config={"data": {"cache": "ram"}}).verdicts[0]
+    assert not any("data.worker_kind" in choice.settings for choice in cached.fix.choices)
+    assert (cached.gain, cached.fix.words) == (1.0, ())
+    # A config that is not valid by itself, say of a newer version, refuses nothing.
+    assert of(waits, config={"data": {"cache": "ram", "new": 1}}).verdicts[0].fix.settings
+
+
+def test_an_idle_gpu_is_told_first_to_launch_less() -> None:
+    def told(*ranks: Records, gpu: float = 0.34, **config: Any) -> list[Verdict]:
+        return list(of(*ranks, hosts=(replace(HALF_FULL, gpu=gpu),), config=config).verdicts)
+
+    one = rank_records({"device": 0.2}, device="cuda:0")
+    both = told(one)
+    assert [verdict.cause for verdict in both] == ["small-batch", "host-to-device"]
+    choices = [dict(choice.settings) for choice in both[0].fix.choices]
+    assert choices == [{"train.cuda_graph": True}, {"train.compile": "reduce-overhead"}, {"train.batch_size": 64}]
+    assert both[0].gain > 1.5
+    assert [verdict.cause for verdict in told(one, gpu=0.65)] == ["host-to-device"]
+    for config in ({"loss": {"terms": ["lovasz"]}}, {"train": {"accumulate": 4}}):
+        assert "train.cuda_graph" not in told(one, **config)[0].fix.settings
+    graphs = told(one, train={"cuda_graph": True})[0].fix.choices
+    assert [choice.settings for choice in graphs] == [{"train.batch_size": 64}]
+    ranks = two({}, {}, device="cuda:0")
+    assert told(*ranks)[0].fix.settings == {"train.compile": "reduce-overhead"}
+    # A GPU that waits for samples, or for its thread between the phases, needs no other steps.
+    assert "small-batch" not in [verdict.cause for verdict in told(starved(device="cuda:0"))]
+    held = told(rank_records({"other": 1.0}, device="cuda:0"), gpu=0.34)
+    assert [verdict.cause for verdict in held] == ["sync-point"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 import torch
 from conftest import refused
 
-from segtrain.config import Data
+from segtrain.config import Data, make_config
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, Batch, EvalLoader, TrainLoader, normalize, worker_kind
@@ -378,7 +378,7 @@ def test_what_makes_the_samples() -> None:
     assert worker_kind(Data(transforms="operator:pos", worker_kind="thread")) == "thread"
     assert worker_kind(Data(transforms="operator:pos", cache="ram")) == "thread"
     with refused("cache-with-processes", key="data.worker_kind"):
-        worker_kind(Data(worker_kind="process", cache="ram"))
+        make_config({"data": {"worker_kind": "process", "cache": "ram"}})
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])

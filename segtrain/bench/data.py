@@ -16,6 +16,7 @@ from segtrain.bench.table import table
 from segtrain.config import Config, load_config
 from segtrain.cores import usable_cores
 from segtrain.data.datasets import open_dataset
+from segtrain.diagnose.differences import accepted
 from segtrain.diagnose.verdict import HEALTHY
 from segtrain.errors import ConfigError
 from segtrain.memory import memory_limit
@@ -73,7 +74,8 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
     cold_s = None if fits or "ms_a_file" not in here["cold"] else 2 * here["cold"]["ms_a_file"] / 1000
     # The measured loader has at most MAX_WORKERS workers. The loaders of other ranks can use the remaining cores.
     host_per_s = best["per_s"] * max(1.0, cores / MAX_WORKERS)
-    found = verdict.verdicts(loader["window"], config, cores, device_per_s, cold_s)
+    may_cache = data.cache != "ram" and accepted(config.model_dump(mode="json"), {"data.cache": "ram"})
+    found = verdict.verdicts(loader["window"], config, cores, device_per_s, cold_s, loader["rates"])
     return {
         "config": config.name or "defaults",
         "hash": config.hash,
@@ -101,7 +103,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
         "bound": found[0].cause if found else HEALTHY,
         "why": found[0].evidence if found else "the samples are there before the device needs them",
         "verdicts": [each.to_dict() for each in found],
-        "cures": verdict.fixes(here, other, needed, limit, data.cache == "ram"),
+        "cures": verdict.fixes(here, other, needed, limit, not may_cache),
         "device_per_s": device_per_s,
         "feeding": verdict.feeding(best["per_s"], host_per_s, device_per_s) if device_per_s else [],
     }

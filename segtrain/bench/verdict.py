@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from segtrain.config import Config
 from segtrain.diagnose.data_rules import CUT, IN_MEMORY, NATIVE, PACK, data_verdicts
+from segtrain.diagnose.differences import possible
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.stats import run_stats
-from segtrain.diagnose.verdict import Verdict
+from segtrain.diagnose.verdict import Fix, Verdict
 from segtrain.observe.spans import Records
 
 RANKS = (1, 2, 4, 8)
@@ -37,14 +40,24 @@ def shares(stages: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def verdicts(
-    window: dict[str, Any], config: Config, cores: float, device_per_s: float | None, cold_s: float | None = None
+    window: dict[str, Any],
+    config: Config,
+    cores: float,
+    device_per_s: float | None,
+    cold_s: float | None = None,
+    rates: Sequence[Mapping[str, Any]] = (),
 ) -> list[Verdict]:
     """What `segtrain diagnose` would report for a run with this loader and one device. Empty if it never waits.
+
+    ``rates``: of each kind and number of workers. A kind of worker that is slower than another one is not advised; if
+    the config has such a kind, the first fix is the other one.
 
     ``window``: see ``rates.rate``. ``device_per_s``: images/s that the device can train on; None: infinitely fast.
     ``cold_s``: seconds to read a sample that is not in the page cache; None if the page cache can hold all files, or if
     the time is not known.
     """
+    from segtrain.data.loader import worker_kind
+
     work, wall = window["workers"], window["seconds"]
     if cold_s is not None and cold_s * work["samples"] > work["seconds"]["read"]:
         seconds = {**work["seconds"], "read": cold_s * work["samples"]}
@@ -54,8 +67,17 @@ def verdicts(
     phases = {"wait": max(0.0, wall - busy), "forward": busy}
     begin = {"ts": 0.0, "cores": cores, "device": "cuda"}
     records = Records(0, (begin,), ({**window, "phases": phases, "workers": work},))
-    figures = run_stats(Evidence((records,), config=config.model_dump(mode="json")))
-    return data_verdicts(figures) if figures else []
+    settings = config.model_dump(mode="json")
+    figures = run_stats(Evidence((records,), config=settings))
+    found = data_verdicts(figures) if figures else []
+    best = {one["kind"]: one["per_s"] for one in sorted(rates, key=lambda one: one["per_s"])}
+    fastest, kind = max(best, key=lambda kind: best[kind], default=""), worker_kind(config.data)
+    if found and best.get(fastest, 0.0) > WORTH * best.get(kind, float("inf")):
+        measured = f"measured: {best[fastest]:.0f} samples/s instead of {best[kind]:.0f}"
+        fix = Fix({"data.worker_kind": fastest}, measured, found[0].fix.choices)
+        found[0] = replace(found[0], fix=fix, gain=best[fastest] / best[kind])
+    takes = lambda change: not best or change.get("data.worker_kind", fastest) == fastest  # noqa: E731
+    return [possible(verdict, settings, takes) for verdict in found]
 
 
 def fixes(
@@ -64,7 +86,7 @@ def fixes(
     """Fixes, best first, each with its gain: the measured factor by which samples per CPU-second increase.
 
     ``needed``: bytes of all decoded samples. ``memory``: bytes that this process may use. ``cached``: whether
-    data.cache=ram is set already.
+    data.cache=ram is set already, or refused.
     """
     whole = now["stages"]["whole"]["cpu_mean_ms"]
     found = []

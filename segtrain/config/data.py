@@ -232,6 +232,9 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _policies(self) -> Data:
+        if self.worker_kind == "process" and self.cache == "ram":
+            why = "each process would keep its own copy of data.cache=ram: set data.cache=off, or use thread"
+            raise SettingError(f"data.worker_kind=process: {why}", code="cache-with-processes")
         if self.faults == "skip" and self.check == "off":
             raise SettingError("data.faults=skip needs the check that finds faulty files: set data.check=full")
         if self.color_jitter_on == "device" and (self.transforms or self.rotate):

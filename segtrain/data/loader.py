@@ -32,7 +32,6 @@ from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
 from segtrain.data.workers.passes import Loader
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.errors import ConfigError
 
 # Threads that read the headers of images in a bucket, and images that one of them reads at a time.
 _HEADER_READERS, _HEADERS = 64, 4
@@ -62,14 +61,9 @@ class Batch:
 def worker_kind(data: Data) -> str:
     """'thread' or 'process'. auto means threads, because decoders release the GIL, but processes for user transforms.
 
-    A RAM cache needs threads, because each process would keep its own copy of the images. With this cache, auto always
-    means threads, and data.worker_kind=process raises ConfigError.
+    A RAM cache needs threads, because each process would keep its own copy of the images: with it, auto means threads.
     """
     kind = data.worker_kind
-    if kind == "process" and data.cache == "ram":
-        reason = "data.worker_kind=process: each process would keep its own copy of data.cache=ram"
-        fix = "set data.cache=off, or data.worker_kind=thread"
-        raise ConfigError(f"{reason}: {fix}", code="cache-with-processes", key="data.worker_kind")
     if kind == "auto":
         local = data.helpers != "ray-data"  # samples are made here
         kind = (

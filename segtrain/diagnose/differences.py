@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+from segtrain.diagnose.verdict import Verdict
+from segtrain.errors import ConfigError
 
 # Settings that do not change the speed: names, lengths of runs, and values that only affect what the model learns.
 IDLE = {
@@ -65,6 +68,38 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mappi
         Change(key, was, now, proposed.get(key), key in proposed)
         for key, (was, now) in sorted(pairs.items(), key=lambda item: item[0] not in proposed)
     )
+
+
+def possible(
+    verdict: Verdict, settings: Mapping[str, Any], takes: Callable[[Mapping[str, Any]], bool] = lambda _: True
+) -> Verdict:
+    """The verdict, with a fix of settings that a run with the config ``settings`` lacks, and that its rules accept.
+
+    Every fix that is printed comes from here. ``takes``: another rule for the settings of a choice.
+    """
+    has = _flat(settings)
+    fix = verdict.fix.within(
+        lambda key, value: equal(has.get(key), value), lambda change: takes(change) and accepted(settings, change)
+    )
+    return verdict if fix == verdict.fix else replace(verdict, fix=fix, gain=verdict.gain if fix.settings else 1.0)
+
+
+def accepted(settings: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+    """Whether the config ``settings`` is valid with ``change`` (``section.key`` -> value), or is not without it."""
+    from segtrain.config import make_config
+
+    def valid(changed: Mapping[str, Any]) -> bool:
+        sections = {key: dict(part) if isinstance(part, Mapping) else part for key, part in settings.items()}
+        for key, value in changed.items():
+            section, _, name = key.partition(".")
+            sections.setdefault(section, {})[name] = value
+        try:
+            make_config(sections, saved=True)
+        except ConfigError:
+            return False
+        return True
+
+    return valid(change) or not valid({})
 
 
 def fit(found: Sequence[Change]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from segtrain.diagnose.bucket_stats import bucket_reads
 from segtrain.diagnose.causes import CAUSES, When
 from segtrain.diagnose.cores_rules import usable
 from segtrain.diagnose.data_rules import STARVED
-from segtrain.diagnose.differences import equal
+from segtrain.diagnose.differences import possible
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.helper_stats import by_helpers
 from segtrain.diagnose.remedies import ways
@@ -39,11 +38,11 @@ def judge(evidence: Evidence, on: str = "") -> Diagnosis:
     if found is None:
         failure = loop_rules.shm_failure(evidence)
         if failure is not None:
-            return Diagnosis(failure.cause, (failure,))
+            return Diagnosis(failure.cause, (possible(failure, evidence.config),))
         compiles = ": its first step compiles the model" if evidence.setting("train.compile") else ""
         return Diagnosis(UNKNOWN, (), {"why": f"no window of steps has been written yet{compiles}"})
     short = _too_short(found)
-    verdicts = [_possible(verdict, evidence) for verdict in _verdicts(found, steady=not short)]
+    verdicts = [possible(verdict, evidence.config) for verdict in _verdicts(found, steady=not short)]
     bound = UNKNOWN if short or found.starved > STARVED else HEALTHY
     if verdicts:
         return Diagnosis(verdicts[0].cause, tuple(verdicts), _facts(found) | ways(found, verdicts, on))
@@ -75,12 +74,6 @@ def _ask(when: When, found: Figures) -> Iterator[list[Verdict]]:
     for rule in dict.fromkeys(cause.rule for cause in CAUSES.values() if cause.when == when):
         said = rule(found)
         yield said if isinstance(said, list) else [] if said is None else [said]
-
-
-def _possible(verdict: Verdict, evidence: Evidence) -> Verdict:
-    """The verdict, with a fix that leaves out settings which the run already has."""
-    fix = verdict.fix.without(lambda key, value: equal(evidence.setting(key), value))
-    return verdict if fix == verdict.fix else replace(verdict, fix=fix, gain=verdict.gain if fix.settings else 1.0)
 
 
 def _facts(found: Figures) -> dict[str, Any]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from segtrain.diagnose.data_rules import STARVED
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.stats import Figures, Rank
 from segtrain.diagnose.verdict import Fix, Verdict, ms, rounded
+from segtrain.observe.spans import NO_STEP
 from segtrain.terminal import counted
 
 LOOP = 0.10  # share of a step that the loop's own thread may take
@@ -55,7 +59,12 @@ def _waits(figures: Figures, rank: Rank, spent: float, works: float) -> bool:
     return works < (WORKS / 2 if figures.crowded else WORKS)
 
 
-def copies(figures: Figures) -> Verdict | None:
+def on_the_gpu(figures: Figures) -> list[Verdict]:
+    """Copies, and a GPU that waits for launches."""
+    return [verdict for verdict in (_copies(figures), _launches(figures)) if verdict]
+
+
+def _copies(figures: Figures) -> Verdict | None:
     share = figures.least("device")
     if not figures.on_gpu or share <= COPIES:
         return None
@@ -110,22 +119,38 @@ def _less_memory(evidence: Evidence) -> Fix:
     return more if evidence.setting("data.prefetch") == 1 else Fix({"data.prefetch": 1}, alternatives=(more,))
 
 
-def small_batch(figures: Figures) -> Verdict | None:
-    """Steps whose batch is too small. Called only if nothing else slows the run down."""
-    rank = figures.ranks[0]
-    if figures.on_gpu:
-        used = max((host.gpu for host in figures.hosts if host.gpu is not None), default=1.0)
-        if used >= LAUNCHES:
-            return None
-        share, why = 1 - used, f"the GPU has work for only {used:.0%} of the time although its data is ready"
-    else:
-        had_core = 1 - min(1.0, (rank.cpu_wait or 0.0) / rank.step)  # share of the time, assumed equal in all phases
-        share = had_core * rank.spent("update", "other") / rank.step
-        if share <= FIXED or rank.images > FEW:
-            return None
-        why = f"{share:.0%} of a step of {ms(rank.step)} does not grow with the batch ({rank.images:g} per rank)"
-    fix = Fix({"train.batch_size": 4 * int(figures.evidence.setting("train.batch_size", 16))})
+def _launches(figures: Figures) -> Verdict | None:
+    """A GPU that has little work while the loop launches steps. Time in which it does anything else is left out."""
+    used = max((host.gpu for host in figures.hosts if host.gpu is not None), default=1.0)
+    launching = 1 - figures.mean("wait", "other", "sync", "gradient_sync", *NO_STEP)
+    if not figures.on_gpu or figures.starved > STARVED or used >= LAUNCHES * launching:
+        return None
+    share = launching - used
+    why = f"the GPU has work for only {used:.0%} of the time although its data is ready"
+    larger = _larger_batch(figures)
+    compiled = Fix({"train.compile": "reduce-overhead"}, "CUDA graphs of compiled kernels")
+    fix = replace(compiled, alternatives=(larger,))
+    if len(figures.ranks) == 1 and "lovasz" not in str(
+        figures.evidence.setting("loss.terms")
+    ):  # which waits for the GPU in each step
+        fix = Fix({"train.cuda_graph": True}, "the same steps in fewer launches", (compiled, larger))
     return Verdict("small-batch", share, why, fix, 1 / (1 - share + share / 4), "medium")
+
+
+def _larger_batch(figures: Figures) -> Fix:
+    size = 4 * int(figures.evidence.setting("train.batch_size", 16))
+    return Fix({"train.batch_size": size}, "another recipe: its learning rate must fit")
+
+
+def small_batch(figures: Figures) -> Verdict | None:
+    """Steps on a CPU whose batch is too small. Called only if nothing else slows the run down."""
+    rank = figures.ranks[0]
+    had_core = 1 - min(1.0, (rank.cpu_wait or 0.0) / rank.step)  # share of the time, assumed equal in all phases
+    share = had_core * rank.spent("update", "other") / rank.step
+    if figures.on_gpu or share <= FIXED or rank.images > FEW:
+        return None
+    why = f"{share:.0%} of a step of {ms(rank.step)} does not grow with the batch ({rank.images:g} per rank)"
+    return Verdict("small-batch", share, why, _larger_batch(figures), 1 / (1 - share + share / 4), "medium")
 
 
 def shm_failure(evidence: Evidence) -> Verdict | None:

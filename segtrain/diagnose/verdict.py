@@ -42,14 +42,20 @@ class Fix:
         """All choices in one sentence."""
         return "; or: ".join(choice.text for choice in self.choices)
 
-    def without(self, same: Callable[[str, Any], bool]) -> Fix:
-        """The fix without settings for which ``same`` is true, and without choices that have no settings left."""
+    def within(self, same: Callable[[str, Any], bool], takes: Callable[[Mapping[str, Any]], bool]) -> Fix:
+        """The fix without settings for which ``same`` is true, and without choices whose settings ``takes`` refuses, or
+        that have none left.
+        """
         kept = [
             Fix({key: value for key, value in choice.settings.items() if not same(key, value)}, choice.advice)
             for choice in self.choices
         ]
-        left = [new for new, old in zip(kept, self.choices) if new.settings or not old.settings]
-        first, *others = left or [Fix(advice=f"none is known: the run already has {' '.join(self.words)}")]
+        left = [
+            new for new, old in zip(kept, self.choices) if not old.settings or (new.settings and takes(new.settings))
+        ]
+        has = [new.settings for new in kept if new.settings]
+        why = "its config takes none that would help" if has else f"the run already has {' '.join(self.words)}"
+        first, *others = left or [Fix(advice=f"none is known: {why}")]
         return Fix(first.settings, first.advice, tuple(others))
 
     def to_dict(self) -> dict[str, Any]:
