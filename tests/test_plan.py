@@ -20,7 +20,7 @@ from segtrain.models import build_model
 from segtrain.plan import model
 from segtrain.plan.limits import budget_of, hosts_of, seconds_of
 from segtrain.plan.offers import Plan, plan, shown
-from segtrain.plan.terms import Terms, terms_of
+from segtrain.plan.terms import Terms, terms_like, terms_of
 from segtrain.plan.words import page
 
 needs_torch = pytest.mark.skipif(
@@ -29,10 +29,12 @@ needs_torch = pytest.mark.skipif(
 TERMS = Terms("ml.p3.16xlarge", 16, 0.25, 0.01, 0.01, 0.02, 107e6, 10_000_000)
 
 
-def a_run(folder: Path, machine: str = "ml.p3.16xlarge", steps: int = 5000, ranks: int = 8, **more: Any) -> Path:
-    """A run on ``ranks``, with the records of the first of them."""
+def a_run(
+    folder: Path, machine: str = "ml.p3.16xlarge", steps: int = 5000, ranks: int = 8, gpu: str = "", **more: Any
+) -> Path:
+    """A run on ``ranks``, with the records of the first of them. ``gpu``: what its driver calls its GPUs."""
     records = heavy(machine=machine, **more)
-    begin = {**records.begins[0], "world_size": ranks, "bytes_gradient": 107_000_000 if ranks > 1 else 0}
+    begin = {**records.begins[0], "gpu": gpu, "world_size": ranks, "bytes_gradient": 107_000_000 if ranks > 1 else 0}
     write_run(folder, replace(records, begins=(begin,)))
     start = {"event": "run_start", "ts": 1.0, "total_steps": steps}
     (folder / "journal.jsonl").write_text(json.dumps(start) + "\n", encoding="utf-8")
@@ -259,6 +261,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert said["best"]["machine"] in text
     for kind in ("measured", "from tables", "assumed", "left out"):
         assert f"\n{kind}" in text
+
+
+def test_a_machine_of_no_type_is_known_by_its_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A GPU of the tables is enough, whatever the host is called; one that they lack needs --on."""
+    run = a_run(tmp_path / "run", machine="", ranks=1, gpu="NVIDIA H200")
+    assert main(["plan", "--like", str(run), "--hosts", "1", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    rates = {offer["machine"]: offer["rate"][1] for offer in said["offers"]}
+    assert said["terms"]["machine"] == "a host of 4 cores (1 x H200)"
+    typed = plan(terms_of(run, "ml.p5en.48xlarge"), (1,))
+    assert rates == {offer.machine.name: pytest.approx(offer.rate[1], rel=0.2) for offer in typed.offers}
+    assert main(["plan", "--like", str(run), "--hosts", "1"]) == 0
+    assert "measured, by the run on a host of 4 cores (1 x H200)" in capsys.readouterr().out
+    with refused("unknown-machine-type", found=""):
+        terms_like(a_run(tmp_path / "other", machine="", ranks=1, gpu="Some GPU 9000"))
 
 
 def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:

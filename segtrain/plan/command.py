@@ -43,7 +43,7 @@ def _like(args: Namespace, overrides: list[str]) -> None:
     from segtrain.plan import offers, words
     from segtrain.plan.market import market_of
     from segtrain.plan.saved import save
-    from segtrain.plan.terms import terms_of
+    from segtrain.plan.terms import terms_like
     from segtrain.runs.find import run_home
     from segtrain.runs.folder import settings_of
     from segtrain.runs.remote import local
@@ -54,7 +54,8 @@ def _like(args: Namespace, overrides: list[str]) -> None:
     if not run.folder.is_dir():
         text = f"--like={args.like}: there is no such folder: name the folder of a run, such as runs/NAME"
         raise ConfigError(text, code="folder-missing", found=args.like)
-    found = offers.plan(terms_of(run.folder, args.on), hosts, where)
+    terms, own = terms_like(run.folder, args.on)
+    found = offers.plan(terms, hosts, where, own)
     market = market_of(args.spot, args.preemptions, run.folder)
     if args.save:
         settings = settings_of(run_home(run.folder))

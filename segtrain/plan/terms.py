@@ -13,7 +13,7 @@ from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.remedies import receiving
 from segtrain.diagnose.stats import Figures, Rank, run_stats
 from segtrain.errors import ConfigError, closest
-from segtrain.machines import Machine, all_types
+from segtrain.machines import Machine, all_types, gpus
 from segtrain.plan import model
 from segtrain.plan.gradients import gradients_of, recorded
 from segtrain.plan.nodes import host_of
@@ -79,6 +79,15 @@ def terms_of(run: Path, on: str = "") -> Terms:
         text = f"--on={on}: the run trained on {device}, and this type {kind}: name the type that it ran on"
         raise ConfigError(text, code="other-device", found=on)
     return _terms(run, figures, evidence, name)
+
+
+def terms_like(run: Path, on: str = "") -> tuple[Terms, Machine | None]:
+    """As ``terms_of``. The host of a run of no type whose GPU is in the tables, else None."""
+    if not on:
+        rank = _figures(run)[0].most_starved_rank
+        if rank.machine not in all_types() and host_of(rank).gpu in gpus():
+            return terms_there(run)
+    return terms_of(run, on), None
 
 
 def terms_there(run: Path) -> tuple[Terms, Machine]:

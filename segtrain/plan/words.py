@@ -138,7 +138,8 @@ def _pauses(terms: Terms) -> str:
 
 def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
     terms, left = found.terms, Counter(found.left_out.values())
-    on_gpus = bool(all_types()[terms.machine].gpus)
+    kind = all_types().get(terms.machine)  # None: of no type, with a GPU
+    on_gpus = kind is None or kind.gpus > 0
     sent = f"{terms.gradients / 1e6:.3g} MB of gradients"
     lines = [
         "",
