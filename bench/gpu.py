@@ -38,6 +38,7 @@ from gpu_stages.rig import GOOD, Rig, Stage, needs  # noqa: E402
 # The most important first: a machine may be there for half an hour only.
 STAGES = (
     Stage("check", "packages, driver, and GPU", 90, correctness=True),
+    Stage("first", "what failed on a GPU before, in new processes", 240, correctness=True),
     Stage("parity", "gradients on the GPU against float64 on the CPU", 240, correctness=True),
     Stage("resume", "deterministic to the bit, and after a resume", 300, correctness=True),
     Stage("syncs", "places where a step waits for the GPU", 90, correctness=True),
@@ -83,6 +84,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, folder: Path) -> int:
     end, done = time.monotonic() + 60 * args.minutes, dict[str, list[dict[str, Any]]]()
+    if {"feed", "images"} & {*args.stages.split(",")}:  # on one core, beside the first stages
+        rig = Rig(args.device, args.tiny, folder, end)
+        multiprocessing.get_context("fork").Process(target=rig.pictures, daemon=True).start()
     report: Report | None = None
     for stage in STAGES:
         if stage.name not in ("check", *args.stages.split(",")):

@@ -10,12 +10,17 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+
+from segtrain.models.deeplab import Separable
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
 
 import gpu  # noqa: E402
-from gpu_stages import feed, rig, runs  # noqa: E402
+from gpu_stages import feed, layers, rig, runs  # noqa: E402
+
+kept = torch.nn.functional.conv2d
 
 
 def rehearse(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,6 +51,7 @@ def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path: Path) -> No
         assert len(rows) > 1, name
         assert not [row for row in rows if row["ok"] is False], name
     judged = {name: sum(row["ok"] is True for row in rows) for name, rows in found["stages"].items()}
+    assert judged["first"] == 4  # both of fsdp, the first step, and the advice
     assert judged["parity"] >= 10
     assert judged["resume"] == 2
     assert judged["ranks"] == 3
@@ -131,6 +137,17 @@ def test_a_machine_without_a_gpu_is_told_so_at_once(tmp_path: Path) -> None:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "torch sees none" in done.stdout
     assert not list(tmp_path.iterdir())  # no results to send
+
+
+def test_layers_are_counted_that_a_module_passes_to_torch_itself() -> None:
+    """A depthwise and a pointwise kernel are the weights of layers that are never called."""
+    block = Separable(8, 4).eval()
+    image = torch.zeros(1, 8, 6, 6)
+    block.forward = (lambda of: lambda x, low: of(x))(block.forward)  # type: ignore[method-assign]
+    found = layers.shapes(block, image)
+    assert {(name, weight) for name, _, weight, _, _ in found} == {("conv2d", (8, 1, 3, 3)), ("conv2d", (4, 8, 1, 1))}
+    assert layers.rate(block, image, "fp32", 0, 1) > 0
+    assert torch.nn.functional.conv2d is kept
 
 
 def test_the_gpu_is_idle_where_no_kernel_runs() -> None:

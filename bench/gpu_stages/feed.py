@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rivals import pictures
 
-from gpu_stages.rig import Rig, config
+from gpu_stages.rig import CLASSES, Rig, config
 from gpu_stages.runs import apart, reported
 
-CLASSES = 19
 SKIP = 10  # steps before the measurement
 
 
 def run(rig: Rig) -> None:
-    folder, size = rig.folder / "pictures", (64, 96) if rig.tiny else (1024, 2048)
-    rig.note("data", pictures.make(folder, "", CLASSES, count=4 if rig.tiny else 96, size=size))
+    folder = rig.folder / "pictures"
+    rig.note("data", rig.pictures())
     name, settings = next(iter(rig.networks().items()))
     for jitter in (0.4,) if rig.tiny else (0.0, 0.4):
         what = f"{name}, color jitter {jitter:g}"

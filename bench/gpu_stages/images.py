@@ -8,17 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rivals import pictures
-
-from gpu_stages.rig import Rig, config
+from gpu_stages.rig import CLASSES, Rig, config
 from gpu_stages.runs import apart, reported
 
-CLASSES, RUN, FOUND = 19, "images-run", "images.txt"
+RUN, FOUND = "images-run", "images.txt"
 
 
 def run(rig: Rig) -> None:
-    folder, size = rig.folder / "pictures", (64, 96) if rig.tiny else (1024, 2048)
-    rig.note("data", pictures.make(folder, "", CLASSES, count=4 if rig.tiny else 96, size=size))
+    folder = rig.folder / "pictures"
+    rig.note("data", rig.pictures())
     name, settings = next(iter(rig.networks().items()))
     more = [
         "data.layout=folders", f"data.root={folder}", f"data.classes={json.dumps([f'c{k}' for k in range(CLASSES)])}",

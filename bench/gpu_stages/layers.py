@@ -7,14 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpu_stages.timing import rate as calls_per_s
 from segtrain.precision import AUTOCAST
 
-# The layer without its weights, the shapes of its inputs, and whether it is the first one, which needs no gradient
-# of its input.
-Shape = tuple[str, tuple[int, ...], bool]
+# The function, the shapes of its input and its weight, its other arguments, and whether its input needs no gradient.
+Shape = tuple[str, tuple[int, ...], tuple[int, ...], tuple[Any, ...], bool]
+FUNCTIONS = ("conv2d", "conv_transpose2d", "linear")
 
 
 def rate(network: nn.Module, images: Tensor, precision: str, warm: int, times: int) -> float:
@@ -23,52 +24,53 @@ def rate(network: nn.Module, images: Tensor, precision: str, warm: int, times: i
     FLOPs of the backward pass count as twice those of the forward pass, as in the rate of a step. The products of
     attention are not among the layers, so a transformer's ceiling is that of its layers with weights.
     """
-    found, layers = _shapes(network, images)
     flops = seconds = 0.0
     dtype = AUTOCAST[precision] or torch.float32
-    for shape, count in found.items():
-        call, forward_flops = _call(layers[shape], shape, images.device, dtype)
+    for shape, count in shapes(network, images).items():
+        call, forward_flops = _call(shape, images.device, dtype)
         flops += 3 * count * forward_flops
         seconds += count / calls_per_s(call, images.device.type, warm, times)
     return flops / seconds / 1e12
 
 
-def _shapes(network: nn.Module, images: Tensor) -> tuple[Counter[Shape], dict[Shape, nn.Module]]:
-    """How often each shape of a layer occurs in a forward pass, and a layer of that shape."""
-    found, layers = Counter[Shape](), dict[Shape, nn.Module]()
+def shapes(network: nn.Module, images: Tensor) -> Counter[Shape]:
+    """How often each shape of a layer occurs in a forward pass, also of weights that a module passes to torch itself."""
+    found = Counter[Shape]()
 
-    def seen(layer: nn.Module, inputs: Any, _: Any) -> None:
-        shape = (repr(layer), tuple(inputs[0].shape), inputs[0].shape[1] == 3)
-        found[shape] += 1
-        layers[shape] = layer
+    def counted(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def call(x: Tensor, weight: Tensor, bias: Any = None, *more: Any, **named: Any) -> Tensor:
+            others = tuple(tuple(one) if isinstance(one, (list, tuple)) else one for one in (*more, *named.items()))
+            found[name, tuple(x.shape), tuple(weight.shape), others, x.dim() == 4 and x.shape[1] == 3] += 1
+            return function(x, weight, bias, *more, **named)
 
-    kinds = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
-    handles = [m.register_forward_hook(seen) for m in network.modules() if isinstance(m, kinds)]
-    with torch.no_grad():
-        network(images, low=True)
-    for handle in handles:
-        handle.remove()
-    return found, layers
+        return call
+
+    kept = {name: getattr(F, name) for name in FUNCTIONS}
+    try:
+        for name, function in kept.items():
+            setattr(F, name, counted(name, function))
+        with torch.no_grad():
+            network(images, low=True)
+    finally:
+        for name, function in kept.items():
+            setattr(F, name, function)
+    return found
 
 
-def _call(layer: nn.Module, shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Callable[[], None], float]:
+def _call(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Callable[[], None], float]:
     """Forward and backward of a layer, and the FLOPs of the forward pass."""
-    _, size, first = shape
+    name, size, of_weight, others, first = shape
+    more = [one for one in others if not (isinstance(one, tuple) and one and isinstance(one[0], str))]
+    named = dict(one for one in others if isinstance(one, tuple) and one and isinstance(one[0], str))
     inputs = torch.randn(size, device=device, dtype=dtype)
-    weight: Any = layer.weight.detach().to(dtype)
+    weight: Any = torch.randn(of_weight, device=device, dtype=dtype)
     if len(size) == 4:
         inputs, weight = (part.to(memory_format=torch.channels_last) for part in (inputs, weight))
     inputs.requires_grad_(not first)
     weight.requires_grad_()
 
     def forward() -> Tensor:
-        if isinstance(layer, nn.Linear):
-            return nn.functional.linear(inputs, weight)
-        if isinstance(layer, nn.ConvTranspose2d):
-            return nn.functional.conv_transpose2d(
-                inputs, weight, None, layer.stride, layer.padding, layer.output_padding, layer.groups, layer.dilation
-            )
-        return nn.functional.conv2d(inputs, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+        return getattr(F, name)(inputs, weight, None, *more, **named)  # type: ignore[no-any-return]
 
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -42,6 +42,9 @@ def run(rig: Rig) -> None:
         compare(rig, name, settings, size)
     small = next(settings for name, settings in rig.networks().items() if name == "pico")
     for loss in LOSSES[-2:] if rig.tiny else LOSSES:
+        if rig.left_s < 15:
+            rig.left_out(f"loss {loss}", "no time is left")
+            continue
         forms(rig, loss, small, size)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+CLASSES = 19  # of the networks of the stages
 GOOD = {True: "ok", False: "WRONG", None: ""}
 # Module -> its name on the package index. segtrain cannot train without them; all others are optional here.
 NEEDED = {
@@ -78,6 +79,24 @@ class Rig:
 
     def left_out(self, what: str, why: str) -> None:
         self.note(what, f"left out: {why}")
+
+    def pictures(self) -> str:
+        """What the JPEG files of ``folder/pictures`` are. Waits until bench/gpu.py, or this call, has made them."""
+        from rivals import pictures
+
+        folder, begun, done = self.folder / "pictures", self.folder / "pictures.begun", self.folder / "pictures.txt"
+        try:
+            begun.touch(exist_ok=False)
+        except FileExistsError:
+            while not done.exists() and self.left_s > 0:
+                time.sleep(0.1)
+            return done.read_text()
+        count, size = (4, (64, 96)) if self.tiny else (96, (1024, 2048))
+        text = pictures.make(folder, "", CLASSES, count=count, size=size)
+        part = self.folder / "pictures.part"
+        part.write_text(text)
+        part.replace(done)
+        return text
 
     def networks(self) -> dict[str, dict[str, Any]]:
         """Settings of ``model`` of the networks of the stages, by name. Only pico if SMP is not installed."""

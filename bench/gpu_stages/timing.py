@@ -30,10 +30,12 @@ def milliseconds(call: Callable[[], object], device: str, warm: int = 3, times: 
 
 
 def rate(call: Callable[[], object], device: str, warm: int, times: int) -> float:
-    """Calls per second of ``times`` calls in a row, which may overlap on the device."""
+    """Calls per second of ``times`` calls in a row, which may overlap on the device. ``peak_gib`` is theirs then."""
     for _ in range(warm):
         call()
     synchronize(device)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()  # the first calls choose kernels, and may take more
     begin = time.perf_counter()
     for _ in range(times):
         call()

@@ -63,9 +63,19 @@ def absent(side: str) -> str:
 
 
 def compete(
-    case: Case, device: str, amp: bool, rounds: int, warm: int, steps: int, late: Callable[[], bool]
+    case: Case,
+    device: str,
+    amp: bool,
+    rounds: int,
+    warm: int,
+    steps: int,
+    late: Callable[[], bool],
+    note: Callable[[str, str], None] = lambda what, result: None,
 ) -> dict[str, Found]:
-    """All sides take turns, ``rounds`` times, or until ``late()``. Lightning, Composer, ... count if installed."""
+    """All sides take turns, ``rounds`` times, or until ``late()``. Lightning, Composer, ... count if installed.
+
+    ``note(what, result)`` gets each measurement at once.
+    """
     network, sides = smp_network(case), [side for side in SIDES if not absent(side)]
     found = {side: Found() for side in sides}
     for number in range(rounds):
@@ -86,6 +96,7 @@ def compete(
                 continue
             found[side].rates[number] = (steps - warm) * case.images / mark.seconds
             found[side].peak_gib = mark.peak_gib
+            note(f"  {case.title}, round {number + 1}, {side}", f"{found[side].rates[number]:.1f} images/s")
     return found
 
 
@@ -128,7 +139,7 @@ def race(device: str, amp: bool, tiny: bool, rounds: int, end: float, note: Call
         if begin + 0.6 * longest > end:
             note(case.title, "left out: no time is left")
             continue
-        found = compete(case, device, amp, rounds, warm, steps, late=lambda: time.monotonic() > end)
+        found = compete(case, device, amp, rounds, warm, steps, lambda: time.monotonic() > end, note)
         longest = max(longest, time.monotonic() - begin)
         for what, result in rows(case, found):
             note(what, result)

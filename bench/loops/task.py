@@ -109,6 +109,8 @@ class Stopwatch:
                 now = time.perf_counter()
                 if step == self._warm:
                     self._begin = now
+                    if self._device == "cuda":
+                        torch.cuda.reset_peak_memory_stats()
                 else:
                     self.seconds = now - self._begin
                     self.peak_gib = torch.cuda.max_memory_allocated() / 2**30 if self._device == "cuda" else 0.0
