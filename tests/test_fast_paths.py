@@ -13,6 +13,7 @@ from torch import nn
 
 from segtrain.config import Model
 from segtrain.models import build_model, winograd
+from segtrain.models.deeplab import Aspp
 from segtrain.models.deterministic import refuse_nondeterministic
 from segtrain.models.layers import grid_means, live_taps, upsample_conv
 from segtrain.models.resnet import RESNETS, ResNet
@@ -239,3 +240,16 @@ def test_native_networks_do_not_import_smp() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "[]"
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_the_pyramid_of_deeplab_keeps_the_memory_format(last: bool) -> None:
+    """The branch that is one pixel copied to all would make their concatenation contiguous."""
+    memory = torch.channels_last if last else torch.contiguous_format
+    aspp = Aspp(8, 4, (2, 3), 0.0).to(memory_format=memory)
+    seen: list[torch.Tensor] = []
+    aspp.project.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = torch.randn(2, 8, 6, 9).contiguous(memory_format=memory)
+    aspp(x)
+    assert seen[0].is_contiguous(memory_format=memory)
+    assert torch.equal(seen[0], torch.cat([*(branch(x) for branch in aspp.convs[:-1]), aspp.convs[-1](x)], 1))

@@ -44,7 +44,9 @@ class ImagePool(nn.Sequential):
         super().__init__(nn.AdaptiveAvgPool2d(1), *conv_bn(inputs, outputs, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).expand(-1, -1, *x.shape[-2:])
+        # Copied in its memory format: torch.cat of an expanded tensor would write NCHW.
+        memory = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
+        return super().forward(x).expand(-1, -1, *x.shape[-2:]).contiguous(memory_format=memory)
 
 
 class Aspp(nn.Module):
