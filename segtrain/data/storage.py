@@ -28,6 +28,17 @@ _viewed = 0
 _alive: WeakValueDictionary[int, mmap.mmap] = WeakValueDictionary()
 _FIX = "check the path and its permissions"
 _AGAIN = "fetch it or write it again"
+# Folders that systems and tools write beside the data, in lower case. Their copies of images are not samples.
+_SYSTEM = frozenset((
+    "@eadir", "@recycle", "@recently-snapshot", "@tmp", "#recycle", "#snapshot", "~snapshot", "$recycle.bin",
+    "recycler", "__macosx", "__pycache__", "lost+found", "system volume information", "network trash folder",
+))  # fmt: skip
+
+
+@lru_cache(4096)
+def system_folder(path: str) -> str:
+    """The first folder in a relative path that is hidden or written by a system, and so holds no data; or ""."""
+    return next((name for name in path.split("/") if name[:1] == "." or name.lower() in _SYSTEM), "")
 
 
 class Check(NamedTuple):
@@ -69,7 +80,9 @@ class Store:
     keeps = False
 
     def list(self, folder: str, ending: str) -> list[str]:
-        """Sorted names directly in ``folder`` with this ending, without hidden ones; empty if there is no such folder.
+        """Sorted names directly in ``folder`` with this ending, without hidden ones and system folders.
+
+        Empty if there is no such folder.
 
         Names of folders end with a slash: the ending "/" lists the folders, and ".tar" lists files.
         """
@@ -108,7 +121,7 @@ class Store:
         return partial(self.view, path)
 
     def walk(self, folder: str) -> Iterator[str]:
-        """Paths of all files below a folder, relative to it, in any order."""
+        """Paths of all files below a folder, relative to it, in any order; on a disk, without system folders."""
         raise NotImplementedError
 
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:
@@ -138,7 +151,7 @@ class LocalDisk(Store):
         try:
             with os.scandir(folder) as found:
                 if ending == "/":
-                    return sorted(f"{e.name}/" for e in found if e.name[0] != "." and e.is_dir())
+                    return sorted(f"{e.name}/" for e in found if e.is_dir() and not system_folder(e.name))
                 return sorted(e.name for e in found if e.name.endswith(ending) and e.name[0] != "." and e.is_file())
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -182,7 +195,8 @@ class LocalDisk(Store):
         return opened(path)
 
     def walk(self, folder: str) -> Iterator[str]:
-        for above, _, names in os.walk(folder):
+        for above, inner, names in os.walk(folder):
+            inner[:] = [name for name in inner if not system_folder(name)]
             below = os.path.relpath(above, folder)
             yield from (os.path.normpath(os.path.join(below, name)) for name in names)
 

@@ -18,10 +18,12 @@ from segtrain.cores import cores
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.decode import Reading
+from segtrain.data.storage import system_folder
 from segtrain.errors import DataError, some_of
 from segtrain.infer.outputs import MARK, write_mask, write_overlay, write_probabilities
 from segtrain.infer.predictor import Picture, load, read_picture
 from segtrain.infer.stream import Item, segmented
+from segtrain.terminal import counted
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,11 @@ def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tup
     # Outputs of an earlier call may lie below ``path``.
     made = [(out / kind).resolve() for kind in ("masks", "overlays", "probabilities")]
     files = sorted(file for file in path.rglob("*") if not file.is_dir())
+    hidden = {file: found for file in files if (found := system_folder("/".join(file.relative_to(path).parts[:-1])))}
+    if say and hidden:
+        folders = some_of(sorted(set(hidden.values())))
+        say(f"{path}: {counted(len(hidden), 'file')} left out, because folders of the system hold no data: {folders}")
+    files = [file for file in files if file not in hidden]
     files = [file for file in files if not (file.suffix == ".npz" and made[2] in file.resolve().parents)]
     images = [file for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]
     inside = [file for file in images if not (any(m in file.resolve().parents for m in made) and _ours(file))]

@@ -21,7 +21,7 @@ from segtrain.data.bucket.cache_entry import Entry
 from segtrain.data.bucket.known import KnownObjects, etag_number, rows_of
 from segtrain.data.bucket.once import pages, rows
 from segtrain.data.checksum import checksum
-from segtrain.data.storage import LOCAL, FileStat, Range, Store
+from segtrain.data.storage import LOCAL, FileStat, Range, Store, system_folder
 from segtrain.errors import DataError, file_error
 from segtrain.files import cache_folder, writing
 from segtrain.memory import memory_limit
@@ -83,7 +83,7 @@ class BucketStore(Store):
     def list(self, folder: str, ending: str) -> list[str]:
         objects, folders = self._folder(self._key(folder)) if folder.startswith(self.base) else ([], [])
         names = folders if ending == "/" else [name for name in objects if name.endswith(ending)]
-        return sorted(name for name in names if name[0] != ".")
+        return sorted(name for name in names if not system_folder(name.rstrip("/")))
 
     def _folder(self, key: str) -> Names:
         """Names of the objects and of the folders in a folder, which is listed once."""

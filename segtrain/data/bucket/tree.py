@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.index.names import SUFFIXES
-from segtrain.data.storage import Store
+from segtrain.data.storage import Store, system_folder
 from segtrain.errors import DataError, closest, some_of
 
 
-def rows_below(store: Store, folder: str, what: str, ending: str) -> tuple[list[str], list[str]]:
+def rows_below(
+    store: Store, folder: str, what: str, ending: str, left_out: Counter[str]
+) -> tuple[list[str], list[str]]:
     """The images below a folder of a bucket, as ``walk.files_under`` collects them from the disk.
 
     Returns a row ``key + "\\0" + chr(number)`` for each image, and a list of endings. The key is the path without its
-    ending; number 1 is the first ending of the list. Raises DataError for a folder without objects.
+    ending; number 1 is the first ending of the list. ``left_out`` counts the images in system folders, which are not
+    listed. Raises DataError for a folder without objects.
     """
     rows, tails, numbers, empty = list[str](), dict[str, int](), dict[str, int | None](), True
     for path in store.walk(folder):
@@ -28,7 +32,9 @@ def rows_below(store: Store, folder: str, what: str, ending: str) -> tuple[list[
             known = f".{suffix}".lower() in SUFFIXES
             numbers[suffix] = tails.setdefault(f"{ending}.{suffix}", len(tails) + 1) if known else None
         number = numbers[suffix]
-        if number is not None:
+        if number is not None and (system := system_folder(below)):
+            left_out[system] += 1
+        elif number is not None:
             rows.append(f"{below}{slash}{stem[: len(stem) - len(ending)]}\0{chr(number)}")
     if empty:
         raise no_bucket_folder(store, folder, what)

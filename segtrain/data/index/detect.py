@@ -13,7 +13,7 @@ from segtrain.data.index.names import SUFFIXES, folders_in
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.walk import no_folder, unread
 from segtrain.data.shards.foreign import splits_in
-from segtrain.data.storage import LOCAL, Store
+from segtrain.data.storage import LOCAL, Store, system_folder
 from segtrain.errors import DataError, some_of
 
 _SHOWN = 5
@@ -71,7 +71,7 @@ def _without_images(root: str) -> list[str]:
     """Sentences about the first few folders without an image: they are empty, or hold files that are not read."""
     said: list[str] = []
     for folder, inner, files in os.walk(root):
-        inner[:] = sorted(name for name in inner if name[0] != ".")
+        inner[:] = sorted(name for name in inner if not system_folder(name))
         if inner or any(os.path.splitext(name)[1].lower() in SUFFIXES for name in files):
             continue
         if folder != root and all(name[0] == "." for name in files):

@@ -6,12 +6,12 @@ import itertools
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 from segtrain.data.index.names import NAME, SUFFIXES, fitted, folders_in, propose
 from segtrain.data.index.pairs import MASK_ENDINGS
 from segtrain.data.index.unpaired import several_masks
+from segtrain.data.index.walk import images_below
 from segtrain.data.storage import LOCAL, Store
 
 IMAGE_WORDS = (
@@ -124,18 +124,13 @@ def _with_split(images: str, masks: str) -> tuple[str, str, str]:
     return images, masks, "all"
 
 
-def _images_in(folder: str, store: Store) -> Iterator[str]:
-    """Relative paths of the images in a folder and below it; none for a missing folder."""
-    return (path for path in store.walk(folder) if os.path.splitext(path)[1].lower() in SUFFIXES)
-
-
 def _holds_images(root: str, folder: str, store: Store) -> bool:
-    return next(_images_in(os.path.join(root, folder), store), None) is not None
+    return next(images_below(os.path.join(root, folder), store), None) is not None
 
 
 def _patterns(root: str, images: str, masks: str, store: Store) -> list[str] | None:
     """The value of data.pair for images and masks with different names; None if no pattern is needed or matches."""
-    one, other = (sorted(_images_in(os.path.join(root, part), store)) for part in (images, masks))
+    one, other = (sorted(images_below(os.path.join(root, part), store)) for part in (images, masks))
     if store is not LOCAL:
         # Of a large folder in a bucket, only the first names are known, so one list may be longer than the other.
         count = min(len(one), len(other))
@@ -166,7 +161,7 @@ def _beside(folder: str, store: Store) -> dict[str, Any] | None:
     The name of a mask is that of its image with a common ending, or the full file name of its image (``a.jpg.png``). At
     least half of the images need a mask. Returns {} if images have several masks: the lister raises the error for that.
     """
-    names = sorted(_images_in(folder, store))
+    names = sorted(images_below(folder, store))
     for word in (*MASK_ENDINGS, *sorted(SUFFIXES)):
         masks = [name for name in names if os.path.splitext(name)[0].endswith(word)]
         images = sorted(set(names).difference(masks))

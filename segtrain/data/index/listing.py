@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +22,12 @@ from segtrain import config
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
 from segtrain.data.storage import LOCAL, Store
+from segtrain.errors import some_of
 from segtrain.files import alone, cache_folder, now_ns, read_text, writing
+from segtrain.terminal import counted
 
 # Version of the listers. Raise it with every change after which a lister finds different files in the same folder.
-VERSION = 3
+VERSION = 4
 # Prefix of a note that must not be overlooked.
 WARNING = "warning: "
 # A split with fewer entries is not cached, because it is faster to list it again.
@@ -50,13 +53,15 @@ def _stamp(path: str) -> Stamp:
 class Watch:
     """Records the folders and lists that a lister reads, with their stamps before the reading, and notes for the user.
 
-    began: start of the listing in ns, by the clock of the file system. store: where the lister reads.
+    began: start of the listing in ns, by the clock of the file system. store: where the lister reads. left_out: system
+    folder -> number of images in it, which are not listed.
     """
 
     began: int = field(default_factory=time.time_ns)
     store: Store = LOCAL
     stamps: dict[str, Stamp] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def look(self, path: str) -> str:
         """Record a folder or list whose content or absence decides what is listed. Returns ``path``."""
@@ -102,6 +107,9 @@ def _list(
     entries = lister(data, split, watch)
     if 0 < data.limit < len(entries):
         entries = entries.select(part * len(entries) // data.limit for part in range(data.limit))
+    if watch.left_out:
+        count, folders = counted(watch.left_out.total(), "image file"), some_of(sorted(watch.left_out))
+        watch.notes.append(f"{count} left out, because folders of the system hold no data: {folders}")
     notes = [*notes, *watch.notes]
     if len(entries) < _FEW:
         return entries, notes

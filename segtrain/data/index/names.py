@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from segtrain.data.storage import LOCAL, Store
+from segtrain.data.storage import LOCAL, Store, system_folder
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"))
 NAME = "{name}"
@@ -28,12 +28,12 @@ def is_folder(item: os.DirEntry[str]) -> bool:
 
 
 def folders_in(folder: str, store: Store = LOCAL) -> list[str]:
-    """Names of the folders in a folder, sorted, without hidden ones; [] where it cannot be listed."""
+    """Names of the folders in a folder, sorted, without hidden ones and system folders; [] where it cannot be listed."""
     if store is not LOCAL:
         return [name[:-1] for name in store.list(folder, "/")]
     try:
         with os.scandir(folder) as listing:
-            return sorted(item.name for item in listing if item.name[0] != "." and is_folder(item))
+            return sorted(item.name for item in listing if is_folder(item) and not system_folder(item.name))
     except OSError:
         return []
 

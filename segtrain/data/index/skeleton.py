@@ -9,7 +9,7 @@ from segtrain.bucket import is_bucket
 from segtrain.bucket.client import PAGE, client_of
 from segtrain.bucket.listing import page
 from segtrain.data.bucket import OUTAGE_S, parts_of
-from segtrain.data.storage import LOCAL, Store
+from segtrain.data.storage import LOCAL, Store, system_folder
 
 # Most list requests in all. After this many names or this many subfolders of a folder, the rest of it is skipped.
 _REQUESTS, _NAMES, _FOLDERS = 200, 200, 20
@@ -68,7 +68,7 @@ class Skeleton(Store):
     def list(self, folder: str, ending: str) -> list[str]:
         names, below = self._files.get(self._relative(folder), []), self._folders.get(self._relative(folder), [])
         if ending == "/":
-            return sorted(f"{name}/" for name in below if name[0] != ".")
+            return sorted(f"{name}/" for name in below if not system_folder(name))
         # An object with the name of a folder only marks that folder.
         return sorted(
             name for name in {*names}.difference(below) if name.endswith(ending) and name[:1] not in ("", ".")
@@ -77,8 +77,8 @@ class Skeleton(Store):
     def walk(self, folder: str) -> Iterator[str]:
         start = self._relative(folder)
         for above, names in self._files.items():
-            if above == start or above.startswith(f"{start}/" if start else ""):
-                below = above[len(start) :].strip("/")
+            below = above[len(start) :].strip("/")
+            if above == start or (above.startswith(f"{start}/" if start else "") and not system_folder(below)):
                 yield from (f"{below}/{name}" if below else name for name in names)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from segtrain.data.bucket.tree import rows_below
 from segtrain.data.index.entries import Column, pack_keys
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES, is_folder
-from segtrain.data.storage import LOCAL
+from segtrain.data.storage import LOCAL, Store, system_folder
 from segtrain.errors import DataError, closest
 
 _NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks of class ids)"}
@@ -51,7 +52,7 @@ def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[lis
     A file has the ending number ``number`` of that list, counted from 1. The rows sort like the keys.
     """
     if watch.store is not LOCAL:
-        return rows_below(watch.store, folder, what, ending)
+        return rows_below(watch.store, folder, what, ending, watch.left_out)
     if not os.path.isdir(folder):
         raise no_folder(folder, what)
     rows, tails = list[str](), dict[str, int]()
@@ -66,7 +67,9 @@ def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[lis
             with os.scandir(watch.look(path)) as listing:
                 for item in listing:
                     stem, _, suffix = item.name.rpartition(".")
-                    if is_folder(item):
+                    if is_folder(item) and system_folder(item.name):
+                        watch.left_out[item.name] += sum(1 for _ in images_below(item.path, LOCAL))
+                    elif is_folder(item):
                         pending.append((os.path.join(path, item.name), f"{below}{item.name}/"))
                     elif stem and item.name[0] != "." and stem.endswith(ending) and f".{suffix}".lower() in SUFFIXES:
                         number = tails.setdefault(f"{ending}.{suffix}", len(tails) + 1)
@@ -77,6 +80,11 @@ def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[lis
     return rows, list(tails)
 
 
+def images_below(folder: str, store: Store) -> Iterator[str]:
+    """Relative paths of the images in a folder and below it; none for a missing folder."""
+    return (path for path in store.walk(folder) if os.path.splitext(path)[1].lower() in SUFFIXES)
+
+
 def _identity(folder: str) -> tuple[int, int]:
     """Device and inode number: the same for every path that leads to a folder."""
     status = os.stat(folder)
@@ -85,7 +93,7 @@ def _identity(folder: str) -> tuple[int, int]:
 
 def unread(folder: str) -> list[str]:
     """Sentences about files in a folder that are not read: ``masks/ holds 3 .npy files, which are not read``."""
-    names = (name for _, _, names in os.walk(folder) for name in names if not name.startswith("."))
+    names = (path for path in LOCAL.walk(folder) if os.path.basename(path)[0] != ".")
     endings = Counter(os.path.splitext(name)[1].lower() for name in names)
     others = [(ending, count) for ending, count in endings.most_common() if ending and ending not in SUFFIXES][:3]
     return [
