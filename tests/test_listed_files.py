@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from cloud.bucket import BucketServer
+from conftest import refused
 from test_datasets import ids, picture
-from test_layouts import tree
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
@@ -78,3 +78,59 @@ def test_predict_leaves_folders_of_the_system_out(tmp_path: Path) -> None:
     tasks = plan([tmp_path / "in"], tmp_path / "out", say=said.append)
     assert [task.image for task in tasks] == [tmp_path / "in/a.png", tmp_path / "in/town/a.png"]
     assert f"{len(SYSTEM) + 1} files" in said[0]
+
+
+# lines of a list, images in the folder, and those that are read (None: refused)
+LINES = {
+    "blanks": ("a 1\nb 2\n", "a 1.jpg, b 2.jpg, a.jpg, b.jpg", "a 1.jpg, b 2.jpg"),
+    "a column": ("a 1\nb -1\n", "a.jpg, b.jpg", "a.jpg, b.jpg"),
+    "a column of some": ("a  1\na 2\n", "a.jpg, a 2.jpg", "a.jpg, a 2.jpg"),
+    "suffixes": ("a.png\r\nb.jpg\r\n", "a.png, a.jpg, b.jpg", "a.png, b.jpg"),
+    "suffix and blank": ("a 1.png\nb.png 1\n", "a 1.png, a.jpg, b.png", "a 1.png, b.png"),
+    "a dot": ("a.v1\na\n", "a.v1.jpg, a.jpg", "a.v1.jpg, a.jpg"),
+    "a byte order mark": ("\ufeffa\n", "a.jpg", "a.jpg"),
+    "two formats": ("a\nb\n", "a.jpg, a.png, b.png", "a.jpg, b.png"),
+    "another image only": ("a 1\n", "a 2.jpg", None),
+    "twice": ("a\na.jpg\n", "a.jpg", None),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_of_a_voc_list_is_a_name(tmp_path: Path, name: str) -> None:
+    text, there, wanted = LINES[name]
+    for file in there.split(", "):
+        picture(tmp_path / "JPEGImages" / file)
+        ids(tmp_path / "SegmentationClass" / f"{Path(file).stem}.png")
+    (tmp_path / "ImageSets/Segmentation").mkdir(parents=True)
+    (tmp_path / "ImageSets/Segmentation/train.txt").write_bytes(text.encode())
+    data = Data(layout="voc", root=str(tmp_path))
+    if wanted is None:
+        with refused("list-file-repeated" if name == "twice" else "list-file-missing"):
+            names(data)
+        return
+    assert names(data) == wanted.split(", ")
+    assert [Path(entry.mask or "").stem for entry in open_dataset(data, "train").entries] == [
+        Path(file).stem for file in wanted.split(", ")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("train.txt", "i/a 1.png m/a 1.png\ni/b, 2.png m/b, 2.png\n"),
+        ("train.txt", "i/a 1.png\tm/a 1.png\r\ni/b, 2.png\tm/b, 2.png\r\n"),
+        ("train.txt", "\ufeff'i/a 1.png', 'm/a 1.png'\n'i/b, 2.png' 'm/b, 2.png'\n"),
+        ("train.csv", 'image , mask\ni/a 1.png , m/a 1.png\n"i/b, 2.png", "m/b, 2.png" \n'),
+        ("train.csv", "\ufeffimage\tmask\r\ni/a 1.png\tm/a 1.png\r\ni/b, 2.png\tm/b, 2.png\r\n"),
+        ("train.csv", "image;mask\ni/a 1.png;m/a 1.png\ni/b, 2.png;m/b, 2.png\n"),
+        ("train.tsv", "image\tmask\ni/a 1.png\tm/a 1.png \ni/b, 2.png\tm/b, 2.png\n"),
+    ],
+)
+def test_names_with_blanks_and_commas_in_lists(tmp_path: Path, file: str, text: str) -> None:
+    for name in ("a 1.png", "b, 2.png", "a.png"):
+        picture(tmp_path / "i" / name)
+        ids(tmp_path / "m" / name)
+    (tmp_path / file).write_bytes(text.encode())
+    data = Data(layout="list", root=str(tmp_path), index="{split}" + Path(file).suffix, classes=("a", "b"))
+    assert names(data) == ["a 1.png", "b, 2.png"]
+    assert [Path(entry.mask or "").name for entry in open_dataset(data, "train").entries] == names(data)

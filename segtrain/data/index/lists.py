@@ -85,10 +85,13 @@ def is_plain(path: str) -> bool:
 
 def _two(line: str) -> list[str] | None:
     """The two image paths in a line; None for any other line."""
-    for mark in (",", "\t", None):
-        parts = [part.strip().strip("\"'") for part in line.strip().split(mark)]
-        if len(parts) == 2 and all(os.path.splitext(part)[1].lower() in SUFFIXES for part in parts):
-            return parts
+    line = line.strip()
+    for mark in (",", "\t", r"\s+"):
+        cuts = [[line[: at.start()], line[at.end() :]] for at in re.finditer(mark, line)]
+        cuts = [[part.strip().strip("\"'") for part in cut] for cut in cuts]
+        pairs = [cut for cut in cuts if all(os.path.splitext(part)[1].lower() in SUFFIXES for part in cut)]
+        if len(pairs) == 1:
+            return pairs[0]
     return None
 
 
@@ -180,9 +183,10 @@ def lines(path: str) -> Iterator[str]:
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:
     try:
-        reader = csv.DictReader(lines(path), delimiter="\t" if path.endswith(".tsv") else ",", skipinitialspace=True)
+        mark = max("\t,;" if path.endswith(".tsv") else ",\t;", key=next(lines(path), "").count)
+        reader = csv.DictReader(lines(path), delimiter=mark, skipinitialspace=True)
         for row in reader:
-            yield {(k or "").strip(): v or "" for k, v in row.items() if isinstance(v, str) or v is None}
+            yield {(k or "").strip(): (v or "").strip() for k, v in row.items() if isinstance(v, str) or v is None}
     except csv.Error as error:
         raise _bad_line(path, reader.line_num, f"valid CSV ({error}): write one row per line") from None
 

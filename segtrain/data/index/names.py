@@ -28,7 +28,7 @@ def is_folder(item: os.DirEntry[str]) -> bool:
 
 
 def folders_in(folder: str, store: Store = LOCAL) -> list[str]:
-    """Names of the folders in a folder, sorted, without hidden ones and system folders; [] where it cannot be listed."""
+    """Names of the folders in a folder, sorted, without hidden and system folders; [] where it cannot be listed."""
     if store is not LOCAL:
         return [name[:-1] for name in store.list(folder, "/")]
     try:

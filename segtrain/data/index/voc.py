@@ -17,7 +17,7 @@ from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import lines
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.skeleton import is_dir
-from segtrain.data.index.walk import files_under, no_folder
+from segtrain.data.index.walk import no_folder, pictures
 from segtrain.data.labels import presets
 from segtrain.data.labels.space import voc_colored
 from segtrain.data.storage import LOCAL, Store
@@ -34,14 +34,15 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
     if root is None:
         raise no_folder(os.path.join(data.root, "JPEGImages"), "images of Pascal VOC")
     source = os.path.join(root, "ImageSets", "Segmentation", f"{split}.txt")
-    names = column_of(line.split()[0] for line in lines(watch.look(source)) if line.strip())
+    listed = column_of(line.strip() for line in lines(watch.look(source)) if line.strip())
     augmented = watch.look(os.path.join(root, "SegmentationClassAug"))
     masks = (
         augmented
         if split.endswith("aug") and is_dir(augmented, watch.store)
         else os.path.join(root, "SegmentationClass")
     )
-    image = _images(names, os.path.join(root, "JPEGImages", ""), watch)
+    image = _images(listed, os.path.join(root, "JPEGImages", ""), watch)
+    names = image.keys
     mask = replace(names, prefix=os.path.join(masks, ""), tails=(".png",))
     return checked(Entries(image, mask, {"name": names}), source, watch)
 
@@ -57,19 +58,24 @@ def _home(root: str, store: Store, watch: Watch | None = None) -> str | None:
     return next((folder for folder, images in inside if is_dir(images, store)), None)
 
 
-def _images(names: Column, folder: str, watch: Watch) -> Column:
-    """Paths of the images: with ``.jpg`` if the first name has such a file, else with the suffixes in the folder."""
-    if not len(names) or _is_file(f"{folder}{names[0]}.jpg", watch.store) or not is_dir(folder, watch.store):
-        return replace(names, prefix=folder, tails=(".jpg",))
-    files = {str(path)[len(folder) :].rpartition(".")[0]: str(path) for path in files_under(folder, "images", watch)}
-    suffixes: dict[str, int] = {".jpg": 0}
-    endings = (os.path.splitext(files.get(str(name), ".jpg"))[1] or ".jpg" for name in names)
-    codes = [suffixes.setdefault(ending, len(suffixes)) for ending in endings]
-    return replace(names, prefix=folder, tails=tuple(suffixes), codes=np.array(codes, np.uint8))
+def _images(listed: Column, folder: str, watch: Watch) -> Column:
+    """Paths of the images that the lines of a list name. Their keys are the names without suffix.
 
+    A line is a file name or the name of a .jpg or another image. If there is no such file, this is tried with the part
+    of the line before the first blank, because a list of one class has a second column.
+    """
+    paths = set(pictures(folder, "images of Pascal VOC", watch))
+    suffix_of = dict(map(os.path.splitext, sorted(paths, key=lambda path: path.endswith(".jpg"))))
 
-def _is_file(path: str, store: Store) -> bool:
-    return os.path.exists(path) if store is LOCAL else os.path.basename(path) in store.list(os.path.dirname(path), "")
+    def found(text: str) -> tuple[str, str] | None:
+        if text in paths:
+            return os.path.splitext(text)
+        return (text, suffix_of[text]) if text in suffix_of else None
+
+    files = [found(line) or found(line.split()[0]) or (line, ".jpg") for line in map(str, listed)]
+    suffixes = dict.fromkeys(suffix for _, suffix in files)
+    codes = np.array([[*suffixes].index(suffix) for _, suffix in files], np.uint8)
+    return replace(column_of(name for name, _ in files), prefix=folder, tails=(*suffixes,), codes=codes)
 
 
 def _detect(root: str, store: Store) -> Detected | None:
