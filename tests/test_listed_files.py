@@ -10,6 +10,7 @@ from conftest import refused
 from test_datasets import ids, picture
 
 from segtrain.config import Data
+from segtrain.data.audit.check import check_folder
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
 from segtrain.infer.predict import plan
@@ -134,3 +135,23 @@ def test_names_with_blanks_and_commas_in_lists(tmp_path: Path, file: str, text: 
     data = Data(layout="list", root=str(tmp_path), index="{split}" + Path(file).suffix, classes=("a", "b"))
     assert names(data) == ["a 1.png", "b, 2.png"]
     assert [Path(entry.mask or "").name for entry in open_dataset(data, "train").entries] == names(data)
+
+
+def test_a_check_reads_train_and_val_only(tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        picture(tmp_path / "images" / split / f"{split}.png", seed=len(split))
+        ids(tmp_path / "masks" / split / f"{split}.png", (0, 9) if split == "test" else (0, 1))
+    classes = ["data.classes=[a, b]"]
+    checked = check_folder(str(tmp_path), None, classes)
+    assert [(report.split, report.failed) for report in checked.reports] == [("train", False), ("val", False)]
+    assert ["test" in note for note in checked.reports[0].notes] == [True]
+    assert [report.failed for report in check_folder(str(tmp_path), ["test"], classes).reports] == [True]
+
+
+def test_train_extra_of_cityscapes_has_coarse_masks(tmp_path: Path) -> None:
+    for split, kind in (("train", "gtFine"), ("train", "gtCoarse"), ("train_extra", "gtCoarse")):
+        picture(tmp_path / f"leftImg8bit/{split}/ulm/a_leftImg8bit.png")
+        ids(tmp_path / f"{kind}/{split}/ulm/a_{kind}_labelIds.png", (7,))
+    data, _ = detect(str(tmp_path))
+    masks = {split: open_dataset(data, split).entries[0].mask for split in ("train", "train_extra")}
+    assert [Path(mask or "").name for mask in masks.values()] == ["a_gtFine_labelIds.png", "a_gtCoarse_labelIds.png"]

@@ -22,8 +22,8 @@ from segtrain.data.audit.overlap import overlap_finding
 from segtrain.data.audit.sampling import Sample, sample_of
 from segtrain.data.convert import command_for, is_jpeg, pasted
 from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.index import detect_pairs
 from segtrain.data.index.detect import detect
-from segtrain.data.index.detect_pairs import others
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import missing, names_of, with_settings
@@ -62,7 +62,9 @@ class Checked:
 def check_folder(
     root: str, splits: list[str] | None, overrides: list[str], sample: int | None = None, seed: int = 0
 ) -> Checked:
-    """Audit the splits (None: all), and verify the checksums of shards. Raises the errors of ``settings_of``.
+    """Audit the splits (None: train and val), and verify the checksums of shards. Raises the errors of ``settings_of``.
+
+    If the folder has neither train nor val, all its splits are audited.
 
     With ``sample``, only this many images of each split are audited, drawn at random with ``seed``, and the checksums
     of shards are not verified.
@@ -71,7 +73,10 @@ def check_folder(
         says = f"--sample {sample}: give the number of images to check in each split, such as 400"
         raise ConfigError(says, code="number-out-of-range", key="--sample", found=sample)
     data, found = settings_of(root, overrides)
-    datasets = {split: _opened(data, split) for split in splits or found}
+    splits = splits or [split for split in dict.fromkeys((data.train_split, data.split)) if split in found] or [*found]
+    datasets = {split: _opened(data, split) for split in splits}
+    others = [split for split in found if split not in splits]
+    unchecked = [f"not checked: {', '.join(others)} (--split {others[0]})"] if others else []
     audited: dict[str, Dataset] = {}
     detected = not _layout_given(overrides)
     reports: dict[str, AuditReport] = {}
@@ -91,10 +96,14 @@ def check_folder(
             report = replace(report, sample=drawn, warnings=tuple(f"in the sample, {w}" for w in report.warnings))
         notes = [note for note in dataset.notes if not note.startswith(WARNING)]
         findings[split] += [SplitFinding(note.removeprefix(WARNING)) for note in dataset.notes if note not in notes]
-        reports[split] = replace(report, faults=faults, notes=(*notes, *report.notes))
+        reports[split] = replace(report, faults=faults, notes=(*notes, *report.notes, *unchecked))
+        unchecked = []
     if detected and data.layout == "folders":
         # Pairs of image and mask folders that the detected settings leave out.
-        unread = [f"{images} with {masks}" for images, masks in others(data.root, data.images, tree_of(data.root))]
+        unread = [
+            f"{images} with {masks}"
+            for images, masks in detect_pairs.others(data.root, data.images, tree_of(data.root))
+        ]
         says = (
             f"{data.root}: {len(unread)} other folder{'s' * (len(unread) > 1)} of images with masks not read: "
             f"{some_of(unread, 4)}. To train on all, name the pairs in lists (data.layout=list); to use another one, "

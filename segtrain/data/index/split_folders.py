@@ -58,9 +58,15 @@ CAMVID = Layout(
 
 
 def _cityscapes(data: config.Data, split: str, watch: Watch) -> Entries:
-    """``leftImg8bit/val/CITY/NAME_leftImg8bit.png`` beside ``gtFine/val/CITY/NAME_gtFine_labelIds.png``."""
-    images, masks = (os.path.join(data.root, part, split) for part in ("leftImg8bit", "gtFine"))
-    return _of_split(images, masks, split, watch, ("_leftImg8bit", "_gtFine_labelIds"))
+    """``leftImg8bit/val/CITY/NAME_leftImg8bit.png`` beside ``gtFine/val/CITY/NAME_gtFine_labelIds.png``.
+
+    The masks of a split that is not in ``gtFine``, such as train_extra, are read from ``gtCoarse``.
+    """
+    images, fine, coarse = (os.path.join(data.root, part, split) for part in ("leftImg8bit", "gtFine", "gtCoarse"))
+    if is_dir(watch.look(fine), watch.store) or not is_dir(coarse, watch.store):
+        return _of_split(images, fine, split, watch, ("_leftImg8bit", "_gtFine_labelIds"))
+    watch.notes.append(f"{fine}: no such folder, so the masks are the coarse ones of {coarse}")
+    return _of_split(images, coarse, split, watch, ("_leftImg8bit", "_gtCoarse_labelIds"))
 
 
 def _detect_cityscapes(root: str, store: Store) -> Detected | None:
