@@ -6,6 +6,7 @@ Nothing heavy is imported here, so that ``segtrain --help`` answers at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import os
 import sys
@@ -83,6 +84,12 @@ def _prepare_process() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     say_warnings()
+    # Each shard in use needs an open file. Systems keep the soft limit low only for programs that call select().
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     # Idle OpenMP threads spin by default. On a shared machine they take the core from the thread that they wait for.
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
     # OpenCV would print a warning about unknown tags for each GeoTIFF.

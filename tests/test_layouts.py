@@ -358,7 +358,7 @@ FOLDERS = {"train": "training", "val": "testing"}
 
 def kitti(data, split, watch):
     images, masks = (os.path.join(data.root, os.path.dirname(file)).format(split=FOLDERS[split]) for file in FILES)
-    return pair(files_under(images, "images", watch), files_under(masks, "masks", watch), images)
+    return pair(files_under(images, "images", watch), files_under(masks, "masks", watch), images, watch)
 
 
 def detect(root, store):

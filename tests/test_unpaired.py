@@ -146,7 +146,7 @@ def test_what_patterns_leave_out_is_a_warning(
     ids(root / "masks/p1_w.png", (0, 1))
     words = [*FOLDERS, "data.pair=['{name}.jpg', '{name}_m.png']"]
     told = (
-        "2 of 4 images have a mask with data.pair=['{name}.jpg', '{name}_m.png']; left out, because they match no pattern: "
+        "2 of 4 images have a mask with data.pair=['{name}.jpg', '{name}_m.png']; left out, because they match no pattern or have no image: "
         f"2 of 4 files in {root}/images (q1.jpeg, q2.jpeg), 1 of 3 files in {root}/masks (p1_w.png)"
     )
     assert main(["data", "check", str(root), *words, "data.split_by={val: 1}"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any, Literal, Union, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -35,7 +36,7 @@ class Data(Section):
         None,
         description="layout 'folders': name patterns of an image and its mask, such as `['{name}_frame.jpg', "
         "'{name}_mask.png']`; a pattern without an extension matches any. null: same name, or a mask with a "
-        "common suffix such as _mask",
+        "common suffix such as _mask. `{split}` stands for the split",
     )
     index: str = Field("{split}.csv", description="layout 'list': CSV or JSONL file with columns image and mask")
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = Field(
@@ -195,7 +196,10 @@ class Data(Section):
             raise SettingError(f"data.root is empty, but layout {self.layout!r} reads files: set data.root=FOLDER")
         if self.layout == "scenes" and self.root:
             layouts = " or ".join(get_args(Data.model_fields["layout"].annotation)[1:])
-            raise SettingError(f"data.layout=scenes reads no files, but data.root is set: set data.layout to {layouts}")
+            raise SettingError(
+                f"data.layout=scenes reads no files, but data.root is set: set data.layout to {layouts}. To detect it: "
+                f"segtrain data check {shlex.quote(self.root)}"
+            )
         return self
 
     @model_validator(mode="after")

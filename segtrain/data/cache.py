@@ -7,11 +7,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.stages import DECODE
 from segtrain.data.storage import LOCAL, Range, Store
 from segtrain.errors import ConfigError
 from segtrain.memory import memory_limit
+
+# The memory is computed from the sizes of about this many images, evenly drawn.
+_SIZES = 128
 
 
 class SampleSource(Protocol):
@@ -31,17 +35,27 @@ class SampleSource(Protocol):
     def record(self, index: int) -> StoredSample: ...
 
 
+def _pixels(source: SampleSource, index: int) -> int:
+    """Pixels of an image, from its header or the index; 0 for a faulty file, which the check reports."""
+    with ignoring_file_faults():
+        height, width = source.size(index)
+        return height * width
+    return 0
+
+
 def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
     """Raise ConfigError if the decoded images, once for each of the ``ranks`` of this host, need too much memory."""
     if not len(source):
         return
-    height, width = source.size(0)
-    each, (limit, _) = 4 * height * width * len(source), memory_limit()
+    step = max(1, len(source) // _SIZES)
+    some = range(step // 2, len(source), step)
+    pixels = sum(_pixels(source, index) for index in some) / len(some)
+    each, (limit, _) = int(4 * pixels * len(source)), memory_limit()
     if each * ranks <= 0.8 * limit:
         return
     copies = f" in each of {ranks} ranks, {each * ranks / 2**30:.1f} GiB together" if ranks > 1 else ""
-    says = f"data.cache=ram: {len(source)} images of about {height}x{width} need {each / 2**30:.1f} GiB{copies}; this "
-    says += f"machine has {limit / 2**30:.1f} GiB: set data.cache=off" + ", or use fewer ranks" * (ranks > 1)
+    says = f"data.cache=ram: {len(source)} images of {pixels / 1e6:.2g} MP need {each / 2**30:.1f} GiB{copies}; "
+    says += f"this machine has {limit / 2**30:.1f} GiB: set data.cache=off" + ", or use fewer ranks" * (ranks > 1)
     raise ConfigError(says, code="cache-too-large", key="data.cache", found=each * ranks, expected=limit)
 
 

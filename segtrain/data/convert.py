@@ -255,7 +255,7 @@ def proposed_map(masks: list[str], classes: int, store: Store) -> dict[int, int]
 
 def pasted(data: Data, **more: Any) -> str:
     """The settings of ``data`` that differ from the defaults, updated with ``more``, as command-line arguments."""
-    values = data.model_dump(mode="json", exclude_defaults=True) | more
+    values = data.model_dump(exclude_defaults=True) | more
     return command({f"data.{key}": value for key, value in values.items()})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import mmap
 import os
@@ -38,7 +39,7 @@ _SYSTEM = frozenset((
 @lru_cache(4096)
 def system_folder(path: str) -> str:
     """The first folder in a relative path that is hidden or written by a system, and so holds no data; or ""."""
-    return next((name for name in path.split("/") if name[:1] == "." or name.lower() in _SYSTEM), "")
+    return next((name for name in path.split("/") if name[:1] == "." != name or name.lower() in _SYSTEM), "")
 
 
 class Check(NamedTuple):
@@ -275,4 +276,5 @@ def _too_short(path: str, size: int, needed: int) -> DataError:
 
 def _unreadable(path: str, error: Exception) -> DataError:
     reason = getattr(error, "strerror", None) or str(error)
-    return DataError(f"{path}: cannot be read ({reason}): {_FIX}", code="file-unreadable", file=path, found=reason)
+    fix = "raise the limit of open files (ulimit -n)" if getattr(error, "errno", 0) == errno.EMFILE else _FIX
+    return DataError(f"{path}: cannot be read ({reason}): {fix}", code="file-unreadable", file=path, found=reason)

@@ -201,10 +201,12 @@ def _below(path: Path, out: Path, say: Callable[[str], None] | None) -> list[tup
     # Outputs of an earlier call may lie below ``path``.
     made = [(out / kind).resolve() for kind in ("masks", "overlays", "probabilities")]
     files = sorted(file for file in path.rglob("*") if not file.is_dir())
-    hidden = {file: found for file in files if (found := system_folder("/".join(file.relative_to(path).parts[:-1])))}
+    hidden = {file: None for file in files if system_folder(file.relative_to(path).parent.as_posix())}
     if say and hidden:
-        folders = some_of(sorted(set(hidden.values())))
-        say(f"{path}: {counted(len(hidden), 'file')} left out, because folders of the system hold no data: {folders}")
+        says = (
+            f"{counted(len(hidden), 'file')} left out, because folders of the system hold no data: {some_of([*hidden])}"
+        )
+        say(f"{path}: {says}")
     files = [file for file in files if file not in hidden]
     files = [file for file in files if not (file.suffix == ".npz" and made[2] in file.resolve().parents)]
     images = [file for file in files if file.suffix.lower() in SUFFIXES and file.is_file()]

@@ -52,7 +52,7 @@ class Checked:
         """
         head = []
         if self.detected:
-            values = {"data": self.data.model_dump(mode="json", exclude_defaults=True)}
+            values = {"data": self.data.model_dump(exclude_defaults=True)}
             section = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
             stopped = any(report.failed for report in self.reports)
             head = [section.rstrip()] + ([] if stopped else [f"segtrain train {pasted(self.data)}"])
@@ -199,6 +199,8 @@ def settings_of(root: str, overrides: list[str]) -> tuple[Data, tuple[str, ...]]
         values = detected.model_dump(exclude_unset=True)
     settings = parse_overrides(overrides)
     given = settings.get("data", {})
+    if values.get("layout") == "folders" and isinstance(given, dict):
+        values |= detect_pairs.choose(detected, given, found, tree_of(root))
     # Overrides are parsed as YAML; detected values are not, since they have their types already.
     settings["data"] = {**values, **given} if isinstance(given, dict) else given
     data = make_config(settings, "the command line").data

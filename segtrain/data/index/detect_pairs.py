@@ -6,13 +6,17 @@ import itertools
 import os
 import re
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from segtrain.data.index.names import NAME, SUFFIXES, fitted, folders_in, propose
+from segtrain import config
+from segtrain.data.index.names import NAME, SUFFIXES, Patterns, count_pairs, fitted, folders_in, propose
 from segtrain.data.index.pairs import MASK_ENDINGS
+from segtrain.data.index.skeleton import NAMES
 from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import images_below
 from segtrain.data.storage import LOCAL, Store
+from segtrain.errors import DataError, some_of
 
 IMAGE_WORDS = (
     "images", "image", "imgs", "img", "jpegimages", "frames", "photos", "inputs", "input", "rgb", "pngimages",
@@ -26,7 +30,11 @@ SPLITS = ("train", "training", "val", "valid", "validation", "dev", "test", "tes
 _DEPTH, _MANY = 3, 2000
 _TOKEN = re.compile(r"[A-Za-z]+|[^A-Za-z]+")
 
+# Folders of pictures that tools draw for people to look at have one of these in their names.
+_DRAWN = ("visual", "overlay", "preview", "thumb")
+
 Found = tuple[dict[str, Any], list[str]]  # settings of layout 'folders', splits
+Template = tuple[tuple[str, str], list[str]]  # folders of images and of masks, splits
 
 
 def pair_of_folders(root: str, store: Store) -> Found | None:
@@ -38,11 +46,54 @@ def pair_of_folders(root: str, store: Store) -> Found | None:
     folders = _below(root, store)
     order = _ranked(root, folders, store)
     if order:
-        (images, masks), splits = order[0]
-        settings: dict[str, Any] = {"images": images, "masks": masks}
-        patterns = _patterns(root, images.replace("{split}", splits[0]), masks.replace("{split}", splits[0]), store)
-        return settings | ({"pair": patterns} if patterns else {}), splits
+        _refuse_folder_per_image(root, order, store)
+        folders_of, splits = order[0]
+        patterns = _patterns(root, folders_of, splits, store)
+        return {**dict(zip(("images", "masks"), folders_of)), **({"pair": patterns} if patterns else {})}, splits
     return _one_folder(root, folders, store)
+
+
+def _refuse_folder_per_image(root: str, order: list[Template], store: Store) -> None:
+    """Raise DataError if each image has a folder of its own, and a folder of several masks beside it."""
+    pairs = [[part.replace("{split}", split) for part in pair] for pair, splits in order for split in splits]
+    counts = [[_count(root, part, store) for part in pair] for pair in pairs]
+    if len(pairs) > 1 and all(images == 1 for images, _ in counts) and max(counts)[1] > 1:
+        says = (
+            f"{root}: folders of a single image have several masks, such as {' and '.join(pairs[0])}, but segtrain "
+            "reads one mask of class ids for each image: merge the masks of an image into one PNG"
+        )
+        raise DataError(says, code="several-masks-per-image", folder=root)
+
+
+def choose(data: config.Data, given: Mapping[str, Any], splits: Sequence[str], store: Store) -> dict[str, Any]:
+    """The data.pair of the folders that the user has given, or no setting if all folders were detected.
+
+    Raises DataError if other folders hold about as many images as the detected ones.
+    """
+    if given.keys() & {"images", "masks"}:
+        folders = given.get("images", data.images), given.get("masks", data.masks)
+        return {"pair": _patterns(data.root, folders, splits, store)}
+    found = _rivals(data, splits[0], store)
+    if found:
+        says = f"{some_of([data.images, data.masks, *found])} hold about as many images: say which to read"
+        fix = f"{data.root}: {says} with data.images and data.masks"
+        raise DataError(fix, code="folders-ambiguous", folder=data.root, found=found)
+    return {}
+
+
+def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
+    """Folders at the level of the detected ones, of no pair of their own, with about as many images."""
+    paired = {part for pair in others(data.root, data.images, store) if pair[1] != data.masks for part in pair}
+    found, many = [], _count(data.root, data.images.replace("{split}", split), store)
+    for folder in _below(data.root, store):
+        text = re.sub(rf"(?<![A-Za-z]){re.escape(split)}(?![A-Za-z])", "{split}", folder)
+        # Folders with the name of another split are not an alternative to this one.
+        alike = all(text.count(part) == data.images.count(part) for part in ("/", "{split}"))
+        if alike and text not in (data.images, data.masks, *paired) and not {*_TOKEN.findall(text.lower())} & {*SPLITS}:
+            drawn = any(word in text.lower() for word in _DRAWN)
+            if not drawn and 10 * _count(data.root, folder, store) >= 9 * many:
+                found.append(text)
+    return found
 
 
 def others(root: str, images: str, store: Store = LOCAL) -> list[tuple[str, str]]:
@@ -58,7 +109,7 @@ def others(root: str, images: str, store: Store = LOCAL) -> list[tuple[str, str]
     ]
 
 
-def _ranked(root: str, folders: list[str], store: Store) -> list[tuple[tuple[str, str], list[str]]]:
+def _ranked(root: str, folders: list[str], store: Store) -> list[Template]:
     """Pairs of folders, with ``{split}`` if they have splits, and the names of the splits; the most likely first."""
     templates: dict[tuple[str, str], list[str]] = defaultdict(list)
     there = {name.lower(): name for name in folders}
@@ -124,17 +175,19 @@ def _with_split(images: str, masks: str) -> tuple[str, str, str]:
     return images, masks, "all"
 
 
+def _count(root: str, folder: str, store: Store) -> int:
+    """The number of images below a folder; of a large folder in a bucket, only the first names are known."""
+    found = images_below(os.path.join(root, folder), store)
+    return sum(1 for _ in itertools.islice(found, None if store is LOCAL else NAMES))
+
+
 def _holds_images(root: str, folder: str, store: Store) -> bool:
     return next(images_below(os.path.join(root, folder), store), None) is not None
 
 
-def _patterns(root: str, images: str, masks: str, store: Store) -> list[str] | None:
-    """The value of data.pair for images and masks with different names; None if no pattern is needed or matches."""
-    one, other = (sorted(images_below(os.path.join(root, part), store)) for part in (images, masks))
-    if store is not LOCAL:
-        # Of a large folder in a bucket, only the first names are known, so one list may be longer than the other.
-        count = min(len(one), len(other))
-        one, other = one[:count], other[:count]
+def _patterns(root: str, folders: tuple[str, str], splits: Sequence[str], store: Store) -> list[str] | None:
+    """The value of data.pair for images and masks with different names; None if no pattern is needed or fits."""
+    one, other = _names(root, folders, splits[0], store)
     if {os.path.splitext(path)[0] for path in one} == {os.path.splitext(path)[0] for path in other}:
         return None
     found = propose(one, other)
@@ -142,7 +195,30 @@ def _patterns(root: str, images: str, masks: str, store: Store) -> list[str] | N
         return None
     of_images, of_masks = found.patterns
     # The usual endings of masks are recognized without patterns.
-    return None if of_images == NAME and of_masks.removeprefix(NAME) in MASK_ENDINGS else [of_images, of_masks]
+    usual = of_images == NAME and of_masks.removeprefix(NAME) in MASK_ENDINGS
+    return None if usual else in_all_splits(found.patterns, root, folders, splits, store)
+
+
+def in_all_splits(
+    patterns: Patterns, root: str, folders: tuple[str, str], splits: Sequence[str], store: Store
+) -> list[str] | None:
+    """The patterns, or these with ``{split}`` for the first split's name, if at least half of each split has masks."""
+    for texts in (patterns, [text.replace(splits[0], "{split}") for text in patterns]):
+        for split in splits:
+            images, masks = _names(root, folders, split, store)
+            if 2 * count_pairs([text.replace("{split}", split) for text in texts], images, masks) < len(images):
+                break
+        else:
+            return [*texts]
+    return None
+
+
+def _names(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:
+    """Sorted paths of the images and of the masks of a split."""
+    paths = (os.path.join(root, folder.replace("{split}", split)) for folder in folders)
+    found = [sorted(images_below(path, store)) for path in paths]
+    # Of a large folder in a bucket, only the first names are known, so one list may be longer than the other.
+    return found if store is LOCAL else [names[: min(map(len, found))] for names in found]
 
 
 def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:

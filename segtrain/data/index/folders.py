@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from typing import Any
 
 from segtrain import config
 from segtrain.config.paste import command
-from segtrain.data.index.detect_pairs import IMAGE_WORDS, MASK_WORDS, pair_of_folders
+from segtrain.data.index.detect_pairs import IMAGE_WORDS, MASK_WORDS, in_all_splits, pair_of_folders
 from segtrain.data.index.entries import Entries
 from segtrain.data.index.layout import Layout
 from segtrain.data.index.listing import Watch
@@ -22,7 +24,8 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
     texts = (text.replace("{split}", split).removesuffix("/.") for text in (data.images, data.masks))
     images, masks = (data.root if text == "." else os.path.join(data.root, text) for text in texts)
     if data.pair:
-        return by_pattern(data.pair, images, masks, watch)
+        of_images, of_masks = (text.replace("{split}", split) for text in data.pair)
+        return by_pattern((of_images, of_masks), images, masks, watch)
     if os.path.realpath(images) == os.path.realpath(masks):
         names = pictures(images, "data.images", watch)
         several = several_masks(names, names, NAME, together=True)
@@ -32,7 +35,11 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
         setting = command({"data.pair": ["{name}.jpg", "{name}_mask.png"]})
         raise DataError(says + setting, code="masks-among-images", folder=images)
     found = files_under(images, "data.images", watch), files_under(masks, "data.masks", watch)
-    return pair(*found, images, name_patterns)
+    splits = dict.fromkeys((split, data.train_split, data.split) if "{split}" in data.images else (split,))
+
+    where: dict[str, Any] = {"folders": (data.images, data.masks), "splits": [*splits], "store": watch.store}
+    tried = partial(in_all_splits, root=data.root, **where)
+    return pair(*found, images, watch, partial(name_patterns, tried=tried))
 
 
 def _files(data: config.Data) -> tuple[str, str]:

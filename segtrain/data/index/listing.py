@@ -54,7 +54,8 @@ class Watch:
     """Records the folders and lists that a lister reads, with their stamps before the reading, and notes for the user.
 
     began: start of the listing in ns, by the clock of the file system. store: where the lister reads. left_out: system
-    folder -> number of images in it, which are not listed.
+    folder -> number of images in it, which are not listed. skips: masks without an image
+    are left out (``data.faults=skip``).
     """
 
     began: int = field(default_factory=time.time_ns)
@@ -62,6 +63,7 @@ class Watch:
     stamps: dict[str, Stamp] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+    skips: bool = False
 
     def look(self, path: str) -> str:
         """Record a folder or list whose content or absence decides what is listed. Returns ``path``."""
@@ -103,7 +105,7 @@ def entries_of(data: config.Data, split: str, lister: Lister, store: Store = LOC
 def _list(
     data: config.Data, split: str, lister: Lister, file: Path, notes: list[str], store: Store = LOCAL
 ) -> tuple[Entries, list[str]]:
-    watch = Watch(now_ns(file.parent), store)
+    watch = Watch(now_ns(file.parent), store, skips=data.faults == "skip")
     entries = lister(data, split, watch)
     if 0 < data.limit < len(entries):
         entries = entries.select(part * len(entries) // data.limit for part in range(data.limit))
@@ -128,7 +130,7 @@ def _list(
 
 def _key(data: config.Data, split: str) -> str:
     settings = [VERSION, os.path.abspath(data.root), data.root, data.layout, split]
-    settings += [data.images, data.masks, data.index, data.limit, data.pair]
+    settings += [data.images, data.masks, data.index, data.limit, data.pair, data.faults]
     return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:24]
 
 

@@ -67,7 +67,7 @@ Named = dict[str, str]
 
 
 def fitted(
-    patterns: Patterns, images: Sequence[str], masks: Sequence[str], together: bool = False
+    patterns: Sequence[str], images: Sequence[str], masks: Sequence[str], together: bool = False
 ) -> tuple[Named, Named]:
     """Images and masks that match their pattern. ``together``: both are files of one folder."""
     in_images, in_masks = (
@@ -79,7 +79,7 @@ def fitted(
     return in_images, in_masks
 
 
-def part(patterns: Patterns, in_images: Named, in_masks: Named) -> None:
+def part(patterns: Sequence[str], in_images: Named, in_masks: Named) -> None:
     """If a file matches both patterns, keep it for the longer pattern only. Changes the dicts in place."""
     longer = len(patterns[1]) > len(patterns[0])
     losing, keeping = (in_images, in_masks) if longer else (in_masks, in_images)
@@ -99,16 +99,16 @@ def propose(images: Sequence[str], masks: Sequence[str]) -> Proposal | None:
         patterns = _with_suffix(before + NAME + after, some), _with_suffix(other_before + NAME + other_after, others)
         if patterns[0] == patterns[1]:
             continue
-        pairs = _pairs(patterns, some, others)
+        pairs = count_pairs(patterns, some, others)
         if pairs > most:
             best, most = patterns, pairs
     if best is None:
         return None
-    pairs = _pairs(best, images, masks)
+    pairs = count_pairs(best, images, masks)
     return Proposal(best, pairs) if 2 * pairs >= len(images) else None
 
 
-def _pairs(patterns: Patterns, images: Sequence[str], masks: Sequence[str]) -> int:
+def count_pairs(patterns: Sequence[str], images: Sequence[str], masks: Sequence[str]) -> int:
     one, other = fitted(patterns, images, masks)
     return len(one.keys() & other.keys())
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from segtrain.config.paste import command
 from segtrain.data.index.entries import Column, Entries, column_of, pack_keys
 from segtrain.data.index.listing import WARNING, Watch
-from segtrain.data.index.names import NAME, SUFFIXES, name_in, part, propose
+from segtrain.data.index.names import NAME, SUFFIXES, Patterns, name_in, part, propose
 from segtrain.data.index.unpaired import other_forms, settings_that_fit, several_masks
 from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
@@ -19,8 +19,12 @@ from segtrain.terminal import counted
 MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")
 
 
-def pair(images: Column, masks: Column, where: str, fix: Callable[[Column, Column], str] | None = None) -> Entries:
+def pair(
+    images: Column, masks: Column, where: str, watch: Watch, fix: Callable[[Column, Column], str] | None = None
+) -> Entries:
     """Entries of images and masks with the same key. Raises DataError with the files that have no partner.
+
+    If ``watch.skips``, masks without an image are left out instead, with a warning.
 
     ``fix``: returns the advice at the end of that error, given the images and the masks.
     """
@@ -32,7 +36,12 @@ def pair(images: Column, masks: Column, where: str, fix: Callable[[Column, Colum
     if not images.same_keys(masks):
         masks = _without_ending(images, masks)
     alone = list(_without_partner(images, masks)), list(_without_partner(masks, images))
-    if any(alone):
+    if watch.skips and alone[1] and not alone[0]:
+        assert masks.codes is not None
+        extra = set(alone[1])
+        masks = replace(masks, codes=masks.codes[[path not in extra for path in masks]])
+        watch.notes.append(f"{WARNING}{counted(len(extra), 'mask')} without an image left out: {some_of(alone[1])}")
+    elif any(alone):
         _refuse_names_alike(where, map(str, images.keys), map(str, masks.keys), (images.prefix, masks.prefix))
         others = [text for folder in (images.prefix, masks.prefix) for text in unread(folder)]
         raise _unpaired(where, *alone, others, (fix or same_name)(images, as_named))
@@ -49,6 +58,7 @@ def _unpaired(where: str, images: list[str], masks: list[str], others: list[str]
     """The error for images and masks without a partner. ``others``: sentences about other files in the folders."""
     problems = [f"{counted(len(images), 'file')} without a mask: {some_of(images)}"] * bool(images)
     problems += [f"{counted(len(masks), 'file')} (masks) without an image: {some_of(masks)}"] * bool(masks)
+    fix += "" if images else ". To leave these masks out: data.faults=skip"
     says = f"{where}: {'; '.join(problems + others)}: {fix}"
     return DataError(says, code="files-unpaired", folder=where, images=len(images), masks=len(masks))
 
@@ -61,9 +71,10 @@ def same_name(images: Column, masks: Column) -> str:
     return "an image and its mask must have the same name: add or remove files"
 
 
-def name_patterns(images: Column, masks: Column) -> str:
+def name_patterns(images: Column, masks: Column, tried: Callable[[Patterns], list[str] | None]) -> str:
     """Like ``same_name``, but the advice proposes patterns for data.pair if some fit.
 
+    tried: returns the patterns in the form that fits all splits, or None.
     Raises DataError if images have several masks.
     """
     names = [[str(path)[len(files.prefix) :] for path in files] for files in (images, masks)]
@@ -75,7 +86,11 @@ def name_patterns(images: Column, masks: Column) -> str:
         raise DataError(says, code="several-masks-per-image", folder=images.prefix)
     if not found:
         return same_name(images, masks)
-    setting = command({"data.pair": list(found.patterns)})
+    patterns = tried(found.patterns)
+    if not patterns:
+        only = f"the names differ: {list(found.patterns)} fits this split, but not the others"
+        return f"{only}: name the pairs in lists (data.layout=list)"
+    setting = command({"data.pair": patterns})
     return f"the names differ: {setting} pairs {found.pairs:,} of {len(images):,} images"
 
 
@@ -92,11 +107,12 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
         part(patterns, in_images, in_masks)
     without_mask = [os.path.join(images, in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
     without_image = [os.path.join(masks, in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
-    if without_mask or without_image:
+    if without_mask or (without_image and not watch.skips):
         _refuse_names_alike(images, in_images, in_masks, (images, masks))
         fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
         raise _unpaired(images, without_mask, without_image, [], fix)
     names = sorted(in_images)
+    in_masks = {name: in_masks[name] for name in names}
     others = [set(these) - set(known.values()) for these, known in zip(paths, (in_images, in_masks))]
     left = [(images, others[0] & others[1])] if together else [(images, others[0]), (masks, others[1])]
     watch.notes += _left_out(patterns, len(names), [len(these) for these in paths], left)
@@ -115,7 +131,8 @@ def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: li
     if not parts:
         return []
     of = f" of {counts[0]:,}" if len(left) > 1 else ""
-    says = f"{pairs:,}{of} images have a mask with data.pair={list(patterns)}; left out, because they match no pattern"
+    why = "left out, because they match no pattern or have no image"
+    says = f"{pairs:,}{of} images have a mask with data.pair={list(patterns)}; {why}"
     return [f"{WARNING}{says}: {', '.join(parts)}"]
 
 

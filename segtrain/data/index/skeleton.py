@@ -12,7 +12,7 @@ from segtrain.data.bucket import OUTAGE_S, parts_of
 from segtrain.data.storage import LOCAL, Store, system_folder
 
 # Most list requests in all. After this many names or this many subfolders of a folder, the rest of it is skipped.
-_REQUESTS, _NAMES, _FOLDERS = 200, 200, 20
+_REQUESTS, NAMES, _FOLDERS = 200, 200, 20
 # A folder's name with this ending sorts after all keys in the folder.
 _END = "/\U0010ffff"
 
@@ -55,7 +55,7 @@ class Skeleton(Store):
         This is ``last``, or a key past the end of its folder if enough names in that folder are known.
         """
         folder = last[len(self._start) :].rpartition("/")[0]
-        if not folder or len(self._files[folder]) < _NAMES:
+        if not folder or len(self._files[folder]) < NAMES:
             return last
         above = folder.rpartition("/")[0]
         while above and len(self._folders[above]) > _FOLDERS:

@@ -23,6 +23,7 @@ def _of_split(images: str, masks: str, split: str, watch: Watch, endings: tuple[
         files_under(images, f"images of split {split!r}", watch, endings[0]),
         files_under(masks, f"masks of split {split!r}", watch, endings[1]),
         images,
+        watch,
     )
 
 

@@ -118,8 +118,7 @@ def in_other_form(path: str) -> str:
 def folders_that_fit(images: Sequence[str], masks: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of folders, below the image folder and the mask folder, in which every image has a mask of its name.
 
-    ``images``, ``masks``: paths below the two folders, without suffixes. "" is the folder itself. [] if the names match
-    already.
+    ``images``, ``masks``: paths below the two folders, without suffixes. "" is the folder itself.
     """
     images = images[:_LOOKED_AT]
     above = os.path.commonpath([os.path.dirname(name) for name in images]) if images else ""
@@ -133,7 +132,7 @@ def folders_that_fit(images: Sequence[str], masks: Sequence[str]) -> list[tuple[
     for folder in dict.fromkeys(("", above)):
         names = {os.path.relpath(name, folder) if folder else name for name in images}
         found += [(folder, other) for other, there in inside.items() if names and names <= there]
-    return [] if ("", "") in found else found
+    return [folders for folders in found if any(folders)]
 
 
 def settings_that_fit(images: Iterable[str], masks: Iterable[str]) -> str:

@@ -80,7 +80,8 @@ def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
     if incomplete:
         raise DataError(
             f"{root}: {len(incomplete)} samples of split {split!r} are incomplete: {some_of(incomplete)}: "
-            "a sample is KEY.jpg followed by KEY.mask.png, and each KEY is unique in its shard",
+            "a sample is KEY.jpg followed by KEY.mask.png, and each KEY is unique in its shard. A KEY ends at its "
+            "first dot: replace the dots in keys, or pack the files with `segtrain data pack`",
             code="samples-incomplete", split=split, found=incomplete,
         )  # fmt: skip
     shard_index.write(path, description, itertools.chain.from_iterable(spans))
@@ -104,7 +105,7 @@ def _spans(root: str, number: int, name: str, store: Store) -> tuple[list[ShardS
             parts = [(ending, files[ending].offset, files[ending].size) for ending in (image, mask)]
             spans.append(ShardSpan(key, number, parts[0], parts[1], shape))
         elif any(_is_picture(ending) for ending in files):
-            faults.append(f"{path}: {key} (without {'a mask' if image else 'an image'})")
+            faults.append(f"{path}: {key} (without {'a mask' if image else 'an image'}: {some_of([*files], 3)})")
         if image or mask:
             seen.add(key)
     return spans, faults
