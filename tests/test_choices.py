@@ -1,0 +1,207 @@
+"""Tests of data sets in which files or folders are ambiguous, and of advice that holds in all splits."""
+
+from __future__ import annotations
+
+import resource
+import shlex
+import sys
+import tarfile
+from pathlib import Path
+from subprocess import run
+
+import pytest
+from cloud.bucket import BucketServer
+from conftest import refused
+from test_datasets import ids, picture
+
+from segtrain.cli import main
+from segtrain.config import Data, load_config
+from segtrain.data.audit.check import check_folder
+from segtrain.data.cache import refuse_cache
+from segtrain.data.datasets import open_dataset
+from segtrain.errors import SegtrainError
+
+CLASSES = "data.classes=[a, b]"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
+
+
+def write(root: Path, images: str, *masks: str, count: int = 3) -> Path:
+    """Images and masks of train and val; ``#`` is the number of the image."""
+    for split in ("train", "val"):
+        for number in range(count):
+            paths = [
+                root / text.replace("{split}", split).replace("#", f"{split}{number}") for text in (images, *masks)
+            ]
+            picture(paths[0], seed=number + 9 * (split == "val"))
+            for path in paths[1:]:
+                ids(path)
+    return root
+
+
+# images, masks, another folder, whether it stops the check, and a setting that chooses
+OTHERS = {
+    "labels": ("{split}/images/#.png", "{split}/masks/#.png", "{split}/labels", "data.masks='{split}/labels'"),
+    "annotator": ("{split}/images/#.png", "{split}/mask/#.png", "{split}/2nd", "data.masks='{split}/2nd'"),
+    "raw": ("images/{split}/#.png", "masks/{split}/#.png", "images_raw/{split}", "data.images=images/{split}"),
+    "infrared": ("{split}/rgb/#.png", "{split}/gt/#.png", "{split}/ir", "data.images='{split}/rgb'"),
+    "below": ("x/images/{split}/#.png", "x/gt/{split}/#.png", "x/right/{split}", "data.masks=x/gt/{split}"),
+    "no split": ("img/#.png", "label/#.png", "depth", "data.masks=label"),
+    "split in the name": ("images_{split}/#.png", "masks_{split}/#.png", "nir_{split}", "data.masks=masks_{split}"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_second_folder_of_images_or_masks_is_chosen_by_the_user(tmp_path: Path, name: str) -> None:
+    images, masks, other, setting = OTHERS[name]
+    root = str(write(tmp_path / "set", images, masks, f"{other}/#.png"))
+    with refused("folders-ambiguous", found=[other]):
+        check_folder(root, None, [CLASSES])
+    checked = check_folder(root, None, [CLASSES, *shlex.split(setting)])
+    assert not any(report.failed for report in checked.reports)
+    key, _, value = shlex.split(setting)[0].partition("=")
+    assert getattr(checked.data, key.removeprefix("data.")) == value.strip("'")
+
+
+def test_folders_with_fewer_images_and_of_other_splits_are_no_choice(tmp_path: Path) -> None:
+    root = write(tmp_path / "set", "{split}/images/#.png", "{split}/masks/#.png", "{split}/overlays/#.png", count=4)
+    for number in range(8):
+        picture(root / f"test/images/{number}.png")
+        picture(root / f"train/samples/{number}.png") if number < 2 else None
+    assert not any(report.failed for report in check_folder(str(root), None, [CLASSES]).reports)
+
+
+def test_a_second_folder_of_masks_in_a_bucket(server: BucketServer) -> None:
+    pytest.importorskip("obstore")
+    write(server.folder / "bkt/set", "{split}/images/#.png", "{split}/masks/#.png", "{split}/labels/#.png")
+    with refused("folders-ambiguous", found=["{split}/labels"]):
+        check_folder("s3://bkt/set", None, [CLASSES])
+
+
+@pytest.mark.parametrize("layout", [[], ["data.layout=folders", "data.images='{split}/images'"]])
+def test_a_proposed_pair_fits_in_every_split(
+    tmp_path: Path, layout: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write(tmp_path / "set", "{split}/images/im_#_{split}.png", "{split}/masks/#_first.png")
+    words = ["data", "check", str(root), CLASSES, *layout, *["data.masks='{split}/masks'"] * bool(layout)]
+    if layout:
+        assert main(words) == 2
+        pair = capsys.readouterr().err.rpartition("the names differ: ")[2].rpartition(" pairs ")[0]
+        words += shlex.split(pair)
+    assert main(words) == 0
+    if layout:
+        return
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("segtrain train "))
+    pasted = load_config(None, shlex.split(line)[2:]).data
+    assert [len(open_dataset(pasted, split)) for split in ("train", "val")] == [3, 3]
+
+
+def test_a_pair_that_fits_in_one_split_is_not_proposed(tmp_path: Path) -> None:
+    root = write(tmp_path / "set", "images/{split}/#_x.png", "masks/{split}/#_y.png")
+    for path in (root / "masks/val").iterdir():
+        path.rename(path.with_name(path.name.replace("_y", "-other")))
+    data = Data(layout="folders", root=str(root), classes=("a", "b"))
+    with refused("files-unpaired") as caught:
+        open_dataset(data, "train")
+    assert "data.pair=" not in str(caught.value)
+    with refused("files-unpaired"):
+        check_folder(str(root), None, [CLASSES])
+
+
+@pytest.mark.parametrize("form", ["{name}/images/x.png {name}/masks/#.png", "images/{name}/x.png masks/{name}/#.png"])
+def test_a_folder_for_each_image_has_several_masks(tmp_path: Path, form: str) -> None:
+    image, mask = form.split()
+    for name in ("3f", "a8", "d0"):
+        picture(tmp_path / "set" / image.format(name=name))
+        for number in range(2):
+            ids(tmp_path / "set" / mask.format(name=name).replace("#", str(number)))
+    with refused("several-masks-per-image"):
+        check_folder(str(tmp_path / "set"), None, [CLASSES])
+
+
+@pytest.mark.parametrize("pair", [[], ["data.pair=['{name}.png', '{name}_m.png']"]])
+def test_masks_without_an_image_can_be_left_out(tmp_path: Path, pair: list[str]) -> None:
+    end = "_m.png" if pair else ".png"
+    root = write(tmp_path / "set", "images/{split}/#.png", f"masks/{{split}}/#{end}")
+    ids(root / f"masks/train/HD/train0{end}", (1,))
+    ids(root / f"masks/train/extra{end}", (1,))
+    words = ["data.layout=folders", CLASSES, *pair]
+    with refused("files-unpaired", masks=2, images=0) as caught:
+        check_folder(str(root), None, words)
+    assert "data.faults=skip" in str(caught.value) or pair
+    data = check_folder(str(root), None, [*words, "data.faults=skip"]).data
+    dataset = open_dataset(data, "train")
+    assert [Path(entry.mask or "").name for entry in dataset.entries] == [f"train{n}{end}" for n in range(3)]
+    assert any("extra" in note for note in dataset.notes)
+    (root / f"masks/train/train1{end}").unlink()
+    with refused("files-unpaired", images=1):
+        open_dataset(data, "train")
+
+
+def test_a_second_set_of_masks_below_the_first_is_named(tmp_path: Path) -> None:
+    root = write(tmp_path / "set", "images/#.png", "masks/#.png", "masks/HD/#.png")
+    with refused("files-unpaired", masks=6) as caught:
+        check_folder(str(root), None, [CLASSES])
+    assert "/HD to data.masks" in str(caught.value)
+    assert len(open_dataset(check_folder(str(root), None, [CLASSES, "data.masks=masks/HD"]).data, "train")) > 0
+
+
+def test_the_memory_of_a_cache_is_that_of_all_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sizes:
+        def __init__(self, *sizes: int) -> None:
+            self.sizes = sizes
+
+        def __len__(self) -> int:
+            return len(self.sizes)
+
+        def size(self, index: int) -> tuple[int, int]:
+            return self.sizes[index], 1000
+
+    monkeypatch.setattr("segtrain.data.cache.memory_limit", lambda: (10**8, ""))
+    for sizes in ((9000, *[10] * 100), (100,) * 200, (9000, *[10] * 1000)):
+        refuse_cache(Sizes(*sizes))  # type: ignore[arg-type]
+    for sizes in ((10, *[1000] * 30), (10,) * 10 + (1000,) * 200):
+        with refused("cache-too-large"):
+            refuse_cache(Sizes(*sizes))  # type: ignore[arg-type]
+
+
+def shard(path: Path, *names: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name in names:
+            for file in (picture(path.parent / f"{name}.png"), ids(path.parent / f"{name}.mask.png")):
+                tar.add(file, file.name)
+                file.unlink()
+
+
+def test_dots_in_the_keys_of_shards_are_named(tmp_path: Path) -> None:
+    shard(tmp_path / "set/train-000000.tar", "img.001", "img.002")
+    with refused("samples-incomplete") as caught:
+        open_dataset(Data(layout="shards", root=str(tmp_path / "set"), classes=("a", "b")), "train")
+    assert "001.mask.png" in str(caught.value)
+    assert "dot" in str(caught.value)
+
+
+def test_a_command_raises_the_limit_of_open_files() -> None:
+    code = "import resource as r, segtrain.cli as c; c._prepare_process(); print(*r.getrlimit(r.RLIMIT_NOFILE))"
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    found = run(
+        [sys.executable, "-c", f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, (64, {hard})); {code}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert found.stdout.split() == [str(hard)] * 2
+
+
+def test_a_folder_without_a_layout_names_the_check(tmp_path: Path) -> None:
+    with pytest.raises(SegtrainError) as caught:
+        load_config(None, [f"data.root={tmp_path}/my set"])
+    assert f"segtrain data check '{tmp_path}/my set'" in str(caught.value)
+
+
+def test_a_printed_label_map_has_numbers_as_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write(tmp_path / "set", "images/{split}/#.png", "masks/{split}/#.png")
+    assert main(["data", "check", str(root), CLASSES, "data.label_map={0: 0, 1: 1, 7: -1}"]) == 0
+    assert capsys.readouterr().out.count("{0: 0, 1: 1, 7: -1}") == 2
