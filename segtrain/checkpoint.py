@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segtrain.config import Origin
 from segtrain.errors import CheckpointError, some_of
 from segtrain.files import open_file, write_atomically
 from segtrain.json_text import read_json
@@ -145,6 +146,8 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
                 damaged = archive.testzip()
             if damaged is not None:
                 raise zipfile.BadZipFile(f"{damaged} has another checksum")
+        if isinstance(state, dict):  # Runs of earlier versions have no origin: all were trained with ImageNet's mean.
+            state["origin"] = Origin.read(state.get("origin", vars(Origin())))
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}", code="checkpoint-missing", file=str(path)) from None
     except OSError as error:
@@ -252,6 +255,11 @@ def best_file(run_dir: Path) -> Path | None:
 
 
 def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
+    """State dict of the best or the last checkpoint; raises as ``load_best`` does."""
+    return load_best(run_dir, which)[0]
+
+
+def load_best(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Origin]:
     """State dict of the best or the last checkpoint: the moving average if the run has one, otherwise the model.
 
     Raises CheckpointError if the run folder has no checkpoint, or if the weights are not finite.
@@ -281,4 +289,4 @@ def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
             "take an earlier checkpoint, or train again with a lower optim.lr",
             code="not-finite", run=str(run_dir), found=bad,
         )  # fmt: skip
-    return weights
+    return weights, state["origin"]

@@ -14,6 +14,7 @@ from segtrain.config.split_by import SplitBy
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Channel = Annotated[int, Field(ge=0, le=255)]
+Std = Annotated[float, Field(gt=0, le=1)]
 Color = tuple[Channel, Channel, Channel]  # red, green, blue
 Auto = Literal["auto"]
 
@@ -55,6 +56,12 @@ class Data(Section):
     extra_bands: Literal["error", "drop"] = Field(
         "error", description="TIFF images with more than three bands: an error, or only the first three bands are used"
     )
+    mean: Union[tuple[Share, Share, Share], None] = Field(
+        None,
+        description="mean of the images (red, green, blue; 0 to 1) that the network expects. null: as its pretrained "
+        "weights do, else ImageNet's",
+    )
+    std: Union[tuple[Std, Std, Std], None] = Field(None, description="standard deviation of the images, like data.mean")
     split_by: SplitBy = Field(default_factory=SplitBy, description="how to make splits: `{val: 20%}`; see below")
     overlap: Literal["refuse", "accept"] = Field(
         "refuse", description="training images that are also in the validation split: an error, or a warning"

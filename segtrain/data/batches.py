@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segtrain.config import Config
+from segtrain.config import Config, Origin
 from segtrain.cores import cores
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader, image_sizes, normalize, worker_kind
@@ -27,8 +27,9 @@ class BatchLoader:
 
     split: by default ``data.train_split``, or ``data.split`` with ``train=False``. data: a map-style dataset of
     (image, mask, id) to use instead of ``data.root``. train: random crops with augmentation; otherwise each whole image
-    once. dtype: ``float32`` or ``bfloat16`` images (n, 3, H, W) are normalized with ImageNet's mean and standard
-    deviation, and masks are int64 (n, H, W); ``uint8`` images are (n, H, W, 3) RGB and masks uint8 (n, H, W).
+    once. dtype: ``float32`` or ``bfloat16`` images (n, 3, H, W) are normalized with ``data.mean`` and ``data.std``
+    (null: ImageNet's, whatever the encoder expects), and masks are int64 (n, H, W); ``uint8`` images are (n, H, W, 3)
+    RGB and masks uint8 (n, H, W).
     channels_last: the memory format of normalized images. Ignored pixels have the id ``data.ignore_index``. rank,
     world_size: each rank gets its part of ``train.batch_size``; the defaults are the environment variables RANK and
     WORLD_SIZE. A batch stays valid as long as its tensors are kept.
@@ -56,7 +57,8 @@ class BatchLoader:
         if dtype not in DTYPES:
             says = f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: pass one of them"
             raise ConfigError(says, code="loader-dtype", found=dtype)
-        self.floats = None if dtype == "uint8" else Floats(dtype, channels_last)
+        origin = Origin().changed(config.data)
+        self.floats = None if dtype == "uint8" else Floats(dtype, channels_last, origin.mean, origin.std)
         self.config, self.train, self.epoch = config, train, 0
         self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
         self.world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
@@ -115,5 +117,5 @@ class BatchLoader:
                 if self.floats is None:
                     yield images.clone(), masks.clone()
                 else:
-                    values = normalize(images, channels_last=self.floats.channels_last)
+                    values = normalize(images, self.floats.mean, self.floats.std, self.floats.channels_last)
                     yield values.to(getattr(torch, self.floats.dtype)), masks.long()

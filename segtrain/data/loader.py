@@ -22,8 +22,6 @@ from segtrain.config import Data
 from segtrain.data.cache import RamCache, SampleSource
 from segtrain.data.order import rank_slice, samples
 from segtrain.data.pixels.floats import Floats
-from segtrain.data.pixels.normalize import IMAGENET_MEAN as IMAGENET_MEAN
-from segtrain.data.pixels.normalize import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels.normalize import normalize as normalize
 from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task, make_whole, named
 from segtrain.data.storage import LOCAL

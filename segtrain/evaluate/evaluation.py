@@ -25,13 +25,14 @@ from segtrain import config
 from segtrain.compat import uncompiled
 from segtrain.data.device_feed import DeviceFeed
 from segtrain.data.labels.space import LabelSpace
-from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, EvalLoader, image_sizes, normalize
+from segtrain.data.loader import EvalLoader, image_sizes, normalize
 from segtrain.data.order import eval_groups
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
 from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, unpacked
 from segtrain.evaluate.tiles import Forward, Size, View, nearest, predict_ids, resize
 from segtrain.metrics import Scores, confusions, nonfinite_logits, refuse_unknown
+from segtrain.models.base import normalization
 from segtrain.observe.pictures import Sample
 from segtrain.precision import autocast, tf32
 
@@ -93,7 +94,8 @@ def evaluate(
     tally = _Tally(dataset.labels, len(dataset), device)
     failure: Exception | None = None
     with _evaluating(model), tf32(precision == "tf32"), torch.inference_mode():
-        predict = _predictor(_forward(model, device, precision), view, settings.size, device, channels_last)
+        forward, form = _forward(model, device, precision), (*normalization(model), channels_last)
+        predict = _predictor(forward, view, settings.size, device, form)
         try:
             sizes = image_sizes(dataset)
             groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
@@ -199,19 +201,19 @@ class _Tally:
         return table, unpacked(images[:, 2:]), np.flatnonzero(images[:, 1]).tolist()
 
 
-def _predictor(forward: Forward, view: View, size: Size | None, device: torch.device, channels_last: bool) -> Predict:
+def _predictor(forward: Forward, view: View, size: Size | None, device: torch.device, form: tuple[Any, ...]) -> Predict:
     """A function that maps images uint8 (n, H, W, 3) and masks (n, H, W) to (truth, predicted ids, nonfinite).
 
     All three are on the device. Truth and ids have the shape (n, h, w), where (h, w) is ``size``, or the size of the
-    masks if ``size`` is None. Truth is resized by nearest neighbor. nonfinite is bool (n,), and says for each image
-    whether a logit is NaN or infinite.
+    masks if ``size`` is None. ``form``: of normalized images, see ``normalize``. Truth is resized by nearest neighbor.
+    nonfinite is bool (n,), and says for each image whether a logit is NaN or infinite.
     """
 
     def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         nonfinite: list[Tensor] = []
         truth = masks.to(device, non_blocking=True)
         truth = nearest(truth, size) if size else truth
-        inputs = normalize(images.to(device, non_blocking=True), IMAGENET_MEAN, IMAGENET_STD, channels_last)
+        inputs = normalize(images.to(device, non_blocking=True), *form)
         ids = predict_ids(forward, inputs, view, (truth.shape[-2], truth.shape[-1]), nonfinite)
         return truth, ids, torch.stack(nonfinite).any(0)
 

@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from segtrain import json_text
-from segtrain.checkpoint import load_weights, misfits
-from segtrain.config import Config, Model, load_saved, make_config, read_parts
+from segtrain.checkpoint import load_best, misfits
+from segtrain.config import Config, Model, Origin, load_saved, make_config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import CheckpointError, ConfigError, DataError
 from segtrain.files import open_file, read_text
@@ -24,7 +24,7 @@ from segtrain.models.base import SegModel, as_seg_model
 
 def load_run(
     run_dir: str | Path, which: str = "best", module: nn.Module | None = None
-) -> tuple[nn.Module, Config, LabelSpace]:
+) -> tuple[SegModel, Config, LabelSpace]:
     """The model of a run in evaluation mode on the CPU, its config, and its labels.
 
     run_dir: a run folder or an exported folder. An exported folder holds one set of weights, and only a part of the
@@ -40,7 +40,8 @@ def load_run(
         return model, exported_config(facts), LabelSpace.from_dict(facts["labels"])
     config, labels = read_description(run_dir)
     network = _network(config.model, labels.num_classes, read_parts(run_dir).get("model", ""), module, str(run_dir))
-    return _filled(network, load_weights(run_dir, which), str(run_dir)), config, labels
+    weights, network.origin = load_best(run_dir, which)
+    return _filled(network, weights, str(run_dir)), config, labels
 
 
 def read_description(run_dir: str | Path) -> tuple[Config, LabelSpace]:
@@ -58,7 +59,7 @@ def read_description(run_dir: str | Path) -> tuple[Config, LabelSpace]:
         raise CheckpointError(why, code="labels-unreadable", file=str(file)) from None
 
 
-def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn.Module, dict[str, Any]]:
+def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[SegModel, dict[str, Any]]:
     """The model of an exported folder in evaluation mode, and the content of its model.json.
 
     module: the network, if the run was trained with the user's own module.
@@ -72,6 +73,7 @@ def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn
         with open_file(folder / "weights.safetensors", math.inf) as file:
             content = file.read()
         digest, name = facts["weights"]["sha256"], (facts.get("module") or "").strip()
+        origin = Origin.exported(facts)
         settings, classes = exported_config(facts).model, LabelSpace.from_dict(facts["labels"]).num_classes
     except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
         why = f"{folder} is not a complete export ({type(error).__name__}: {error}): export the run again"
@@ -83,7 +85,9 @@ def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[nn
     except Exception as error:  # safetensors raises errors of many types
         why = f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json ({error})"
         raise CheckpointError(f"{why}: export the run again", code="export-damaged") from None
-    return _filled(_network(settings, classes, name, module, str(folder)), weights, str(folder)), facts
+    network = _network(settings, classes, name, module, str(folder))
+    network.origin = origin
+    return _filled(network, weights, str(folder)), facts
 
 
 def exported_config(facts: Mapping[str, Any]) -> Config:
@@ -93,7 +97,7 @@ def exported_config(facts: Mapping[str, Any]) -> Config:
     return make_config({"model": facts["model"], "eval": facts["eval"], "data": data}, "model.json")
 
 
-def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], source: str) -> nn.Module:
+def assemble(settings: Model, num_classes: int, weights: Mapping[str, Tensor], source: str) -> SegModel:
     """The model that ``settings`` describe, with ``weights``, in evaluation mode; no pretrained file is fetched."""
     return _filled(_network(settings, num_classes, "", None, source), weights, source)
 
@@ -119,7 +123,7 @@ def _network(settings: Model, num_classes: int, name: str, module: nn.Module | N
     return as_seg_model(module, num_classes)
 
 
-def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> nn.Module:
+def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> SegModel:
     """``model`` with ``weights``, in evaluation mode. Raises CheckpointError for weights that do not fit."""
     remarks = misfits(model.state_dict(), weights)
     if remarks:
@@ -128,4 +132,5 @@ def _filled(model: SegModel, weights: Mapping[str, Tensor], source: str) -> nn.M
         text = f"{why} ({len(remarks)} tensors; {remarks[0]}): {fix}"
         raise CheckpointError(text, code="weights-unfit", source=source, found=remarks)
     model.load_state_dict(weights)
-    return model.eval()
+    model.eval()
+    return model

@@ -22,11 +22,11 @@ from segtrain.bucket.client import client_of
 from segtrain.checkpoint import named_best
 from segtrain.config import Config, read_parts
 from segtrain.data.labels.space import LabelSpace
-from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from segtrain.errors import ConfigError, SegtrainError, some_of
 from segtrain.evaluate.load import assemble, load_run
 from segtrain.files import is_running
 from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
+from segtrain.models.base import SegModel
 
 FORMATS = ("safetensors", "onnx")
 OUTAGE_S = 60.0  # longest outage of a bucket that an upload waits for
@@ -129,7 +129,7 @@ def _clean(folder: Path) -> str:
     return prefix
 
 
-def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path, which: str) -> dict[str, Any]:
+def describe(config: Config, labels: LabelSpace, model: SegModel, run_dir: Path, which: str) -> dict[str, Any]:
     """The content of model.json: what a program needs to use the weights."""
     best = named_best(run_dir) if which == "best" else None
     scored = {"checkpoint": best.file, "step": best.step, "miou": best.miou} if best else {}
@@ -139,19 +139,20 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
         "version": 1,
         # The initial weights no longer matter.
         "model": {**config.model.model_dump(mode="json"), "init": "", "freeze": "none"},
+        "license": model.origin.license,
         "labels": labels.to_dict(),
         "input": {
             "pixels": "uint8 RGB, (N, H, W, 3), upright",
             "reading": {"bits": config.data.bits, "extra_bands": config.data.extra_bands},
             "normalize": "(x / 255 - mean) / std",
-            "mean": list(IMAGENET_MEAN),
-            "std": list(IMAGENET_STD),
+            "mean": list(model.origin.mean),
+            "std": list(model.origin.std),
             "crop": list(config.data.crop),
             "scale": config.data.base_scale,
             "resize": "multiply height and width by scale (bilinear, antialiased), predict, and bring the logits back "
             "(bilinear)",
-            "stride": int(getattr(model, "stride", 1)),
-            "least": int(getattr(model, "least", 1)),
+            "stride": model.stride,
+            "least": model.least,
             "padding": "right and bottom to a multiple of stride, and to least pixels, with 0 after normalizing; "
             "cropped from the logits",
         },
@@ -165,8 +166,7 @@ def describe(config: Config, labels: LabelSpace, model: nn.Module, run_dir: Path
 
 
 def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     state = model.state_dict()
     if others := [key for key, value in state.items() if not isinstance(value, Tensor)]:
@@ -174,9 +174,8 @@ def _write_weights(model: nn.Module, path: Path) -> dict[str, Any]:
         raise ConfigError(why, code="state-not-tensors", found=others)
     # safetensors refuses tensors that share memory, so each is copied.
     tensors = {key: value.detach().clone().contiguous() for key, value in state.items()}
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:  # such as a full disk
-        raise OSError(str(error)) from None
+    # ``save_file`` would make a file that only its owner may read.
+    content = save(tensors)
+    path.write_bytes(content)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "parameters": parameters}
+    return {"file": path.name, "sha256": hashlib.sha256(content).hexdigest(), "parameters": parameters}

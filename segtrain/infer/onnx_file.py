@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalize
+from segtrain.data.loader import normalize
 from segtrain.errors import MissingExtra, SegtrainError
+from segtrain.models.base import normalization
 
 # Largest difference of logits between onnxruntime and torch, as a share of the largest logit.
 TOLERANCE = 1e-3
@@ -40,13 +41,13 @@ class Deployed(nn.Module):
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
         self.model = model
         pads = bool(getattr(model, "pads", False))
         self.stride, self.least = (int(getattr(model, name, 1)) if pads else 1 for name in ("stride", "least"))
-        self.register_buffer("shift", torch.tensor([255.0 * m for m in IMAGENET_MEAN]).view(1, 3, 1, 1))
-        self.register_buffer("scale", torch.tensor([1.0 / (255.0 * s) for s in IMAGENET_STD]).view(1, 3, 1, 1))
+        self.register_buffer("shift", torch.tensor([255.0 * m for m in mean]).view(1, 3, 1, 1))
+        self.register_buffer("scale", torch.tensor([1.0 / (255.0 * s) for s in std]).view(1, 3, 1, 1))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = (images.permute(0, 3, 1, 2).to(torch.float32) - self.shift) * self.scale
@@ -89,7 +90,7 @@ def write_onnx(
     """
     import onnx
 
-    deployed = Deployed(plain or model).eval()
+    deployed = Deployed(plain or model, *normalization(model)).eval()
     tried: list[str] = []
     for open_sizes in (True, False)[not dynamic :]:
         for exporter, write in _exporters():
@@ -181,7 +182,7 @@ def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[s
         images = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
         classes, logits = session.run(["classes", "logits"], {"images": images})
         with torch.no_grad():
-            expected = model(normalize(torch.from_numpy(images))).numpy()
+            expected = model(normalize(torch.from_numpy(images), *normalization(model))).numpy()
         if logits.shape != expected.shape or classes.shape != shape or classes.dtype != np.uint8:
             why = f"outputs {classes.dtype} {classes.shape} and {logits.shape}, not uint8 {shape} and {expected.shape}"
             raise SegtrainError(why, code="onnx-outputs-shape")

@@ -20,7 +20,7 @@ from segtrain.data.device_feed import CudaCopier
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import image_fix
 from segtrain.data.pixels import decode
-from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normalize
+from segtrain.data.pixels.normalize import normalize
 from segtrain.data.pixels.reading import PLAIN, depth_of, too_dark
 from segtrain.errors import ConfigError, DataError, file_error
 from segtrain.evaluate.load import load_run
@@ -28,6 +28,7 @@ from segtrain.evaluate.tiles import Size, View, predict_ids, predict_scores, sca
 from segtrain.infer.stream import Found, Item, Waiting, segmented
 from segtrain.infer.view import SHARE, bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import nonfinite_logits, predict_classes
+from segtrain.models.base import normalization
 from segtrain.precision import autocast, meant, tf32
 from segtrain.terminal import say
 
@@ -122,7 +123,7 @@ class Predictor:
         size = images[0][0].shape[0], images[0][0].shape[1]
         view = self._fitted(size, images[0][1])
         levels = self._placed([pixels for pixels, _ in images])
-        inputs = normalize(levels, IMAGENET_MEAN, IMAGENET_STD, self.channels_last)
+        inputs = normalize(levels, *normalization(self.model), self.channels_last)
         forward = counted(self._forward, view.windows(size), self.say)
         flags: list[Tensor] = []
         with tf32(self.precision == "tf32"):

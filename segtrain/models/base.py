@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from segtrain.config import Origin
 from segtrain.errors import ConfigError, kind_of, some_of
 
 
@@ -24,6 +25,7 @@ class SegModel(nn.Module):
     least: smallest height and width that the network takes; smaller images are padded too.
     frozen: whether the encoder is not trained (``freeze_encoder``).
     remarks: what to say before the first step.
+    origin: of its first weights; with the normalization of its images.
     """
 
     num_classes: int
@@ -32,6 +34,7 @@ class SegModel(nn.Module):
     least: int = 1
     frozen: bool = False
     remarks: tuple[str, ...] = ()
+    origin: Origin = Origin()
 
     def forward(self, images: Tensor, low: bool = False) -> Union[Tensor, tuple[Tensor, ...]]:
         """Logits (N, C, H, W) of normalized images, float (N, 3, H, W).
@@ -168,6 +171,12 @@ class OwnModel(SegModel):
 
     def _upsample(self, low: Tensor, size: tuple[int, int]) -> Tensor:
         return F.interpolate(low, size=size, mode="bilinear", align_corners=False)
+
+
+def normalization(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the images that ``model`` expects."""
+    origin = model.origin if isinstance(model, SegModel) else Origin()
+    return origin.mean, origin.std
 
 
 def check_module(module: object) -> None:

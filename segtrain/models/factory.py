@@ -9,6 +9,7 @@ from typing import Any
 from segtrain.config import SMP, Model, is_file_name, refuse_arch
 from segtrain.errors import ConfigError, SegtrainError, closest
 from segtrain.models.base import SegModel
+from segtrain.models.published import published
 from segtrain.models.weights import load_encoder
 
 # Errors that constructors raise for arguments that do not fit.
@@ -32,6 +33,7 @@ def build_model(model: Model, num_classes: int) -> SegModel:
     else:
         from segtrain.models.torchvision_models import build
     weights_file = model.encoder_weights if is_file_name(model.encoder_weights) else None
+    given = model
     if weights_file is not None:
         model = model.model_copy(update={"encoder_weights": None})
     try:
@@ -52,6 +54,7 @@ def build_model(model: Model, num_classes: int) -> SegModel:
         encoder = f" with model.encoder={model.encoder}" if arch in SMP else ""
         why = f"model.options={model.options} do not fit model.arch={model.arch}{encoder} ({reason})"
         raise ConfigError(why, code="model-options-unfit") from error
+    network.origin = published(given)
     if weights_file is not None:
         load_encoder(network, weights_file)
     return network

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
 import zipfile
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,19 +14,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segtrain.config import Origin
 from segtrain.errors import ConfigError, some_of
 from segtrain.models.base import SegModel
 
 # Keys under which training scripts keep the weights; the moving average first.
 _INSIDE = ("ema", "model_ema", "state_dict_ema", "state_dict", "model_state_dict", "model", "net", "network", "weights")
-# Prefixes that wrappers add to names: DataParallel, Lightning, torch.compile, timm in SMP, and complete networks.
-_PREFIXES = ("module.", "model.", "_orig_mod.", "net.", "network.", "backbone.", "encoder.", "encoder.model.")
-# Prefixes of wrappers that may be nested; ``_bare`` removes all of them.
-_WRAPPERS = ("module.", "_orig_mod.", "model.", "net.", "network.")
 
 
 def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
+    """The state dict in a file; see ``read_weights``."""
+    return read_weights(path, key)[0]
+
+
+def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin | None]:
     """The state dict in a file, on the CPU. Pickled code is refused, not run (``weights_only``).
+
+    Also returns the origin, if it is a file of a run or of an export.
+
 
     path: a safetensors file, or a file of ``torch.save`` with a state dict or with a dict that holds one.
     key: the setting that names the file, for error messages.
@@ -39,7 +47,7 @@ def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
         if kind == "safetensors":
             from safetensors.torch import load_file
 
-            return dict(load_file(path))
+            return dict(load_file(path)), _exported(path.with_name("model.json"))
         # torch itself does not verify the checksums in the archive.
         if kind == "zip":
             with zipfile.ZipFile(path) as archive:
@@ -49,6 +57,8 @@ def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
         with warnings.catch_warnings(), open(path, "rb") as file:
             warnings.simplefilter("ignore")
             content = torch.load(file, map_location="cpu", weights_only=True)
+        of_run = isinstance(content, dict) and "config_hash" in content
+        origin = Origin.read(content.get("origin", vars(Origin()))) if of_run else None
     except Exception as error:
         # safetensors, zip, and pickle each raise their own errors.
         if kind != "safetensors" and ("weights_only" in str(error).lower() or "Unsupported global" in str(error)):
@@ -58,9 +68,17 @@ def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
         problem = f"cannot be read ({reason}): copy the damaged file again, or save a state_dict()"
         raise _refused(key, path, "weights-damaged", problem) from None
     if found := _tensors(content):
-        return found
+        return found, origin
     problem = "the file has no tensors with names: save the state_dict() of a model"
     raise _refused(key, path, "weights-without-tensors", problem)
+
+
+def _exported(description: Path) -> Origin | None:
+    """The origin in a model.json; None if there is no such file."""
+    try:
+        return Origin.exported(json.loads(description.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _refused(key: str, path: str | Path, code: str, problem: str) -> ConfigError:
@@ -99,26 +117,37 @@ def _tensors(content: Any, levels: int = 4) -> dict[str, Tensor]:
 
 
 def renamed(source: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
-    """``source`` with prefixes removed from its names, or one added, so that as many as possible are names of ``own``.
+    """``source`` under the names of ``own``, if one change at the beginning of its names makes enough of them equal.
 
-    If a single prefix is removed, tensors whose names lack it are left out.
+    Wrappers and complete networks add a prefix (module., encoder.). "." and "_" are the same, because the names of
+    timm's features have ``stages_0`` for ``stages.0``. Other tensors keep their names.
     """
-    known = set(own)
-    ways: list[Mapping[str, Tensor]] = [source]
-    for prefix in _PREFIXES:
-        ways.append({name.removeprefix(prefix): value for name, value in source.items() if name.startswith(prefix)})
-        ways.append({prefix + name: value for name, value in source.items()})
-    ways.append({_bare(name): value for name, value in source.items()})
-    # On a tie, max returns the first, so names are not changed without need.
-    best = max(ways, key=lambda way: sum(name in known for name in way))
-    return dict(best)
+    flat = {name.replace(".", "_"): name for name in own}
+    ends = defaultdict(list)
+    for name in flat:
+        for start, end in _divided(name):
+            # A single word, such as weight, is the end of too many names.
+            if "_" in end or not start:
+                ends[end].append(start)
+    theirs = {name.replace(".", "_"): name for name in source}
+    # How many names become equal if the first prefix is replaced by the second one.
+    counts = Counter((cut, start) for name in theirs for cut, end in _divided(name) for start in ends.get(end, ()))
+    # On a tie, names are not changed without need.
+    cut, start = max(counts, key=lambda pair: (counts[pair], pair == ("", "")), default=("", ""))
+    if 2 * counts[cut, start] < min(len(flat), len(theirs)):
+        cut = start = ""
+    matches = {
+        flat[new]: source[name]
+        for short, name in theirs.items()
+        if short.startswith(cut) and (new := start + short[len(cut) :]) in flat
+    }
+    taken = {id(value) for value in matches.values()}
+    return {**{name: value for name, value in source.items() if id(value) not in taken}, **matches}
 
 
-def _bare(name: str) -> str:
-    """A name without the prefixes of nested wrappers: ``module._orig_mod.stem.weight`` is ``stem.weight``."""
-    while (shorter := next((name[len(p) :] for p in _WRAPPERS if name.startswith(p)), name)) != name:
-        name = shorter
-    return name
+def _divided(name: str) -> list[tuple[str, str]]:
+    """Beginnings and ends of a name, divided at each ``_``."""
+    return [(name[:at], name[at:]) for at in [0, *(found.end() for found in re.finditer("_", name))]]
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor], key: str) -> None:
@@ -159,7 +188,8 @@ def load_encoder(network: SegModel, path: str) -> None:
     own = network.encoder_state()
     if not own:
         raise _refused(key, path, "no-encoder", f"{type(network).__name__} has no encoder: set it to null")
-    source = renamed(read_tensors(path, key), own)
+    source, origin = read_weights(path, key)
+    source, network.origin = renamed(source, own), origin or network.origin
     # Old files lack the batch count of batch norm, which has no effect here.
     absent = [name for name in own if name not in source and not name.endswith("num_batches_tracked")]
     remarks = misfit(own, source) or [f"{name} is not in the file" for name in absent]

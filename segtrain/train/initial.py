@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from segtrain import checkpoint, json_text
+from segtrain.config import Origin
 from segtrain.errors import ConfigError, SegtrainError, some_of
 from segtrain.evaluate.load import load_export, read_description
 from segtrain.models.base import SegModel
-from segtrain.models.weights import fill, misfit, read_tensors, refuse_not_finite, renamed
+from segtrain.models.weights import fill, misfit, read_weights, refuse_not_finite, renamed
 from segtrain.parallel.collective import broadcast_json, digest, names_of, table
 from segtrain.parallel.strategy import Strategy
 
@@ -34,9 +35,10 @@ class Initial:
     new_rows: tuple[str, ...]  # classes that the source lacks
     left: tuple[str, ...]  # tensors of the source that this network has no place for
     remark: str = ""
+    origin: Origin | None = None  # of its network, if the source says it
 
     def to_dict(self) -> dict[str, Any]:
-        return {**vars(self)}
+        return {**vars(self), "origin": self.origin and vars(self.origin)}
 
     def lines(self) -> list[str]:
         """Text for the terminal: one line for each kind of tensors or rows that is not empty."""
@@ -52,22 +54,24 @@ class Initial:
         return [*found, *([self.remark] if self.remark else [])]
 
 
-def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Weights by name, and their class names (empty where the file does not say). Raises SegtrainError.
+def read_source(source: str) -> tuple[dict[str, Tensor], tuple[str, ...], Origin | None]:
+    """Weights by name, their class names (empty where the file does not say), and origin. Raises SegtrainError.
 
-    ``source``: a run folder (its best checkpoint), the folder of an export, or a file (see ``weights.read_tensors``).
+    ``source``: a run folder (its best checkpoint), the folder of an export, or a file (see ``weights.read_weights``).
     """
     path = Path(source)
     if not path.is_dir():
-        return read_tensors(path, KEY), _names_beside(path)
+        tensors, origin = read_weights(path, KEY)
+        return tensors, _names_beside(path), origin
     if (path / "model.json").is_file() and not (path / "config.yaml").is_file():
         model, facts = load_export(path)
-        return model.state_dict(), tuple(facts["labels"]["names"])
+        return model.state_dict(), tuple(facts["labels"]["names"]), model.origin
     if not (path / "config.yaml").is_file():
         text = f"{KEY}={source}: the folder has no config.yaml and no model.json: name a run, an export, or a file"
         raise ConfigError(text, code="no-weights", key=KEY, found=source)
-    labels = read_description(path)[1]
-    return checkpoint.load_weights(path, "best"), labels.names
+    names = read_description(path)[1].names
+    weights, origin = checkpoint.load_best(path)
+    return weights, names, origin
 
 
 def _names_beside(path: Path) -> tuple[str, ...]:
@@ -90,7 +94,7 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     position. The rows of all other classes stay random. Raises SegtrainError if the source cannot be read, has tensors
     of other shapes, or has no tensor that fits.
     """
-    found, theirs = read_source(source)
+    found, theirs, origin = read_source(source)
     own = dict(network.state_dict(keep_vars=True))
     weights = renamed(found, own)
     heads = {id(p) for p in network.head_parameters()}
@@ -127,7 +131,8 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
     new = [name for name in own if name not in taken and name not in by_row]
     new_rows = [name for name in names if name not in known] if by_name and head else []
     left = [name for name in weights if name not in own]
-    return Initial(source, tuple(taken), tuple(known), tuple(new), tuple(new_rows), tuple(left), remark)
+    network.origin = origin or network.origin
+    return Initial(source, tuple(taken), tuple(known), tuple(new), tuple(new_rows), tuple(left), remark, origin)
 
 
 def _refuse_misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:

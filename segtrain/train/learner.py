@@ -18,7 +18,7 @@ from segtrain.errors import ConfigError
 from segtrain.losses.criterion import Criterion, OwnLoss, as_criterion, build_criterion
 from segtrain.losses.ways import refuse_fused
 from segtrain.models import build_model
-from segtrain.models.base import SegModel, as_seg_model
+from segtrain.models.base import SegModel, as_seg_model, normalization
 from segtrain.models.deterministic import refuse_nondeterministic
 from segtrain.models.weights import fill
 from segtrain.optim import Ema, LossScaler, build_optimizer
@@ -58,7 +58,7 @@ class Learner:
     def micro(self, batch: Batch) -> Micro:
         """The micro-batch with normalized images. They arrive on the device as uint8 and are converted there."""
         images = normalize(
-            batch.images, channels_last=self.channels_last, colors=batch.colors, covered=batch.covered,
+            batch.images, *normalization(self.plain), self.channels_last, colors=batch.colors, covered=batch.covered,
             dtype=self.image_dtype,
         )  # fmt: skip
         return Micro(images, batch.masks)
@@ -93,6 +93,11 @@ def build_network(
     if config.train.deterministic and strategy.device.type == "cuda":
         refuse_nondeterministic(network, settings.arch if parts.model is None else type(parts.model).__name__)
     initial = starting_network(network, "" if resumes else settings.init, settings.freeze, labels.names, strategy)
+    origin = network.origin.changed(config.data)
+    if initial and initial.origin and origin != initial.origin:
+        text = f"data.mean and data.std: {settings.init} was trained with {initial.origin.images()}: leave them out"
+        raise ConfigError(text, code="normalization-differs", key="data.mean", found=settings.init)
+    network.origin = origin
     return network, initial
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from segtrain import __version__
-from segtrain.config import Config, read_parts
+from segtrain.config import SMP, Config, read_parts
 from segtrain.data.datasets import Dataset
 from segtrain.data.helpers.share import made_by
 from segtrain.data.pixels import native
@@ -82,7 +82,7 @@ def announce(
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
     derived = _derived(config, strategy, plan, splits["train"], counts, learner, parts.names())
     screen.say(console.banner(f"segtrain {__version__}  {config.title}  #{config.hash}", derived))
-    for remark in [*remarks, *([limit.line()] if limit else [])]:
+    for remark in [*remarks, *learner.plain.origin.warnings(), *([limit.line()] if limit else [])]:
         screen.say(remark)
     journal = Journal(run_dir / "journal.jsonl", rank)
     journal.write(
@@ -130,13 +130,14 @@ def _derived(
         size += f", {console.count(sum(n for n, trained in sizes if trained))} of them trained (the encoder is frozen)"
     images, ranks, accumulate = config.train.batch_size, strategy.world_size, config.train.accumulate
     threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
-    arch = f"{config.model.arch} {config.model.encoder if config.model.arch != 'pico' else ''}".strip()
+    arch = " ".join([config.model.arch, *([config.model.encoder] if config.model.arch.lower() in SMP else [])])
     classes = dataset.labels.num_classes
     auto = " (auto)" if "auto" in (config.eval.every, config.checkpoint.every) else ""
 
     def often(every: int) -> str:
         return f"every {every}" if every < plan.steps else "at the end"
 
+    origin = learner.plain.origin
     numbers = [learner.precision.name, "channels_last" * learner.channels_last]
     if config.train.compile:
         numbers.append("compiled" if config.train.compile is True else f"compiled ({config.train.compile})")
@@ -144,6 +145,8 @@ def _derived(
         "run folder": f"{config.out_bucket}, here {config.run_dir}" if config.out_bucket else str(config.run_dir),
         "data": f"{dataset.name}: {counts[0]} images to train, {counts[1]} to score, {classes} classes",
         "model": f"{parts.get('model', arch)}, {size}",
+        "images": origin.images(),
+        **({"license": origin.license} if origin.license else {}),
         **({"loss": parts["criterion"]} if "criterion" in parts else {}),
         "ranks": f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} {strategy.backend}".strip(),
         **({"network": describe_network()} if strategy.backend == "nccl" and strategy.cluster.hosts > 1 else {}),

@@ -123,6 +123,7 @@ def restored(
             "devices of this start: the run goes on in other arithmetic"
         )
     restore_learner(learner, saved, strategy, str(run_dir))
+    learner.plain.origin = saved["origin"]
     state = State.read(saved["state"], str(run_dir))
 
     def repaired() -> dict[str, Any]:

@@ -96,6 +96,7 @@ class Session:
             "data": self.data,
             "world_size": strategy.world_size,
             "precision": self.learner.precision.name,
+            "origin": dict(vars(self.learner.plain.origin)),
         }
 
         def complete(content: Contents) -> Contents | None:
@@ -175,6 +176,7 @@ class Session:
         settings = self.config.model.model_copy(update={"encoder_weights": None})
         whole = build_model(settings, self.learner.criterion.num_classes)
         whole.load_state_dict({name: whole_cpu(value) for name, value in plain.state_dict().items()})
+        whole.origin = plain.origin
         return whole.to(self.strategy.device)
 
 

@@ -12,12 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
+from segtrain.config import IMAGENET_MEAN as IMAGENET_MEAN
+from segtrain.config import IMAGENET_STD as IMAGENET_STD
 from segtrain.data.pixels import native
 from segtrain.data.pixels.native.structures import FloatForm
-
-# Mean and standard deviation of ImageNet's training images, in values from 0 to 1. Pretrained encoders expect them.
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,8 @@ class Floats:
 
     dtype: str = "float32"
     channels_last: bool = False
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
 
     @property
     def item_bytes(self) -> int:
