@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,6 +129,17 @@ def files_of_weights(config: Config) -> list[tuple[str, str]]:
     if weights and is_file_name(weights):
         named.append(("model.encoder_weights", weights))
     return [(key, place) for key, place in named if place]
+
+
+def download(config: Config, level: Callable[..., Finding], where: str, cure: str) -> Iterator[Finding]:
+    """A finding of ``level`` for weights that each host downloads. ``where``: what stands against that."""
+    weights = config.model.encoder_weights
+    if weights and "model.encoder_weights" not in dict(files_of_weights(config)):
+        yield level(
+            "weights-download",
+            f"model.encoder_weights={weights} is downloaded by each host: {where}",
+            f"{cure}model.encoder_weights=FILE; docs/fine-tuning.md shows how to write it",
+        )
 
 
 def batch(config: Config, machines: Machines) -> Iterator[Finding]:

@@ -505,6 +505,29 @@ def test_what_is_good_to_know_is_a_note() -> None:
     assert "prices-old" in {finding.code for finding in later}
 
 
+@pytest.mark.parametrize(
+    ("model", "given", "found"),
+    [
+        (("model.arch=fpn", "model.encoder_weights=imagenet"), {"network_isolation": True}, {"error"}),
+        (
+            ("model.arch=fpn", "model.encoder=tu-pvt_v2_b0", "model.encoder_weights=imagenet"),
+            {"network_isolation": True, "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"},
+            {"warning"},
+        ),
+        (("model.arch=fpn", "model.encoder_weights=imagenet"), VPC, {"note"}),
+        (("model.arch=fpn", "model.encoder_weights=imagenet"), {}, set()),
+        (("model.arch=fpn", "model.encoder_weights=/opt/ml/input/data/w/a.pth"), {"network_isolation": True}, set()),
+        ((), {"network_isolation": True}, set()),
+    ],
+)
+def test_weights_that_must_be_fetched_without_a_network_are_found(
+    model: tuple[str, ...], given: dict[str, Any], found: set[str]
+) -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
+    levels = [finding.level for finding in look(the_job(given, model)) if finding.code == "weights-download"]
+    assert levels == list(found)
+
+
 def test_what_cannot_be_checked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("yaml", "pydantic", "botocore", "botocore.loaders", "segtrain.config"):
         monkeypatch.setitem(sys.modules, package, None)

@@ -51,8 +51,9 @@ def build_model(model: Model, num_classes: int) -> SegModel:
             raise ConfigError(f"{why}: {fix}", code="encoder-weights-unreachable", found=weights) from error
         if not unfit and not model.options:
             raise
-        encoder = f" with model.encoder={model.encoder}" if arch in SMP else ""
-        why = f"model.options={model.options} do not fit model.arch={model.arch}{encoder} ({reason})"
+        parts = [f"model.encoder={model.encoder}"] if arch in SMP else []
+        parts += [f"model.options={model.options}"] if model.options else []
+        why = f"model.arch={model.arch} cannot be built with {' and '.join(parts)} ({reason})"
         raise ConfigError(why, code="model-options-unfit") from error
     network.origin = published(given)
     if weights_file is not None:

@@ -77,7 +77,17 @@ def build(model: Model, num_classes: int) -> SegModel:
         use_winograd_convs(network)
     if model.arch.lower() == "pan":
         network.least = 8 * network.stride  # three poolings follow the encoder
-    freeze_unused(network)
+    try:
+        freeze_unused(network)
+    except (AssertionError, RuntimeError) as error:
+        if not model.encoder.startswith("tu-"):
+            raise
+        why = f"{model.arch} with model.encoder={model.encoder} does not take every size of data.crop ({error})"
+        fix = (
+            "for Swin set model.options={strict_img_size: false}, for a vision transformer with patches of 14 pixels "
+            "{patch_size: 16, dynamic_img_size: true}, or take another encoder"
+        )
+        raise ConfigError(f"{why}: {fix}", code="image-size-unfit", found=model.encoder) from error
     return network
 
 

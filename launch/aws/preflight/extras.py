@@ -99,8 +99,7 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     else:
         yield note(
             "isolation-packages",
-            f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} must hold all "
-            "packages, and a data channel the weights of a pretrained encoder",
+            f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} must hold all packages",
         )
     from segtrain.observe.trackers import TRACKERS
 

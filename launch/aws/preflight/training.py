@@ -143,9 +143,9 @@ def _kept(job: SageMakerJob, config: Config) -> Iterator[Finding]:
             f"checkpoint.resume=false with {why}: every restart would begin the training again",
             "leave checkpoint.resume out",
         )
-    if config.model.encoder_weights and "model.encoder_weights" not in dict(files_of_weights(config)) and job.subnets:
-        yield note(
-            "weights-download",
-            f"model.encoder_weights={config.model.encoder_weights} is downloaded by each host: in a VPC that "
-            "needs a NAT gateway",
-        )
+    cure = f"--data weights=s3://BUCKET/weights/ and, below {CHANNELS}/weights, "
+    if job.network_isolation:
+        level, holds = (warning, f", unless {job.image} holds it in HF_HOME") if job.image else (error, "")
+        yield from preflight.download(config, level, f"network_isolation=true forbids it{holds}", cure)
+    elif job.subnets:
+        yield from preflight.download(config, note, "in a VPC that needs a NAT gateway", cure)

@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from launch import preflight
-from launch.findings import Finding, error, warning
+from launch.findings import Finding, error, note, warning
 from launch.forecast import file_of, on_type, told
 from launch.gcp.job import VertexJob
 from launch.gcp.machines import GPUS, MACHINES
@@ -104,6 +104,9 @@ def _weights(job: VertexJob, config: Config) -> Iterator[Finding]:
     """Checks that the container can read the weights. The bundle has only code: weights are in a bucket, a mount, or in
     the image.
     """
+    if job.network or job.psc_attachment:
+        where, cure = "in a VPC that needs Cloud NAT", "a file below /gcs/BUCKET/weights, and "
+        yield from preflight.download(config, note, where, cure)
     for key, place in files_of_weights(config):
         if re.match(r"(gs|s3|az)://|/gcs/|/mnt/", place):
             continue

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from launch import job_values as values
 from launch import preflight
-from launch.findings import Finding, error, warning
+from launch.findings import Finding, error, note, warning
 from launch.forecast import file_of, on_nodes, told
 from launch.hpc.job import SlurmJob
 from launch.preflight import Machines, Read, files_of_weights
@@ -70,6 +70,7 @@ def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
         return
     yield from _data(job, read.config, read)
     yield from _weights(read.config)
+    yield from preflight.download(read.config, note, "without a network, nodes need it in HF_HOME or a file", "")
     hosts = machines(job)
     yield from preflight.batch(read.config, hosts)
     hardware = preflight.hardware(read.config, hosts)

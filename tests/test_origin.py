@@ -1,0 +1,226 @@
+"""The normalization that weights expect, and their license: found, kept with the weights, and the same wherever they go."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import refused
+from torch import Tensor
+
+import segtrain
+from segtrain import checkpoint
+from segtrain.config import IMAGENET_MEAN, Model, Origin, load_config, make_config
+from segtrain.errors import CheckpointError, ConfigError
+from segtrain.evaluate.load import load_run
+from segtrain.infer import export as exporting
+from segtrain.infer import onnx_file
+from segtrain.infer.predictor import load
+from segtrain.models import build_model
+from segtrain.models.published import published
+from segtrain.models.weights import load_encoder, renamed
+from segtrain.train.initial import begin_with, read_source
+
+CLIP = (0.48145466, 0.4578275, 0.40821073)
+HALF = (0.5, 0.5, 0.5)
+DPN = (124 / 255, 117 / 255, 104 / 255)
+
+
+@pytest.mark.parametrize(
+    ("arch", "encoder", "weights", "mean", "license"),
+    [
+        ("fpn", "tu-vit_base_patch16_224.augreg_in21k", "imagenet", HALF, "apache-2.0"),
+        ("fpn", "tu-resnet50_clip.openai", "imagenet", CLIP, "mit"),
+        ("fpn", "tu-tf_efficientnetv2_s", "w.pth", HALF, "apache-2.0"),
+        ("fpn", "tu-resnet50.fb_swsl_ig1b_ft_in1k", "imagenet", IMAGENET_MEAN, "cc-by-nc-4.0"),
+        ("fpn", "timm-mobilenetv3_small_075", "imagenet", HALF, "apache-2.0"),
+        ("fpn", "timm-efficientnet-b0", "advprop", HALF, "apache-2.0"),
+        ("fpn", "timm-efficientnet-b0", "imagenet", IMAGENET_MEAN, "apache-2.0"),
+        ("fpn", "inceptionresnetv2", "imagenet+background", HALF, "unknown"),
+        ("fpn", "xception", "w.pth", HALF, "unknown"),
+        ("fpn", "dpn92", "imagenet+5k", DPN, "unknown"),
+        ("fpn", "resnet50", "imagenet", IMAGENET_MEAN, "bsd-3-clause"),
+        ("fpn", "resnet50", "ssl", IMAGENET_MEAN, "cc-by-nc-4.0"),
+        ("segformer", "mit_b0", "imagenet", IMAGENET_MEAN, "NVIDIA Source Code License (research only)"),
+        ("torchvision/fcn_resnet50", "xception", "imagenet", IMAGENET_MEAN, "bsd-3-clause"),
+        ("fpn", "xception", None, IMAGENET_MEAN, ""),
+        ("pico", "xception", "w.pth", IMAGENET_MEAN, ""),
+    ],
+)
+def test_what_published_weights_expect_and_allow(
+    arch: str, encoder: str, weights: str | None, mean: tuple[float, ...], license: str
+) -> None:
+    pytest.importorskip("timm")
+    found = published(Model(arch=arch, encoder=encoder, encoder_weights=weights))
+    assert found.mean == pytest.approx(mean)
+    assert (mean == IMAGENET_MEAN) == (found == Origin(license=found.license))
+    assert found.license == license
+    assert bool(found.warnings()) == (license not in ("", "mit", "apache-2.0", "bsd-3-clause"))
+
+
+SMALL = (
+    "data.scenes=8", "data.scene_size=[48,64]", "data.crop=[32,32]", "data.workers=0", "train.batch_size=2",
+    "train.duration=1st", "train.device=cpu", "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0",
+)  # fmt: skip
+ENCODER = "tu-test_resnet.r160_in1k"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with an encoder from a file, whose published weights expect a mean of 0.5."""
+    timm = pytest.importorskip("timm")
+    folder = tmp_path_factory.mktemp("origin")
+    torch.save(timm.create_model("test_resnet").state_dict(), folder / "w.pth")
+    settings = ["model.arch=fpn", f"model.encoder={ENCODER}", f"model.encoder_weights={folder / 'w.pth'}"]
+    segtrain.train(load_config(None, [*SMALL, *settings, f"out={folder / 'run'}"]))
+    return folder / "run"
+
+
+def test_a_run_and_its_exports_keep_what_the_weights_expect(run: Path, tmp_path: Path, capsys: Any) -> None:
+    expected = Origin(HALF, HALF, "apache-2.0")
+    saved = checkpoint.checkpoints(run)[-1]
+    assert torch.load(saved, weights_only=True)["origin"] == vars(expected)
+    start = json.loads((run / "journal.jsonl").read_text().splitlines()[0])["derived"]
+    assert start["images"] == expected.images()
+    assert start["license"] == "apache-2.0"
+    exporting.export(run, tmp_path / "out", ("safetensors",))
+    facts = json.loads((tmp_path / "out/model.json").read_text())
+    assert (facts["input"]["mean"], facts["input"]["std"], facts["license"]) == ([0.5] * 3, [0.5] * 3, "apache-2.0")
+    for source in (run, saved, tmp_path / "out", tmp_path / "out/weights.safetensors"):
+        assert read_source(str(source))[2] == expected
+    image = np.random.default_rng(0).integers(0, 256, (32, 64, 3), np.uint8)
+    network = load_run(run)[0]
+    with torch.no_grad():
+        ids = network((torch.from_numpy(image)[None].permute(0, 3, 1, 2) / 255 - 0.5) / 0.5).argmax(1)[0].numpy()
+    for folder in (run, tmp_path / "out"):
+        assert np.array_equal(load(folder, device="cpu").predict(image)[0], ids)
+
+
+def test_an_edited_description_counts(run: Path, tmp_path: Path) -> None:
+    exporting.export(run, tmp_path, ("safetensors",))
+    file = tmp_path / "model.json"
+    facts = json.loads(file.read_text())
+    facts["input"].update(mean=[0.1, 0.2, 0.3], std=[1, 1, 1])
+    file.write_text(json.dumps(facts))
+    assert load(tmp_path, device="cpu").model.origin == Origin((0.1, 0.2, 0.3), (1, 1, 1), "apache-2.0")
+    for wrong in ([0.1, 0.2], [0.1, 0.2, "x"], [0, 0, 0], [1, 1, float("nan")], None):
+        facts["input"]["std"] = wrong
+        file.write_text(json.dumps(facts))
+        with pytest.raises(CheckpointError) as caught:
+            load(tmp_path, device="cpu")
+        assert caught.value.code == "export-incomplete"
+
+
+def test_onnx_normalizes_as_the_network_expects(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
+    monkeypatch.setattr(onnx_file, "_exporters", lambda: [("tracing", onnx_file._trace)])
+    exporting.export(run, tmp_path, ("safetensors", "onnx"), size=(32, 32))
+    image = np.random.default_rng(1).integers(0, 256, (32, 32, 3), np.uint8)
+    found = runtime.InferenceSession(tmp_path / "model.onnx").run(["classes"], {"images": image[None]})[0][0]
+    assert np.array_equal(found, load(run, device="cpu").predict(image)[0])
+
+
+def test_old_runs_keep_imagenet(run: Path, tmp_path: Path) -> None:
+    """Checkpoints of earlier versions have no origin: those runs were trained with ImageNet's mean, whatever was right."""
+    state = torch.load(checkpoint.checkpoints(run)[-1], weights_only=True)
+    del state["origin"]
+    torch.save(state, tmp_path / "step-00000001.pt")
+    assert checkpoint.read(tmp_path / "step-00000001.pt")["origin"] == Origin()
+    assert read_source(str(tmp_path / "step-00000001.pt"))[2] == Origin()
+    torch.save({**state, "origin": {"mean": [0.5]}}, tmp_path / "step-00000001.pt")
+    with pytest.raises(CheckpointError, match="incomplete or damaged"):
+        checkpoint.read(tmp_path / "step-00000001.pt")
+
+
+def test_model_init_takes_the_normalization_over(run: Path, tmp_path: Path) -> None:
+    tuned = ["model.arch=fpn", f"model.encoder={ENCODER}", f"model.init={run}", f"out={tmp_path / 'tuned'}"]
+    segtrain.train(load_config(None, [*SMALL, *tuned]))
+    assert load_run(tmp_path / "tuned")[0].origin == Origin(HALF, HALF, "apache-2.0")
+    longer = [*tuned, "checkpoint.keep=9"]
+    segtrain.train(load_config(None, [*SMALL, *longer]))  # goes on without the run that it began with
+    assert load_run(tmp_path / "tuned")[0].origin.mean == HALF
+    with refused("normalization-differs", found=str(run)):
+        segtrain.train(load_config(None, [*SMALL, *tuned, "data.mean=[0.4,0.4,0.4]", f"out={tmp_path / 'other'}"]))
+    network = build_model(Model(arch="fpn", encoder=ENCODER), 3)
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    assert begin_with(network, str(tmp_path / "w.pth"), ["a", "b", "c"]).origin is None
+
+
+def test_settings_say_it_for_a_network_and_a_loop_of_ones_own(tmp_path: Path) -> None:
+    seen = []
+
+    class Own(torch.nn.Conv2d):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append((float(images.min()), float(images.max())))
+            return super().forward(images)
+
+    given = ["data.mean=[0,0,0]", "data.std=[1,1,1]", "data.flip=0", "data.jitter=[0,0,0]"]
+    config = load_config(None, [*SMALL, *given, f"out={tmp_path / 'run'}"])
+    images, _ = next(iter(segtrain.data.loader(config)))
+    assert 0 <= float(images.min()) < float(images.max()) <= 1
+    images, _ = next(iter(segtrain.data.loader(config, train=False)))
+    assert 0 <= float(images.min()) < float(images.max()) <= 1
+    segtrain.train(config, model=Own(3, 10, 1))
+    assert len(seen) > 1  # in training and in evaluation
+    assert all(0 <= least < most <= 1 for least, most in seen)
+    assert config.hash != load_config(None, SMALL).hash
+    for wrong in ("data.mean=[123,117,104]", "data.std=[0,1,1]", "data.mean=[0.5]"):
+        with pytest.raises(ConfigError):
+            load_config(None, [wrong])
+    assert make_config({"data": {"std": [0.5, 0.5, 0.5]}}).data.mean is None
+
+
+@pytest.mark.parametrize(
+    ("arch", "name", "options"),
+    [
+        ("unet", "test_convnext", {}),
+        ("dpt", "test_vit", {}),
+        ("unet", "edgenext_xx_small", {}),
+        ("unet", "pvt_v2_b0", {}),
+        ("upernet", "swin_tiny_patch4_window7_224", {"strict_img_size": False}),
+    ],
+)
+def test_files_of_timm_fit_the_encoders_that_smp_makes_of_it(
+    arch: str, name: str, options: dict, tmp_path: Path
+) -> None:
+    timm = pytest.importorskip("timm")
+    network = build_model(Model(arch=arch, encoder=f"tu-{name}", options=options), 3)
+    full = timm.create_model(name).state_dict()
+    for prefix in ("", "module.", "_orig_mod.module.encoder.", "teacher.backbone."):
+        torch.save({prefix + key: value for key, value in full.items()}, tmp_path / "w.pth")
+        load_encoder(network, str(tmp_path / "w.pth"))
+        theirs = {key.replace(".", "_"): value for key, value in full.items()}
+        for key, value in network.encoder_state().items():
+            short = key.replace("model.", "").replace(".", "_")
+            assert torch.equal(value, theirs[short])
+            value.data.zero_()
+
+
+def test_few_equal_endings_change_no_names() -> None:
+    own = {f"encoder.layer{n}.conv.weight": torch.ones(1) for n in range(8)}
+    assert (
+        renamed({"head.conv.weight": torch.ones(1), **{f"x{n}": torch.ones(1) for n in range(9)}}, own)
+        .keys()
+        .isdisjoint(own)
+    )
+    assert renamed({"weight": torch.ones(1)}, own).keys() == {"weight"}
+
+
+@pytest.mark.parametrize(
+    ("arch", "encoder"), [("upernet", "tu-swin_tiny_patch4_window7_224"), ("dpt", "tu-vit_small_patch14_dinov2")]
+)
+def test_encoders_of_one_image_size_are_refused_for_that(arch: str, encoder: str) -> None:
+    pytest.importorskip("segmentation_models_pytorch")
+    with refused("image-size-unfit", found=encoder):
+        build_model(Model(arch=arch, encoder=encoder), 3)
+
+
+def test_all_files_of_an_export_have_the_same_permissions(run: Path, tmp_path: Path) -> None:
+    exporting.export(run, tmp_path / "out", ("safetensors",))
+    (tmp_path / "plain").touch()
+    expected = {(tmp_path / "plain").stat().st_mode}
+    assert {file.stat().st_mode for file in (tmp_path / "out").iterdir()} == expected
