@@ -146,8 +146,8 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
                 damaged = archive.testzip()
             if damaged is not None:
                 raise zipfile.BadZipFile(f"{damaged} has another checksum")
-        if isinstance(state, dict):  # Runs of earlier versions have no origin: all were trained with ImageNet's mean.
-            state["origin"] = Origin.read(state.get("origin", vars(Origin())))
+        if isinstance(state, dict):
+            state["origin"] = Origin.read(state.get("origin", {}))
     except FileNotFoundError:
         raise CheckpointError(f"there is no checkpoint {path}", code="checkpoint-missing", file=str(path)) from None
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,16 +24,13 @@ class Origin:
 
     @classmethod
     def read(cls, saved: Mapping[str, Any]) -> Origin:
-        """The origin in a checkpoint. Raises KeyError, TypeError, or ValueError."""
-        mean, std = (tuple(map(float, saved[key])) for key in ("mean", "std"))
-        if not len(mean) == len(std) == 3 or not all(map(math.isfinite, mean + std)) or min(std) <= 0:
-            raise ValueError(f"mean={mean}, std={std}: each has 3 numbers, those of std above 0")
-        return cls(mean, std, str(saved.get("license", "")))
+        """The origin in a checkpoint or a model.json; ImageNet's in those of earlier versions.
 
-    @classmethod
-    def exported(cls, facts: Mapping[str, Any]) -> Origin:
-        """The origin in a model.json. Raises as ``read`` does."""
-        return cls.read({"license": facts.get("license", ""), **facts["input"]})
+        Raises ValueError, TypeError, or AttributeError.
+        """
+        images = saved.get("input", saved)
+        data = Data(mean=images.get("mean"), std=images.get("std"))
+        return cls(license=str(saved.get("license", ""))).changed(data)
 
     def changed(self, data: Data) -> Origin:
         """The origin with ``data.mean`` and ``data.std``, if they are set."""
@@ -44,9 +40,8 @@ class Origin:
         mean, std = (" ".join(f"{value:.4g}" for value in part) for part in (self.mean, self.std))
         return f"mean {mean}, std {std}"
 
-    def warnings(self) -> list[str]:
-        """At most one line, about a license that does not allow all uses."""
+    def terms(self) -> str:
+        """The license, with a warning if it does not allow all uses."""
         if self.license in _FREE:
-            return []
-        fix = "check that it allows your use of what you train"
-        return [f"warning: the license of the pretrained weights is {self.license}: {fix}"]
+            return self.license
+        return f"warning: {self.license}: check that it allows your use of what you train"

@@ -73,8 +73,7 @@ def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[Se
         with open_file(folder / "weights.safetensors", math.inf) as file:
             content = file.read()
         digest, name = facts["weights"]["sha256"], (facts.get("module") or "").strip()
-        origin = Origin.exported(facts)
-        settings, classes = exported_config(facts).model, LabelSpace.from_dict(facts["labels"]).num_classes
+        config, classes = exported_config(facts), LabelSpace.from_dict(facts["labels"]).num_classes
     except (OSError, ValueError, KeyError, TypeError, AttributeError, DataError) as error:
         why = f"{folder} is not a complete export ({type(error).__name__}: {error}): export the run again"
         raise CheckpointError(why, code="export-incomplete") from None
@@ -85,8 +84,8 @@ def load_export(folder: str | Path, module: nn.Module | None = None) -> tuple[Se
     except Exception as error:  # safetensors raises errors of many types
         why = f"{folder / 'weights.safetensors'} is damaged, or belongs to another model.json ({error})"
         raise CheckpointError(f"{why}: export the run again", code="export-damaged") from None
-    network = _network(settings, classes, name, module, str(folder))
-    network.origin = origin
+    network = _network(config.model, classes, name, module, str(folder))
+    network.origin = Origin(license=str(facts.get("license", ""))).changed(config.data)
     return _filled(network, weights, str(folder)), facts
 
 
@@ -94,6 +93,7 @@ def exported_config(facts: Mapping[str, Any]) -> Config:
     """The part of the run's config that model.json keeps."""
     given = facts["input"]
     data = {"crop": given["crop"], "base_scale": given["scale"], **given.get("reading", {})}
+    data |= {"mean": given.get("mean"), "std": given.get("std")}
     return make_config({"model": facts["model"], "eval": facts["eval"], "data": data}, "model.json")
 
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from segtrain.config import IMAGENET_MEAN, IMAGENET_STD, SMP, Model, Origin, is_file_name
 
 _HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-# What SMP's own encoders expect other than ImageNet's mean, by the beginning of their weights or name. From SMP 0.5 on,
-# only the hub knows it.
-_IMAGES = {
-    "advprop": _HALF,
-    "inception": _HALF,
-    "xception": _HALF,
-    "dpn": ((124 / 255, 117 / 255, 104 / 255), (1 / (0.0167 * 255),) * 3),
-}
-_BSD, _NONCOMMERCIAL = "bsd-3-clause", "cc-by-nc-4.0"
+_DPN = ((124 / 255, 117 / 255, 104 / 255), (1 / (0.0167 * 255),) * 3)
+# What SMP's own encoders expect, by the beginning of their weights or name. From SMP 0.5 on, only the hub knows it.
+_IMAGES = {"advprop|inception|xception": _HALF, "dpn": _DPN, "": (IMAGENET_MEAN, IMAGENET_STD)}
+# Who trained them: Meta, NVIDIA, torchvision, and Google.
 _LICENSES = {
-    **dict.fromkeys(("ssl", "swsl", "instagram"), _NONCOMMERCIAL),
+    "ssl|swsl|instagram": "cc-by-nc-4.0",
     "mit_": "NVIDIA Source Code License (research only)",
-    # of torchvision
-    **dict.fromkeys(("resnet", "resnext", "densenet", "vgg", "mobilenet_v2"), _BSD),
-    **dict.fromkeys(("efficientnet", "timm-efficientnet"), "apache-2.0"),
+    "resne[tx]|densenet|vgg|mobilenet_v2": "bsd-3-clause",
+    "(timm-)?efficientnet": "apache-2.0",
+    "": "unknown",
 }
 
 
@@ -32,7 +28,7 @@ def published(model: Model) -> Origin:
     """
     arch, name, weights = model.arch.lower(), model.encoder, model.encoder_weights
     if weights is None or arch not in SMP:
-        return Origin(license=_BSD if weights and arch != "pico" else "")
+        return Origin(license="bsd-3-clause" if weights and arch != "pico" else "")
     kind, _, timm_name = name.partition("-")
     if kind in ("tu", "timm"):
         import timm
@@ -43,8 +39,8 @@ def published(model: Model) -> Origin:
                 return Origin(found.mean, found.std, found.license or "unknown")
     words = (name,) if is_file_name(weights) else (weights, name)
 
-    def of(table: dict[str, Any], default: Any) -> Any:
-        return next((value for start, value in table.items() for word in words if word.startswith(start)), default)
+    def of(table: dict[str, Any]) -> Any:
+        return next(value for start, value in table.items() if any(re.match(start, word) for word in words))
 
-    mean, std = of(_IMAGES, (IMAGENET_MEAN, IMAGENET_STD))
-    return Origin(mean, std, of(_LICENSES, "unknown"))
+    mean, std = of(_IMAGES)
+    return Origin(mean, std, of(_LICENSES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 import zipfile
 from collections import Counter, defaultdict
@@ -58,7 +57,7 @@ def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin 
             warnings.simplefilter("ignore")
             content = torch.load(file, map_location="cpu", weights_only=True)
         of_run = isinstance(content, dict) and "config_hash" in content
-        origin = Origin.read(content.get("origin", vars(Origin()))) if of_run else None
+        origin = Origin.read(content.get("origin", {})) if of_run else None
     except Exception as error:
         # safetensors, zip, and pickle each raise their own errors.
         if kind != "safetensors" and ("weights_only" in str(error).lower() or "Unsupported global" in str(error)):
@@ -76,8 +75,8 @@ def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin 
 def _exported(description: Path) -> Origin | None:
     """The origin in a model.json; None if there is no such file."""
     try:
-        return Origin.exported(json.loads(description.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
+        return Origin.read(json.loads(description.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
@@ -120,34 +119,29 @@ def renamed(source: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tenso
     """``source`` under the names of ``own``, if one change at the beginning of its names makes enough of them equal.
 
     Wrappers and complete networks add a prefix (module., encoder.). "." and "_" are the same, because the names of
-    timm's features have ``stages_0`` for ``stages.0``. Other tensors keep their names.
+    timm's features have ``stages_0`` for ``stages.0``. If a prefix is removed, tensors without it are left out.
     """
     flat = {name.replace(".", "_"): name for name in own}
-    ends = defaultdict(list)
+    starts = defaultdict(list)
     for name in flat:
         for start, end in _divided(name):
-            # A single word, such as weight, is the end of too many names.
-            if "_" in end or not start:
-                ends[end].append(start)
-    theirs = {name.replace(".", "_"): name for name in source}
-    # How many names become equal if the first prefix is replaced by the second one.
-    counts = Counter((cut, start) for name in theirs for cut, end in _divided(name) for start in ends.get(end, ()))
-    # On a tie, names are not changed without need.
-    cut, start = max(counts, key=lambda pair: (counts[pair], pair == ("", "")), default=("", ""))
-    if 2 * counts[cut, start] < min(len(flat), len(theirs)):
+            starts[end].append(start)
+    # How many names become equal if the first prefix is replaced by the second one. On a tie, no name is changed.
+    counts = Counter((cut, start) for name in source for cut, end in _divided(name) for start in starts[end])
+    cut, start = max(counts, key=lambda pair: (counts[pair], not any(pair)), default=("", ""))
+    if 2 * counts[cut, start] < min(len(flat), len(source)):
         cut = start = ""
-    matches = {
-        flat[new]: source[name]
-        for short, name in theirs.items()
-        if short.startswith(cut) and (new := start + short[len(cut) :]) in flat
+    return {
+        flat.get(start + name.replace(".", "_")[len(cut) :], name): value
+        for name, value in source.items()
+        if name.replace(".", "_").startswith(cut)
     }
-    taken = {id(value) for value in matches.values()}
-    return {**{name: value for name, value in source.items() if id(value) not in taken}, **matches}
 
 
 def _divided(name: str) -> list[tuple[str, str]]:
-    """Beginnings and ends of a name, divided at each ``_``."""
-    return [(name[:at], name[at:]) for at in [0, *(found.end() for found in re.finditer("_", name))]]
+    """Beginnings and ends of a name, with "_" for "."; ends of a single word would be those of too many names."""
+    name = name.replace(".", "_")
+    return [(name[:at], name[at:]) for at in range(len(name)) if not at or (name[at - 1] == "_" and "_" in name[at:])]
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor], key: str) -> None:

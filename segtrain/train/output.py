@@ -82,7 +82,7 @@ def announce(
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
     derived = _derived(config, strategy, plan, splits["train"], counts, learner, parts.names())
     screen.say(console.banner(f"segtrain {__version__}  {config.title}  #{config.hash}", derived))
-    for remark in [*remarks, *learner.plain.origin.warnings(), *([limit.line()] if limit else [])]:
+    for remark in [*remarks, *([limit.line()] if limit else [])]:
         screen.say(remark)
     journal = Journal(run_dir / "journal.jsonl", rank)
     journal.write(
@@ -130,7 +130,7 @@ def _derived(
         size += f", {console.count(sum(n for n, trained in sizes if trained))} of them trained (the encoder is frozen)"
     images, ranks, accumulate = config.train.batch_size, strategy.world_size, config.train.accumulate
     threads = f", {torch.get_num_threads()} threads each" if strategy.device.type == "cpu" else ""
-    arch = " ".join([config.model.arch, *([config.model.encoder] if config.model.arch.lower() in SMP else [])])
+    arch = f"{config.model.arch} {config.model.encoder if config.model.arch.lower() in SMP else ''}".strip()
     classes = dataset.labels.num_classes
     auto = " (auto)" if "auto" in (config.eval.every, config.checkpoint.every) else ""
 
@@ -146,7 +146,7 @@ def _derived(
         "data": f"{dataset.name}: {counts[0]} images to train, {counts[1]} to score, {classes} classes",
         "model": f"{parts.get('model', arch)}, {size}",
         "images": origin.images(),
-        **({"license": origin.license} if origin.license else {}),
+        **({"license": origin.terms()} if origin.license else {}),
         **({"loss": parts["criterion"]} if "criterion" in parts else {}),
         "ranks": f"{ranks} x {strategy.device.type}{threads}, strategy {strategy.name} {strategy.backend}".strip(),
         **({"network": describe_network()} if strategy.backend == "nccl" and strategy.cluster.hosts > 1 else {}),
