@@ -16,10 +16,10 @@ import pytest
 import torch
 from conftest import refused
 
-from segtrain.config import Data, make_config
+from segtrain.config import IMAGENET_MEAN, IMAGENET_STD, Data, make_config
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import IMAGENET_MEAN, IMAGENET_STD, Batch, EvalLoader, TrainLoader, normalize, worker_kind
+from segtrain.data.loader import Batch, EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.order import eval_groups, samples
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.pixels.floats import Floats

@@ -110,7 +110,7 @@ def test_an_edited_description_counts(run: Path, tmp_path: Path) -> None:
     for wrong in ([0.1, 0.2], [0.1, 0.2, "x"], [0, 0, 0], [1, 1, float("nan")], "1 1 1"):
         facts["input"]["std"] = wrong
         file.write_text(json.dumps(facts))
-        with pytest.raises(ConfigError, match="^model.json: data.std"):
+        with pytest.raises(ConfigError, match=r"^model.json: data.std"):
             load(tmp_path, device="cpu")
 
 

@@ -201,6 +201,8 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str, str]] = {
         "plain", {"config": "configs/camvid_cpu.yaml", "data": "/workspace/nowhere"}, (), "error data-not-there", "nowhere"),
     "results inside the data": (
         "plain", {"config": "configs/camvid_cpu.yaml", "data": "/workspace"}, (), "warning results-in-data", "runs"),
+    "weights to fetch": (
+        "plain", {}, ("model.arch=fpn", "model.encoder_weights=imagenet"), "note weights-download", "HF_HOME"),
     "weights that are not there": ("plain", {}, ("model.init=/workspace/best.pt",), "error weights-missing", "best.pt"),
 }  # fmt: skip
 

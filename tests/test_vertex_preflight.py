@@ -192,6 +192,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "GPU on CPU machines": (
         {"machine": "n2-standard-16", "accelerator": None}, ("train.device=cuda",), "error device-cuda", "n2-standard-16"),
     "weights on this machine": ({}, ("model.init=runs/street",), "error weights-missing", "runs/street"),
+    "weights to fetch in a VPC": (
+        {"network": NETWORK}, ("model.arch=fpn", "model.encoder_weights=imagenet"), "note weights-download", "NAT"),
     "a tracker on this machine": ({}, ("log.mlflow=http://localhost:5000",), "error mlflow-here", "localhost"),
     "class names that are not sent": (
         {}, ("data.classes=/home/me/classes.txt",), "error file-not-bundled", "/home/me/classes.txt"),

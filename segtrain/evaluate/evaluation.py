@@ -81,9 +81,8 @@ def evaluate(
 
     model: the plain module, because the forward passes of DDP and FSDP call collectives. Gather a sharded model first.
     all_reduce: sums an int64 tensor over the ranks and returns it; called once, even after an error.
-    precision: fp32, tf32, bf16, or fp16.
-    base_scale: ``data.base_scale`` of the training; see ``tiles.View.of``.
-    pool: workers that read the images, instead of ``workers`` threads.
+    precision: fp32, tf32, bf16, or fp16. base_scale: ``data.base_scale`` of the training; see ``tiles.View.of``. pool:
+    workers that read the images, instead of ``workers`` threads.
     pictures: number of images, evenly spread over the split, that rank 0 returns with their predictions.
     extremes: rank 0 also returns this many of the worst images, and as many of the best.
     An error on one rank is raised on every rank, so that no rank waits forever.
@@ -94,8 +93,8 @@ def evaluate(
     tally = _Tally(dataset.labels, len(dataset), device)
     failure: Exception | None = None
     with _evaluating(model), tf32(precision == "tf32"), torch.inference_mode():
-        forward, form = _forward(model, device, precision), (*normalization(model), channels_last)
-        predict = _predictor(forward, view, settings.size, device, form)
+        form = *normalization(model), channels_last
+        predict = _predictor(_forward(model, device, precision), view, settings.size, device, form)
         try:
             sizes = image_sizes(dataset)
             groups = eval_groups(sizes, settings.batch_size)[rank::world_size]
@@ -204,9 +203,8 @@ class _Tally:
 def _predictor(forward: Forward, view: View, size: Size | None, device: torch.device, form: tuple[Any, ...]) -> Predict:
     """A function that maps images uint8 (n, H, W, 3) and masks (n, H, W) to (truth, predicted ids, nonfinite).
 
-    All three are on the device. Truth and ids have the shape (n, h, w), where (h, w) is ``size``, or the size of the
-    masks if ``size`` is None. ``form``: of normalized images, see ``normalize``. Truth is resized by nearest neighbor.
-    nonfinite is bool (n,), and says for each image whether a logit is NaN or infinite.
+    All three are on the device. Truth (resized by nearest neighbor) and ids have the ``size``, or that of the masks.
+    nonfinite is bool (n,): whether a logit is NaN or infinite. ``form``: of normalized images, see ``normalize``.
     """
 
     def predict(images: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
