@@ -1,7 +1,8 @@
-"""The errors of `segtrain plan --exam` on published figures that anyone can read: each source predicted by the others.
+"""Predictions of jobs that publications describe, and their errors: each source predicted by the others.
 
-    python bench/plan_exam.py            # a few seconds; tables by kind and by source, and the fitted factor
-    python bench/plan_exam.py --rows     # each figure beside its prediction
+    python bench/plan_exam.py                # a few seconds; tables by kind and by source, and the fitted factor
+    python bench/plan_exam.py --rows         # each figure beside its prediction
+    python bench/plan_exam.py FILE.json      # predict a list of described jobs (docs/plan.md), and print JSON
 
 Figures and sources: bench/open_figures.json and tests/plan/exam_open.json. The only fitted number, DENSE of segtrain/plan/device.py,
 is fitted again without the source of the predicted figure, so no error is of a figure that the fit has seen. All
@@ -23,8 +24,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench.exam.answers import answer, answers  # noqa: E402
+from segtrain.errors import SegtrainError  # noqa: E402
 from segtrain.plan.device import DENSE  # noqa: E402
-from segtrain.plan.exam import answer  # noqa: E402
 
 SOURCES = ("DeepLearningExamples", "mmsegmentation", "mosaicml", "vertex-ai", "H200", "account 1")
 KINDS = {
@@ -113,8 +115,15 @@ def line(title: str, rows: list[Judged]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.json", help="described jobs to predict")
     parser.add_argument("--rows", action="store_true", help="each figure beside its prediction")
     args = parser.parse_args()
+    if args.file:
+        try:
+            print(json.dumps(answers(args.file), indent=1))
+        except SegtrainError as error:
+            parser.error(str(error))
+        return
     entries = figures()
     rows = judged(entries)
     if args.rows:

@@ -195,7 +195,6 @@ def _plan(subparsers: Any, types: str) -> None:
     plan = _command(subparsers, "plan", commands.plan, "predict time and cost on other machines")
     plan.add_argument("config", nargs="?", help=CONFIG)
     plan.add_argument("--like", default="", metavar="RUN", help=f"{RUN}: take all figures from it, not from a config")
-    plan.add_argument("--exam", metavar="FILE", help="predict a JSON list of described jobs, and print JSON")
     plan.add_argument("--on", metavar="TYPE", default="", help=types)
     plan.add_argument("--probe", action="store_true", help="measure samples, and a step if there is a GPU (10 s)")
     places = "aws, gcp, slurm:PARTITION, or types with commas (default: aws)"

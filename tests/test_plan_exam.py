@@ -1,4 +1,4 @@
-"""`segtrain plan --exam`: errors on open figures, what each input changes, and malformed files and entries."""
+"""bench/plan_exam.py: errors on open figures, what each input changes, and malformed files and entries."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from conftest import refused
 
-from segtrain.cli import main
+from bench.exam.answers import answer, answers
+from bench.exam.names import kind_named, links_named, network_named
 from segtrain.machines.gpu_names import gpu_named
 from segtrain.plan.device import DENSE
-from segtrain.plan.exam import answer, answers
-from segtrain.plan.names import kind_named, links_named, network_named
 
 EXAM = Path(__file__).parent / "plan/exam_open.json"
 INPUTS: dict[str, Any] = {
@@ -88,8 +87,11 @@ def test_the_fitted_factor_is_that_of_the_figures(bench: ModuleType) -> None:
     assert bench.fitted(bench.figures()) == DENSE
 
 
-def test_the_command_answers_each_entry(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--exam", str(EXAM)]) == 0
+def test_the_command_answers_each_entry(
+    bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["plan_exam.py", str(EXAM)])
+    bench.main()
     found = json.loads(capsys.readouterr().out)
     entries = json.loads(EXAM.read_text(encoding="utf-8"))
     assert [one["id"] for one in found] == [one["id"] for one in entries]
@@ -258,9 +260,7 @@ def test_a_neighbor_stands_in_for_what_the_tables_lack() -> None:
     assert 150 < value(**unknown, **scaled) < 200
 
 
-def test_malformed_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan"]) == 2
-    assert "--exam" in capsys.readouterr().err
+def test_malformed_files_are_refused(tmp_path: Path) -> None:
     with refused("exam-unreadable"):
         answers(tmp_path / "none.json")
     file = tmp_path / "exam.json"

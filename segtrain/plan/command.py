@@ -1,4 +1,4 @@
-"""The command `segtrain plan`: a plan of a config, of a past run, or of described jobs, as text or JSON."""
+"""The command `segtrain plan`: a plan of a config or of a past run, as text or JSON."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ def plan(args: Namespace, overrides: list[str]) -> None:
     """Print the plan that the arguments ask for. Raises SegtrainError."""
     if args.record is not None:
         _record(args, overrides)
-    elif args.exam:
-        from segtrain.plan.exam import answers
-
-        print(json.dumps(answers(Path(args.exam)), indent=1))
     elif args.like:
         _like(args, overrides)
     elif args.config or overrides:
         _config(args, overrides)
     else:
-        text = "nothing to plan: name a config file, or write --like=RUN or --exam=FILE"
+        text = "nothing to plan: name a config file, or write --like=RUN"
         raise ConfigError(text, code="plan-of-nothing")
 
 
@@ -103,7 +99,7 @@ def _page(args: Namespace, found: Plan, text: str, of: str, limits: tuple[float,
 
 
 def _record(args: Namespace, overrides: list[str]) -> None:
-    other = args.config or " ".join(overrides) or args.like or args.exam
+    other = args.config or " ".join(overrides) or args.like
     if other:
         raise ConfigError(f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other)
     from segtrain.plan import record

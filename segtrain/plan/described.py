@@ -18,7 +18,6 @@ from segtrain.plan import device, model
 from segtrain.plan.device import Work
 from segtrain.plan.dry import DryModel
 from segtrain.plan.memory import need, refusal
-from segtrain.plan.names import precision_named
 from segtrain.plan.offers import DRAWN, HOSTS, Offer, Plan, drawn, offer_of
 from segtrain.plan.terms import Terms
 
@@ -113,7 +112,7 @@ class Job:
         """Seconds of a micro-batch of ``images`` on a GPU by its data sheet, and the deviation of their logarithm."""
         asked = self.config.train.precision
         meant = {"fp32": "fp32 without TF32", "auto": "bf16" if gpu.bf16 else "fp16"}.get(asked, asked)
-        precision = precision_named(meant, gpu, YEAR)
+        precision = device.precision_named(meant, gpu, YEAR)
         passes, settled = device.transposed_passes(self.work.kind, self.framework, YEAR, precision[0])
         sd = device.deviation(self.work, settled)
         return device.step(self.work, images, gpu, precision, passes), sd

@@ -11,6 +11,7 @@ counted or stated below with their reason. Only DENSE is fitted, by bench/plan_e
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import sqrt
 
@@ -54,7 +55,10 @@ SD = {
 
 @dataclass(frozen=True)
 class Work:
-    """Training costs of one sample. ``layers``: of the network. ``kind``: see names.py."""
+    """Training costs of one sample. ``layers``: of the network. ``kind``: "dense" for segmentation.
+
+    bench/exam/names.py has the other kinds.
+    """
 
     kind: str
     params: float
@@ -80,6 +84,23 @@ def step(
         image *= dense
     device = batch * image + LAYER * work.layers + OPTIMIZER * work.params / rate
     return float((device**4 + (LAUNCH * work.layers) ** 4) ** 0.25)
+
+
+def precision_named(text: str, gpu: Gpu, year: int) -> tuple[str, float, int]:
+    """Name, peak FLOP/s, and bytes of an activation. On GPUs with TF32, fp32 uses it unless the text says otherwise.
+
+    torch has let convolutions use TF32 since 1.7 (2020). A GPU without a unit for a precision computes in fp32.
+    """
+    low = text.lower()
+    plain = gpu.fp32 or gpu.mixed
+    if re.search(r"bf16|bfloat|fp8", low):
+        return "bf16", 1e12 * (gpu.bf16 or plain), 2
+    if re.search(r"amp|mixed|fp16|half|float16|16", low):
+        fast = gpu.fp16 or gpu.bf16 or plain
+        return "fp16", 1e12 * fast, 2
+    if gpu.tf32 and not re.search(r"no tf32|without tf32|strict", low) and ("tf32" in low or year >= 2020):
+        return "tf32", 1e12 * gpu.tf32, 4
+    return "fp32", 1e12 * plain, 4
 
 
 def transposed_passes(kind: str, framework: str, year: int, precision: str) -> tuple[float, bool]:

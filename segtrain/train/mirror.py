@@ -30,9 +30,9 @@ FOLDER = "checkpoints/"
 BEST = "best.json"
 # Files that a run needs to resume, here and in W&B, MLflow, and Vertex AI. They are uploaded before checkpoints.
 _NEEDED = (
-    "config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", "splits/", "wandb/run-id", "mlflow/run-id",
-    "vertex/run",
-)  # fmt: skip
+    *("config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", "splits/"),
+    *("wandb/run-id", "mlflow/run-id", "vertex/run"),
+)
 # Files that are also fetched: the run appends to them, or keeps the first one.
 _APPENDED = ("journal.jsonl", "spans/", "plan.json")
 # Files that the hosts without rank 0 upload.

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from segtrain.plan.inputs import Unusable, job_of, number
-from segtrain.plan.job import Job
+from bench.exam.inputs import Unusable, job_of, number
+from bench.exam.job import Job
 
 _KEY = re.compile(r"(rate|minutes|hours|seconds)_(\d+)_?(gpu|host|node|machine|worker|core|vcpu|cpu)s?(?:_(\w+))?")
 _WORKERS = re.compile(r"(\d+)_?(?:worker|core|vcpu|cpu)s?")

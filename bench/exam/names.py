@@ -58,23 +58,6 @@ _WORDS = {
 }
 
 
-def precision_named(text: str, gpu: Gpu, year: int) -> tuple[str, float, int]:
-    """Name, peak FLOP/s, and bytes of an activation. On GPUs with TF32, fp32 uses it unless the text says otherwise.
-
-    torch has let convolutions use TF32 since 1.7 (2020). A GPU without a unit for a precision computes in fp32.
-    """
-    low = text.lower()
-    plain = gpu.fp32 or gpu.mixed
-    if re.search(r"bf16|bfloat|fp8", low):
-        return "bf16", 1e12 * (gpu.bf16 or plain), 2
-    if re.search(r"amp|mixed|fp16|half|float16|16", low):
-        fast = gpu.fp16 or gpu.bf16 or plain
-        return "fp16", 1e12 * fast, 2
-    if gpu.tf32 and not re.search(r"no tf32|without tf32|strict", low) and ("tf32" in low or year >= 2020):
-        return "tf32", 1e12 * gpu.tf32, 4
-    return "fp32", 1e12 * plain, 4
-
-
 def links_named(text: str, gpu: Gpu, year: int) -> tuple[tuple[float, float], tuple[float, float]]:
     """(bytes/s, seconds of a message) inside a host, and between hosts."""
     low = text.lower()

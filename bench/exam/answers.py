@@ -1,4 +1,4 @@
-"""Predictions of jobs that are described by inputs alone, in the format of `segtrain plan --exam FILE.json`.
+"""Predictions of jobs that are described by inputs alone, in the format of `python bench/plan_exam.py FILE.json`.
 
 Each entry's own inputs give a model of its rate (job.py). A measured neighbor, such as the rate on one GPU or on
 another GPU, corrects the model: the factor that gives the neighbor's rate is applied to the entry. So the model's
@@ -14,12 +14,12 @@ from math import exp, isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
+from bench.exam.given import Neighbor, neighbors_of
+from bench.exam.inputs import Unusable, job_of, number, schedule_of
+from bench.exam.job import Correction, Job, rate, solve
 from segtrain.errors import ConfigError
 from segtrain.plan import device
 from segtrain.plan.device import DENSE, Z80, transposed_passes
-from segtrain.plan.given import Neighbor, neighbors_of
-from segtrain.plan.inputs import Unusable, job_of, number, schedule_of
-from segtrain.plan.job import Correction, Job, rate, solve
 
 # Standard deviations of the logarithm of (published / predicted), beside those of device.py. They are about the
 # deviations of the figures with neighbors, and larger where few are known.

@@ -1,0 +1,1 @@
+"""Predictions of jobs that publications describe, by the formulas of `segtrain plan`."""
