@@ -1,8 +1,8 @@
 """Copy of a run folder in a bucket: what is fetched from it at the start, and the order in which files are written.
 
-The run folder itself stays on the disk of the host. Each object appears whole or not at all, and the order of the
-uploads lets a run resume from the bucket at any moment. The best checkpoint is uploaded first, then the newest one,
-whose state names the best one, and then best.json. Only after that are older checkpoints removed.
+The run folder stays on the host's disk. Each object appears whole or not at all, and a run can resume at any moment:
+the best checkpoint is uploaded first, then the newest, whose state names the best, then best.json. Only then are older
+checkpoints removed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _NEEDED = (
     *("config.yaml", "labels.json", "parts.json", "faults.jsonl", "data/", "splits/"),
     *("wandb/run-id", "mlflow/run-id", "vertex/run"),
 )
-# Files that are also fetched: the run appends to them, or keeps the first one.
-_APPENDED = ("journal.jsonl", "spans/", "plan.json")
+_APPENDED = ("journal.jsonl", "spans/", "plan.json")  # also fetched: appended to, or kept from the first start
 # Files that the hosts without rank 0 upload.
 OF_HOSTS = ("spans/", "profile/", "stacks/", "traces/", "hang/")
 _PREFIX = 1 << 20  # bytes compared at once
