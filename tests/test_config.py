@@ -20,6 +20,7 @@ from segtrain.config import (
     make_config,
     parse_overrides,
 )
+from segtrain.config.paste import command, words
 from segtrain.errors import ConfigError
 from segtrain.train.rundir import refuse_run_dir
 
@@ -79,6 +80,39 @@ def test_a_mistake_is_named_by_code_and_key(overrides: list[str], code: str, val
     with refused(code, **values) as caught:
         load_config(None, overrides)
     assert "\n" not in str(caught.value)
+
+
+CONFLICTS = [
+    "train.device=cpu train.precision=fp16 parallel.backend=nccl parallel.strategy=smddp loss.upsample=fused",
+    "train.batch_size=10 train.accumulate=4 train.cuda_graph=true loss.stride=2",
+    "optim.name=muon parallel.strategy=fsdp train.channels_last=true train.compile=regions",
+    "data.helpers=ray-data train.deterministic=true data.worker_kind=process data.cache=ram",
+    "parallel.strategy=single parallel.compress=fp16 log.hang_s=900 data.faults=skip data.check=off",
+    "data.helpers=ray data.workers=0 data.cache=ram data.worker_kind=process",
+    "loss.upsample=fused loss.full_logits=true train.device=cpu train.compile=reduce-overhead train.accumulate=2",
+]
+
+
+@pytest.mark.parametrize(
+    "given", [*CONFLICTS, *(" ".join(words) for words, code, _ in WRONG if code.startswith("con"))]
+)
+def test_advice_is_tried_before_it_is_printed(given: str) -> None:
+    """The settings that an error advises, pasted behind the others, make a config, also where one fix needs another."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, given.split(" "))
+    advice = caught.value.settings
+    assert advice or given not in CONFLICTS
+    if advice:
+        load_config(None, [*given.split(" "), *words(advice)])
+        assert len(advice) == 1 or command(advice) in str(caught.value)
+
+
+def test_advice_that_another_rule_refuses_says_so() -> None:
+    """Workers can be had, but no setting is known to fix the warm-up, which is checked after them."""
+    with refused("conflicting-settings", key="data.workers") as caught:
+        load_config(None, ["data.helpers=ray", "data.workers=0", "optim.warmup=30st", "train.duration=20st"])
+    assert caught.value.settings is None
+    assert "optim.warmup" in str(caught.value)
 
 
 def test_several_mistakes_are_one_error_with_a_line_for_each() -> None:

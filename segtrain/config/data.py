@@ -222,7 +222,8 @@ class Data(Section):
             fix = f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{unsplit}"
             raise SettingError(f"data.split_by: {why}: {fix}")
         if self.train_split in ("val", "test"):
-            raise SettingError(f"data.train_split={self.train_split}: data.split_by makes this split: set it to train")
+            why = f"data.train_split={self.train_split}: data.split_by makes this split: set it to train"
+            raise SettingError(why, advice={"data.train_split": "train"})
         return self
 
     @model_validator(mode="after")
@@ -231,26 +232,32 @@ class Data(Section):
             return self
         if self.workers == 0:
             raise SettingError(
-                f"data.workers=0: data.helpers={self.helpers} needs a local worker, for what helpers do not make: use 1"
+                f"data.workers=0: data.helpers={self.helpers} needs a local worker, for what helpers leave: use 1",
+                advice={"data.workers": 1},
             )
         if self.helpers == "ray-data" and self.worker_kind == "process":
             raise SettingError(
-                "data.worker_kind=process: data.helpers=ray-data needs threads, which copy: set it to auto"
+                "data.worker_kind=process: data.helpers=ray-data needs threads, which copy: set it to auto",
+                advice={"data.worker_kind": "auto"},
             )
         if self.cache == "ram":
-            raise SettingError("data.cache=ram keeps images in this host's memory, where no helper is: set it to off")
+            why = "data.cache=ram keeps images in this host's memory, where no helper is: set it to off"
+            raise SettingError(why, advice={"data.cache": "off"})
         return self
 
     @model_validator(mode="after")
     def _policies(self) -> Data:
         if self.worker_kind == "process" and self.cache == "ram":
             why = "each process would keep its own copy of data.cache=ram: set data.cache=off, or use thread"
-            raise SettingError(f"data.worker_kind=process: {why}", code="cache-with-processes")
+            raise SettingError(f"data.worker_kind=process: {why}", "cache-with-processes", {"data.cache": "off"})
         if self.faults == "skip" and self.check == "off":
-            raise SettingError("data.faults=skip needs the check that finds faulty files: set data.check=full")
+            why = "data.faults=skip needs the check that finds faulty files: set data.check=full"
+            raise SettingError(why, advice={"data.check": "full"})
         if self.color_jitter_on == "device" and (self.transforms or self.rotate):
             key = "transforms" if self.transforms else "rotate"
-            raise SettingError(f"data.color_jitter_on=device: data.{key} runs after color jitter, on the CPU: use auto")
+            why = f"data.color_jitter_on=device: data.{key} runs after color jitter, on the CPU: use auto"
+            raise SettingError(why, advice={"data.color_jitter_on": "auto"})
         if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
-            raise SettingError("data.class_balanced_crop_prob must be 0 with data.transforms_mode=replace: set it to 0")
+            why = "data.class_balanced_crop_prob must be 0 with data.transforms_mode=replace: set it to 0"
+            raise SettingError(why, advice={"data.class_balanced_crop_prob": 0})
         return self

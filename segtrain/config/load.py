@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from segtrain.config.mistakes import COMMAND_LINE, explained, fields
-from segtrain.config.paste import set_nested, shell_word
+from segtrain.config.paste import command, set_nested, shell_word
 from segtrain.config.renamed import each_block, with_new_names
 from segtrain.config.run import Config
 from segtrain.config.section import blocks, members
@@ -189,7 +189,33 @@ def make_config(
 
     ``given``: the ``section.key=value`` of the command line among them, so that an error does not blame ``source``.
     """
+    settings = with_new_names(settings, source)
     try:
-        return Config.model_validate(with_new_names(settings, source), context={"saved": saved})
+        return Config.model_validate(settings, context={"saved": saved})
     except ValidationError as error:
-        raise explained(error, source, [text.partition("=")[0] for text in given]) from None
+        refused = explained(error, source, [text.partition("=")[0] for text in given])
+    raise _with_tried_advice(refused, settings)
+
+
+def _with_tried_advice(refused: ConfigError, settings: dict[str, Any]) -> ConfigError:
+    """The error, whose ``settings`` are advice that was tried, with what its advice runs into.
+
+    One fix may need another: then the message ends with all of them. If there is no way out, ``settings`` is None.
+    """
+    advice, found = dict[str, Any](), refused
+    while found.settings and not found.settings.items() <= advice.items():
+        advice |= found.settings
+        nested: dict[str, Any] = {}
+        for key, value in advice.items():
+            set_nested(nested, key, value)
+        try:
+            Config.model_validate(_merge(settings, nested), context={"saved": True})
+        except ValidationError as error:
+            found = explained(error, "then")
+            continue
+        more = f"; settings that fix this: {command(advice)}" if len(advice) > 1 else ""
+        told = ConfigError(f"{refused}{more}", code=refused.code, **refused.values)
+        told.settings = advice
+        return told
+    more = f"; {found}" if found is not refused else ""
+    return ConfigError(f"{refused}{more}", code=refused.code, **refused.values)

@@ -100,7 +100,8 @@ class Loss(Section):
         others = {"loss.full_logits": self.full_logits, "lovasz": lovasz}
         if self.upsample == "fused" and any(others.values()):
             names = " and ".join(name for name, given in others.items() if given)
-            raise SettingError(f"loss.upsample=fused does not go with {names}: use loss.upsample=auto")
+            why = f"loss.upsample=fused does not go with {names}: use loss.upsample=auto"
+            raise SettingError(why, advice={"loss.upsample": "auto"})
         return self
 
     @field_validator("terms", mode="before")

@@ -86,6 +86,8 @@ def fields() -> dict[str, FieldInfo]:
 def explained(error: ValidationError, source: str, given: Sequence[str] = ()) -> ConfigError:
     """An error with one line per mistake. Its code and values are from the first mistake; ``keys`` lists all keys.
 
+    Its ``settings`` are the advised ones, not tried.
+
     ``given``: the keys that are from the command line; all others are from ``source``.
     """
     found = [(_position(item["loc"]), item) for item in error.errors(include_url=False)]
@@ -99,7 +101,9 @@ def explained(error: ValidationError, source: str, given: Sequence[str] = ()) ->
     keys = tuple(mistake.values["key"] for mistake in mistakes)
     sources = [COMMAND_LINE if any(f"{key}.".startswith(f"{mine}.") for mine in given) else source for key in keys]
     text = "\n".join(dict.fromkeys(f"{where}: {mistake}" for where, mistake in zip(sources, mistakes)))
-    return ConfigError(text, code=mistakes[0].code, source=sources[0], keys=keys, **mistakes[0].values)
+    told = ConfigError(text, code=mistakes[0].code, source=sources[0], keys=keys, **mistakes[0].values)
+    told.settings = {key: value for mistake in mistakes for key, value in mistake.advice.items()}
+    return told
 
 
 class _Position(NamedTuple):

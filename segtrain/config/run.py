@@ -94,78 +94,119 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _combinations(self) -> Config:
-        train, parallel, loss, log = self.train, self.parallel, self.loss, self.log
-        if train.batch_size % train.accumulate:
-            fix = f"make it a multiple of train.accumulate={train.accumulate}"
-            raise SettingError(f"train.batch_size={train.batch_size} does not divide into equal micro-batches: {fix}")
-        if outlasts(self.optim.warmup, train.duration):
-            raise SettingError(f"optim.warmup={self.optim.warmup} must be shorter than train.duration={train.duration}")
-        if log.hang_s != "auto" and log.hang_s >= parallel.timeout_s:
-            fix = f"set it below parallel.timeout_s={parallel.timeout_s:g}, or to auto"
-            raise SettingError(f"log.hang_s={log.hang_s:g} is too long: {fix}")
-        if train.progressive and self.data.transforms and self.data.transforms_mode == "replace":
-            raise SettingError("train.progressive and data.transforms_mode=replace both set the crop: use only one")
-        if train.device == "cpu" and train.precision in ("fp16", "tf32"):
-            fix = "use fp32, or bf16 on a CPU with bf16 units"
-            raise SettingError(f"train.precision={train.precision} needs a GPU: {fix}")
-        if train.device == "cpu" and loss.upsample == "fused":
-            raise SettingError("loss.upsample=fused needs a GPU: use auto")
+        """Refuse settings that do not go together: all of them at once, each with its fix if one setting is enough."""
+        found = [(reason, fix) for holds, reason, fix in (*self._of_training(), *self._of_strategy()) if holds]
+        if found:
+            fixes = {key: value for _, fix in found for key, value in fix.items()}
+            raise SettingError("; ".join(reason for reason, _ in found), advice=fixes)
+        return self
+
+    def _of_training(self) -> list[tuple[bool, str, dict[str, Any]]]:
+        """Rules: whether the settings break it, what to say, and the settings that fix it."""
+        train, parallel, loss, cpu = self.train, self.parallel, self.loss, self.train.device == "cpu"
+        micro, timeout = train.accumulate, f"{parallel.timeout_s:g}"
         weights, classes = loss.class_weights, self.data.classes
-        if isinstance(weights, tuple) and isinstance(classes, tuple) and len(weights) != len(classes):
-            counts = f"{len(weights)} numbers for {len(classes)} classes"
-            raise SettingError(f"loss.class_weights has {counts}: give one number per class")
-        return self
+        named = isinstance(weights, tuple) and isinstance(classes, tuple)
+        numbers = f"{len(weights)} numbers for {len(classes)} classes" if named else ""  # type: ignore[arg-type]
+        hang_s = self.log.hang_s
+        return [
+            (
+                bool(train.batch_size % micro),
+                f"train.batch_size={train.batch_size} does not divide into equal micro-batches: make it a multiple of "
+                f"train.accumulate={micro}",
+                {"train.batch_size": micro * -(-train.batch_size // micro)},
+            ),
+            (
+                outlasts(self.optim.warmup, train.duration),
+                f"optim.warmup={self.optim.warmup} must be shorter than train.duration={train.duration}",
+                {},
+            ),
+            (
+                hang_s != "auto" and hang_s >= parallel.timeout_s,
+                f"log.hang_s={hang_s} is too long: set it below parallel.timeout_s={timeout}, or to auto",
+                {"log.hang_s": "auto"},
+            ),
+            (
+                bool(train.progressive and self.data.transforms and self.data.transforms_mode == "replace"),
+                "train.progressive and data.transforms_mode=replace both set the crop: use only one",
+                {},
+            ),
+            (
+                cpu and train.precision in ("fp16", "tf32"),
+                f"train.precision={train.precision} needs a GPU: use fp32, or bf16 on a CPU with bf16 units",
+                {"train.precision": "fp32"},
+            ),
+            (cpu and loss.upsample == "fused", "loss.upsample=fused needs a GPU: use auto", {"loss.upsample": "auto"}),
+            (
+                named and len(weights) != len(classes),  # type: ignore[arg-type]
+                f"loss.class_weights has {numbers}: give one number per class",
+                {},
+            ),
+        ]
 
-    @model_validator(mode="after")
-    def _strategy(self) -> Config:
-        """Refuse settings that the parallel strategy or backend does not support."""
+    def _of_strategy(self) -> list[tuple[bool, str, dict[str, Any]]]:
+        """Rules of the parallel strategy, the backend, and the compiler, as ``_of_training``."""
         train, parallel, strategy = self.train, self.parallel, self.parallel.strategy
-        ray_data, overwritten = self.data.helpers == "ray-data", "each micro-batch would overwrite the last gradients"
-        reasons = {
-            "parallel.strategy=smddp needs GPUs: use ddp on a CPU": strategy == "smddp" and train.device == "cpu",
-            "parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto": (
-                train.device == "cpu" and parallel.backend == "nccl"
+        cpu, micro, ray_data = train.device == "cpu", train.accumulate > 1, self.data.helpers == "ray-data"
+        rows: list[tuple[bool, str, dict[str, Any]]] = [
+            (
+                strategy == "smddp" and cpu,
+                "parallel.strategy=smddp needs GPUs: use ddp on a CPU",
+                {"parallel.strategy": "ddp"},
             ),
-            "train.deterministic=true: data.helpers=ray-data has no fixed order: use ray": (
-                ray_data and train.deterministic
+            (
+                cpu and parallel.backend == "nccl",
+                "parallel.backend=nccl needs GPUs: set parallel.backend=gloo or auto",
+                {"parallel.backend": "auto"},
             ),
-            "train.progressive: data.helpers=ray-data makes crops of one size: use ray": (
-                ray_data and bool(train.progressive)
+            (
+                ray_data and train.deterministic,
+                "train.deterministic=true: data.helpers=ray-data has no fixed order: use ray",
+                {"data.helpers": "ray"},
             ),
-            "optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or optim.name=adamw": (
-                self.optim.name == "muon" and strategy == "fsdp"
+            (
+                ray_data and bool(train.progressive),
+                "train.progressive: data.helpers=ray-data makes crops of one size: use ray",
+                {"data.helpers": "ray"},
             ),
-            "train.channels_last=true: fsdp shards contiguous weights only: use train.channels_last=auto": (
-                train.channels_last is True and strategy == "fsdp"
+            (
+                self.optim.name == "muon" and strategy == "fsdp",
+                "optim.name=muon needs whole weight matrices, but fsdp shards them: use ddp, or optim.name=adamw",
+                {"parallel.strategy": "ddp"},
             ),
-            f"train.compile=reduce-overhead: with train.accumulate>1, {overwritten}: use true or regions": (
-                train.compile == "reduce-overhead" and train.accumulate > 1
+            (
+                train.channels_last is True and strategy == "fsdp",
+                "train.channels_last=true: fsdp shards contiguous weights only: use train.channels_last=auto",
+                {"train.channels_last": "auto"},
             ),
-            f"train.compile={train.compile}: parallel.strategy={strategy} takes only the whole network: use true": (
-                isinstance(train.compile, str) and strategy in ("dp", "fsdp")
+            (
+                train.compile == "reduce-overhead" and micro,
+                "train.compile=reduce-overhead: with train.accumulate>1, each micro-batch would overwrite the last "
+                "gradients: use true or regions",
+                {"train.compile": True},
             ),
-            f"parallel.compress={parallel.compress}: parallel.strategy={strategy} compresses no gradients: use none": (
-                parallel.compress != "none" and strategy in ("single", "dp", "fsdp")
+            (
+                isinstance(train.compile, str) and strategy in ("dp", "fsdp"),
+                f"train.compile={train.compile}: parallel.strategy={strategy} takes only the whole network: use true",
+                {"train.compile": True},
             ),
+            (
+                parallel.compress != "none" and strategy in ("single", "dp", "fsdp"),
+                f"parallel.compress={parallel.compress}: parallel.strategy={strategy} does not compress: use none",
+                {"parallel.compress": "none"},
+            ),
+        ]
+        graphs = {
+            "train.device=cpu, which has no CUDA graphs": cpu,
+            "train.accumulate>1, which draws dropout for each micro-batch": micro,
+            "loss.stride>1, which reads other pixels in each step": self.loss.stride > 1,
+            "train.compile=reduce-overhead, which has its own CUDA graphs": train.compile == "reduce-overhead",
+            f"parallel.strategy={strategy}, which is not one process on one GPU": strategy not in ("auto", "single"),
         }
-        if any(reasons.values()):
-            raise SettingError("; ".join(reason for reason, holds in reasons.items() if holds))
-        if train.cuda_graph:
-            self._graph_fits()
-        return self
-
-    def _graph_fits(self) -> None:
-        train, strategy = self.train, self.parallel.strategy
-        refused = {
-            "train.device=cpu": (train.device == "cpu", "has no CUDA graphs"),
-            "train.accumulate": (train.accumulate > 1, "draws dropout for each micro-batch: set it to 1"),
-            "loss.stride": (self.loss.stride > 1, "reads other pixels in each step: set it to 1"),
-            "train.compile=reduce-overhead": (train.compile == "reduce-overhead", "has its own CUDA graphs: use true"),
-            f"parallel.strategy={strategy}": (strategy not in ("auto", "single"), "is not one process on one GPU"),
-        }
-        for setting, (conflict, why) in refused.items():
-            if conflict:
-                raise SettingError(f"train.cuda_graph=true does not go with {setting}, which {why}")
+        for setting, conflict in graphs.items():
+            text = f"train.cuda_graph=true does not go with {setting}: set one of them back"
+            rows.append((train.cuda_graph and conflict, text, {"train.cuda_graph": False}))
+        return rows
 
     @classmethod
     def load(cls, path: str | Path | None = None, *overrides: str) -> Config:

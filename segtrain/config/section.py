@@ -38,13 +38,16 @@ _UNITS = {"ep": "'20ep' (epochs)", "st": "'500st' (optimizer steps)", "%": "'15%
 class SettingError(ValueError):
     """An error whose message starts with the key and is shown as it is.
 
-    mistakes.py passes ``code`` and ``values`` on to the ConfigError.
+    mistakes.py passes ``code`` and ``values`` on to the ConfigError. ``advice``: settings that the message
+    advises, such as "train.precision" -> "fp32"; they are tried before they are printed.
     """
 
-    def __init__(self, message: str, code: str = "conflicting-settings", **values: Any) -> None:
+    def __init__(
+        self, message: str, code: str = "conflicting-settings", advice: dict[str, Any] | None = None, **values: Any
+    ) -> None:
         super().__init__(message)
         key = re.match(r"[\w.]*\w", message)
-        self.code, self.values = code, {"key": key[0] if key else "", **values}
+        self.code, self.values, self.advice = code, {"key": key[0] if key else "", **values}, advice or {}
 
 
 class Section(BaseModel):
