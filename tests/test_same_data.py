@@ -19,6 +19,7 @@ from test_pack import files, packed, quiet
 
 from segtrain import checkpoint
 from segtrain.config import Config, load_config
+from segtrain.data.audit import audit as audit_module
 from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.subset import select, without
@@ -165,6 +166,25 @@ def test_a_set_that_was_copied_or_touched_is_the_same(place: Path) -> None:
     shutil.rmtree(place / "set")
     (place / "copy").rename(place / "set")
     assert again()["data_changed"] == ""
+
+
+def test_a_resume_that_has_lost_the_cache_reads_no_mask_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned: list[str] = []
+    again()
+
+    def scan(dataset: Any, *more: Any) -> Any:
+        scanned.append(dataset.split)
+        return real(dataset, *more)
+
+    real = audit_module._scan
+    monkeypatch.setattr(audit_module, "_scan", scan)
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(place / "another cache"))
+    assert again()["data_changed"] == ""
+    assert scanned == []
+    swap(place / "set/masks/train/a1.png")
+    with refused("data-changed"):
+        again()
+    assert set(scanned) == {"train"}
 
 
 def test_a_moved_set_is_the_same(place: Path) -> None:
@@ -331,7 +351,7 @@ def test_a_checkpoint_that_another_run_wrote_is_said(place: Path, capsys: pytest
     told = [line for line in capsys.readouterr().out.splitlines() if "#0badf00d" in line]
     assert len(told) == 1
     assert f"written by run #0badf00d, but this run is #{config.hash}" in told[0]
-    assert "remove it" in told[0]
+    assert "choose another out" in told[0]
 
 
 def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: Path) -> None:

@@ -20,7 +20,7 @@ from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.overlap import overlap_finding
-from segtrain.data.audit.statistics import label_warnings
+from segtrain.data.audit.statistics import label_warnings, save
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.stamps import relative
 from segtrain.data.index.subset import whole, without
@@ -30,6 +30,7 @@ from segtrain.errors import DataError, file_error
 from segtrain.files import read_text, write_atomically
 
 FILE = "faults.jsonl"
+AUDITS = "data"  # folder with copies of the audits, in case that the cache is lost
 _SHOWN = 20  # faults in one error
 
 
@@ -56,7 +57,7 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
     lines: list[str] = []
     splits = {"train": dataset, "val": validation}
     checked = splits if config.data.check == "full" else {"train": dataset} if auto else {}
-    found = {} if resumed else {role: _audit(split) for role, split in checked.items()}
+    found = {} if resumed else {role: _audit(split, config.run_dir) for role, split in checked.items()}
     caveats = [finding.text() for finding in _findings(config, dataset, found)]
     for role, split in splits.items():
         report = None
@@ -98,12 +99,12 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
     }
 
 
-def _audit(split: Dataset) -> AuditReport:
-    """The audit of a split, from the cache if no file has changed.
+def _audit(split: Dataset, run_dir: Path) -> AuditReport:
+    """The audit of a split, from the cache or the run folder if no file has changed.
 
     A dataset of the user is always read, because nothing shows whether its samples have changed.
     """
-    return audit(split, cache=not isinstance(whole(split), OwnDataset))
+    return audit(split, cache=not isinstance(whole(split), OwnDataset), copies=str(run_dir / AUDITS))
 
 
 def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -> list[SplitFinding]:
@@ -126,11 +127,14 @@ def _leak(config: Config, train: Dataset, val: Dataset) -> list[str]:
     return [found.text()] if found else []
 
 
-def keep(run_dir: Path, lines: list[str] | None) -> None:
-    """Write the list of faulty samples when a run begins. If it is empty, remove the list of an earlier run.
+def keep(run_dir: Path, lines: list[str] | None, reports: Iterable[AuditReport] = ()) -> None:
+    """Write the audits, and when a run begins the list of faulty samples.
 
-    If ``lines`` is None, change nothing.
+    If the list is empty, that of an earlier run is removed. If ``lines`` is None, it stays as it is.
     """
+    for report in reports:
+        if report.file and not (run_dir / AUDITS / report.file).exists():
+            save(run_dir / AUDITS / report.file, report)  # a resume without it reads the files again
     if lines:
         write_atomically(run_dir / FILE, "".join(lines).encode(errors="surrogateescape"))
     elif lines is not None:
@@ -161,7 +165,7 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
         )  # fmt: skip
     if not checked:
         return skipped, None, []
-    report = _audit(split)
+    report = _audit(split, run_dir)
     now = set(report.bad.tolist())
     new = sorted(now - set(skipped))
     if new:
@@ -173,7 +177,7 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
     if len(now) == len(skipped):
         return skipped, report, []
     remark = f"{where}: {len(skipped) - len(now):,} images that the run left out are whole now: it goes on without them"
-    return skipped, _audit(without(split, skipped)), [remark]
+    return skipped, _audit(without(split, skipped), run_dir), [remark]
 
 
 def _name(split: Dataset, index: int) -> str:

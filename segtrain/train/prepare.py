@@ -88,7 +88,7 @@ def prepare(
     layout = other_layout(config) if found.state else ""
     remarks, changed = same_data.check(config, saved, splits, layout) if found.state else ([], [])
     prepare_run_dir(config, train.labels, parts or {})
-    faults.keep(run_dir, lines)
+    faults.keep(run_dir, lines, reports.values())
     if config.data.split_by.on:
         keep_names(config, {config.data.train_split: train, config.data.split: val})
     same_data.keep_list(run_dir, splits, rewrite=found.state is None or bool(changed))

@@ -290,7 +290,8 @@ def write_list(path: Path, rows: Iterable[SampleRow]) -> None:
 
 def read_list(path: Path) -> Iterator[SampleRow]:
     """The rows that ``write_list`` wrote. Raises one of DAMAGED."""
-    with gzip.open(open_file(path), "rt", encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
+    text: dict[str, str] = {"encoding": "utf-8", "errors": "surrogateescape", "newline": "\n"}
+    with open_file(path) as file, gzip.open(file, "rt", **text) as stream:  # type: ignore[call-overload]
         if not stream.readline():
             raise EOFError
         for line in stream:

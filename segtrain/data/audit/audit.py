@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -66,8 +67,8 @@ def check_before_training(dataset: Dataset, faults: str = "error", report: Audit
 
 
 def _all_void(dataset: Dataset) -> DataError:
-    says = f"{dataset.name} {dataset.split}: every pixel is void: check data.label_map and data.ignore_index"
-    return DataError(says, code="split-void", split=dataset.split)
+    text = f"{dataset.name} {dataset.split}: every pixel is void: check data.label_map and data.ignore_index"
+    return DataError(text, code="split-void", split=dataset.split)
 
 
 def refuse_void(dataset: Dataset) -> None:
@@ -89,28 +90,31 @@ def _list_of_all(report: AuditReport) -> str:
     return f"{path} lists them all"
 
 
-def audit(dataset: Dataset, workers: int | None = None, decode_images: bool = True, cache: bool = True) -> AuditReport:
+def audit(
+    dataset: Dataset, workers: int | None = None, decode_images: bool = True, cache: bool = True, copies: str = ""
+) -> AuditReport:
     """Read every image and mask of a split in parallel threads. Faults are collected, not raised.
 
     Raises RequestError if a bucket cannot be read at all, for example in an outage.
     ``decode_images=False`` reads only the header and the end of each image. The report with its faults is cached under
     ``$SEGTRAIN_CACHE`` (default ~/.cache/segtrain) and used until a file of the split changes its name, size, or time;
-    ``cache=False`` always reads the files.
+    ``cache=False`` always reads the files. ``copies``: a folder with copies of cached reports.
     """
     stamped = _stamps(dataset)
     fingerprint = dataset.fingerprint(stamped)
     # The cache key: the settings and the fingerprint of the split, and the modification times of its files.
     settings = f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.reading} {fingerprint}"
     digest = hashlib.sha256(settings.encode() + stamped[:, :, 1].tobytes()).hexdigest()
-    path = cache_folder() / f"audit-{digest[:24]}.json"
-    kept, note = load(path) if cache else (None, "")
-    if kept is not None and (kept.decoded or not decode_images):
-        return kept
-    notes = [note] if note else []
+    name, notes = f"audit-{digest[:24]}.json", list[str]()
+    for folder in (str(cache_folder()), *([copies] if copies else [])) if cache else ():
+        kept, note = load(Path(folder, name))
+        if kept is not None and (kept.decoded or not decode_images):
+            return replace(kept, file=name)
+        notes += [note] if note else []
     report, transient = _scan(dataset, workers or cores(), decode_images, fingerprint)
     if cache and not transient:
-        notes += save(path, report)
-    return replace(report, notes=tuple(notes))
+        notes += save(cache_folder() / name, report)
+    return replace(report, notes=tuple(notes), file=name if cache and not transient else "")
 
 
 @dataclass

@@ -37,7 +37,7 @@ class AuditReport:
     forms: kind of image, such as "8-bit RGB" -> number of images. brightest: the largest value in images of more than
     8 bits, and the file that has it; -1 if there is no such image. values: the values that the masks store.
     findings: problems with the settings and the splits. sample: the sample that was audited; None: the whole split.
-    ``findings`` and ``sample`` are added after the audit, and are not cached.
+    file: name of the cached file. ``findings``, ``sample``, and ``file`` are not cached.
     """
 
     name: str
@@ -60,6 +60,7 @@ class AuditReport:
     values: MaskValues = field(default_factory=MaskValues)
     findings: tuple[SplitFinding, ...] = ()
     sample: Sample | None = None
+    file: str = field(default="", compare=False)
 
     @property
     def failed(self) -> bool:
@@ -95,7 +96,7 @@ class AuditReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, without ``mask_crc``. ``from_dict`` reads all but weights, findings, and sample."""
-        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("mask_crc", "sample")}
+        content = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("mask_crc", "sample", "file")}
         return {
             **content,
             **{name: content[name].tolist() for name in _ARRAYS},
@@ -109,7 +110,8 @@ class AuditReport:
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> AuditReport:
         """A report without ``findings`` and ``sample``. Raises KeyError, TypeError, or ValueError for wrong content."""
-        values = {f.name: content[f.name] for f in fields(cls) if f.name not in ("mask_crc", "findings", "sample")}
+        others = ("mask_crc", "findings", "sample", "file")
+        values = {f.name: content[f.name] for f in fields(cls) if f.name not in others}
         values |= {name: np.array(content[name], np.int64) for name in _ARRAYS}
         values |= {name: tuple(content[name]) for name in ("classes", "warnings", "notes", "brightest")}
         values["sizes"] = {(height, width): images for height, width, images in content["sizes"]}
