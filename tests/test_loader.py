@@ -34,7 +34,7 @@ class Pictures:
     """A data set in memory that counts its readings; sizes differ, one mask is all void."""
 
     def __init__(self, n: int = 11, broken: dict[int, Exception] | None = None) -> None:
-        self.labels = SimpleNamespace(num_classes=5, ignore_index=255)
+        self.labels = SimpleNamespace(num_classes=5, ignore_index=255, mirror=())
         self.entries = [SimpleNamespace(image=f"images/{i}.png", mask=f"masks/{i}.png") for i in range(n)]
         self.broken = broken or {}
         self.reads = 0

@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from conftest import refused
 from PIL import Image
 
 from segtrain.config import Config, make_config
-from segtrain.data.labels.space import plain_space
+from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.data.loader import normalize
 from segtrain.errors import DataError, MissingExtra
 from segtrain.evaluate.load import load_export, load_run
@@ -35,12 +36,12 @@ NAMES = ("road", "sky", "car", "tree")
 SETTINGS = {"model": {"arch": "pico"}, "data": {"crop": [64, 64]}, "name": "small"}
 
 
-def make_run(folder: Path, settings: dict = SETTINGS) -> Config:
+def make_run(folder: Path, settings: dict = SETTINGS, mirror: tuple[int, ...] = ()) -> Config:
     """A run folder with random weights: checkpoints for steps 3 (best, with a moving average) and 7 (last)."""
     config = make_config(settings)
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.yaml").write_text(config.to_yaml())
-    (folder / "labels.json").write_text(json.dumps(plain_space(NAMES).to_dict()))
+    (folder / "labels.json").write_text(json.dumps(replace(plain_space(NAMES), mirror=mirror).to_dict()))
     for step, seeds in ((3, (1, 2)), (7, (3, None))):
         states = [None if seed is None else weights(config, seed) for seed in seeds]
         content = {"format": 1, "step": step, "model": states[0], "ema": states[1]}

@@ -18,14 +18,14 @@ _LABELME = "__ignore__"
 # Numbers, a name, numbers, and CVAT's parts. A number after the name needs a mark between them: "lane 2" is a name.
 _LINE = re.compile(
     r"((?:-?\d+(?:[.)]\s|[\s,;:=|])[\s,;:=|]*)*)"
-    r"(.*?)((?:[\s,;:=|]+\d+){3}|\s*[,;:=|\t]\s*-?\d+)?(?::[^:]*:[^:]*)?[\s,;:|]*"
+    r"(.*?)((?:\s*[,;:=|\t]\s*\d+){3,}|(?:\s+\d+){3,}|\s*[,;:=|\t]\s*-?\d+)?(?::[^:]*:[^:]*)?[\s,;:|]*"
 )
 _NUMBER = re.compile(r"-?\d+")
 # How many numbers are before and after the name -> the places of the id (None: the line counts) and of red.
 _FORMS = {(0, 0): (None, None), (1, 0): (0, None), (0, 1): (0, None), (3, 0): (None, 0), (0, 3): (None, 0)}
-_FORMS |= {(1, 3): (0, 1), (4, 0): (0, 1)}
-_TITLES = ("name", "class", "label", "class_name")
-_KEYS = ("names", "classes", "categories", "labels")
+_FORMS |= {(1, 3): (0, 1), (4, 0): (0, 1), (1, 4): (0, 1)}
+_TITLE = re.compile(r"(class|label)?[ _]?(names?|class|classes|labels?|category|categories)")
+_KEYS = ("names", "classes", "categories", "labels", "class_names", "id2label")
 
 
 class Row(NamedTuple):
@@ -54,7 +54,7 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     except (OSError, UnicodeDecodeError) as error:
         says = f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
         raise DataError(says, code="classes-file-unreadable", file=str(path)) from None
-    if path.suffix in (".yaml", ".yml", ".json") or text.lstrip()[:1] in ("{", "["):
+    if path.suffix in (".yaml", ".yml", ".json") or text.lstrip().startswith(("{", "[", "- ")):
         rows = _structured(path, text)
     else:
         rows = _lines(path, text)
@@ -69,16 +69,24 @@ def _invalid(path: Path, why: str) -> DataError:
 
 
 def _lines(path: Path, text: str) -> list[Row]:
-    lines = [line.split("#")[0].strip() for line in text.splitlines()]
+    text = re.sub(r"\"(-?\d+)\"", r"\1", text)  # tables may quote every cell
+    lines = [*filter(None, (line.split("#")[0].strip() for line in text.splitlines()))]
+    # 'road 0' has an id if each line has another name and number, counted from 0 or 1; 'lane 1', 'lane 2' are names.
+    ends = [re.fullmatch(r"([^\d,;:=|]+)\s(\d+)", line) for line in lines]
+    names, numbers = ({end[part].strip() for end in ends if end} for part in (1, 2))
+    if len(names) == len(numbers) == len(lines) and {"0", "1"} & numbers:
+        lines = [f"{end[2]} {end[1]}" for end in ends if end]
     found = []
-    for line in filter(None, lines):
+    for line in lines:
         match = _LINE.fullmatch(line)
         before, name, after = match.groups("") if match else ("", line, "")
         first, last = _NUMBER.findall(before), _NUMBER.findall(after)
         found.append((name, (len(first), len(last)), [*map(int, first + last)], line))
     numbered = [form != (0, 0) for _, form, _, _ in found]
     # Titles of a table: a first line without any number, above lines with numbers.
-    if found and (found[0][0].lower() in _TITLES or (numbered[1:] and not numbered[0] and all(numbered[1:]))):
+    if found and (
+        _TITLE.fullmatch(found[0][0].strip("'\"").lower()) or (numbered[1:] and not numbered[0] and all(numbered[1:]))
+    ):
         del found[0]
     forms = {form for _, form, _, _ in found}
     plain = next((line for _, form, _, line in found if form == (0, 0)), "")
@@ -90,7 +98,7 @@ def _lines(path: Path, text: str) -> list[Row]:
     rows = []
     for name, form, numbers, line in found:
         quoted = re.fullmatch(r"([\"'])([^\"']+)\1", name)
-        if form not in _FORMS or not name or (not quoted and re.search(r"[\t,;|{}\"]|^- ", name)):
+        if form not in _FORMS or not name or (not quoted and re.search(r"[\t,;|{}<>\"]|^- ", name)):
             raise _invalid(path, f"the line {line!r} is not understood")
         number, red = _FORMS[form]
         color = None if red is None else (numbers[red], numbers[red + 1], numbers[red + 2])
@@ -111,6 +119,8 @@ def _structured(path: Path, text: str) -> list[Row]:
     try:
         if isinstance(content, dict):
             rows = [_row(*(pair[::-1] if _NUMBER.fullmatch(str(pair[0])) else pair)) for pair in content.items()]
+        elif isinstance(content, str):
+            raise TypeError
         else:
             items = ({"name": item} if isinstance(item, str) else item for item in content)
             rows = [_row(item["name"], item.get("id"), item.get("color")) for item in items]

@@ -176,10 +176,11 @@ class LabelSpace:
         """The bytes that represent the labels in the fingerprint of a split.
 
         For the default palette, the bytes have ``color_wheel`` instead, which was the default in older versions. Scores
-        do not depend on colors, so the scores of older runs stay comparable.
+        do not depend on colors or on ``mirror``, so the scores of such runs stay comparable.
         """
         content = self.to_dict()
         content[_OLD_COLORS] = content.pop("colors")
+        content.pop("mirror", None)
         if self.palette == class_palette(self.names):
             content["palette"] = [list(color) for color in color_wheel(self.num_classes)]
         return json.dumps(content, sort_keys=True).encode()
