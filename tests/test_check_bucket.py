@@ -259,4 +259,4 @@ def test_the_command_checks_a_sample(server: BucketServer, folder: Path, capsys:
     assert main(["data", "check", "s3://bkt/set", "--sample", "0", *CAMVID]) == 2
     with refused("number-out-of-range", key="--sample"):
         check_folder("s3://bkt/set", None, CAMVID, sample=0)
-    assert audits.VERSION == 10  # a sample is cached like a split, under the fingerprint of its images
+    assert audits.VERSION == 11  # a sample is cached like a split, under the fingerprint of its images

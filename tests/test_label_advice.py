@@ -15,12 +15,16 @@ from conftest import refused
 from PIL import Image
 from refusals import TINY
 from test_mask_encodings import COLORS, THREE, TWO, by_table, check, make, pixels, rgb
+from test_predict_export import make_run
 
+import segtrain
+from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.config.paste import words
 from segtrain.data.audit.statistics import AuditReport
 from segtrain.data.labels.classes import label_space
 from segtrain.data.own import own_dataset, own_labels
+from segtrain.errors import EXIT_ERROR
 from segtrain.train.faults import look
 
 Encode = Callable[[np.ndarray, Path], None]
@@ -204,6 +208,15 @@ def test_a_split_without_labels_is_refused_though_it_is_not_checked(tmp_path: Pa
     labels = label_space(config.data.model_copy(update={"label_map": {0: -1, 255: -1}}))
     with refused("split-void", split="val"):
         look(config, own_dataset(Items(), label_space(config.data), "train"), own_dataset(Items(), labels, "val"))
+
+
+def test_an_evaluation_without_labels_is_no_evaluation(tmp_path: Path) -> None:
+    make_run(tmp_path / "run")
+    make(tmp_path / "set", by_table({0: 255, 1: 255}), 2)
+    words = [f"data.root={tmp_path}/set", "data.layout=folders", "data.classes=[road, sky, car, tree]"]
+    with refused("split-void", split="val"):
+        segtrain.evaluate(tmp_path / "run", *words)
+    assert main(["eval", str(tmp_path / "run"), *words, "train.device=cpu"]) == EXIT_ERROR
 
 
 def test_masks_beside_images_that_cannot_be_read_are_counted(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from conftest import refused
 from PIL import Image
 
 from segtrain.config import Config, make_config
-from segtrain.data.labels.space import LabelSpace, plain_space
+from segtrain.data.labels.space import plain_space
 from segtrain.data.loader import normalize
 from segtrain.errors import DataError, MissingExtra
 from segtrain.evaluate.load import load_export, load_run

@@ -9,6 +9,7 @@ import socket
 import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import cv2
@@ -67,6 +68,23 @@ def folders(root: Path, **settings: object) -> Data:
 def pair(root: Path, name: str, values: np.ndarray) -> None:
     write(root / "images/train" / name, values)
     write(root / "masks/train" / f"{Path(name).stem}.png", np.zeros(values.shape[:2], np.uint8))
+
+
+@pytest.mark.parametrize(("kind", "number"), [(np.uint16, 1), (np.int16, 2), (np.uint32, 1), (np.float32, 3)])
+@pytest.mark.parametrize("compressed", [True, False])
+def test_masks_of_one_band_in_separate_planes(kind: type, number: int, compressed: bool, tmp_path: Path) -> None:
+    """GDAL writes PlanarConfiguration=2 also for one band. Pillow cannot decode most of these."""
+    values = (np.arange(20 * 30) % 7 * 100).reshape(20, 30).astype(kind)
+    body = zlib.compress(values.tobytes()) if compressed else values.tobytes()
+    rows = [
+        (256, 30), (257, 20), (258, 8 * values.itemsize), (259, 8 if compressed else 1), (262, 1), (273, 146),
+        (277, 1), (278, 20), (279, len(body)), (284, 2), (339, number),
+    ]  # fmt: skip
+    head = b"II*\0" + struct.pack("<IH", 8, len(rows)) + b"".join(struct.pack("<HHII", tag, 3, 1, v) for tag, v in rows)
+    content = head + bytes(4) + body
+    assert np.array_equal(decode.decode_mask(content, "x.tif"), values)
+    with refused("image-damaged"):
+        decode.decode_mask(content[:-40], "x.tif")
 
 
 @pytest.mark.parametrize(

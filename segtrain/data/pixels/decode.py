@@ -216,10 +216,10 @@ def _pillow(
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         # Pillow cannot read every TIFF of one band. A file is damaged if OpenCV cannot read it either.
         tiff = content[:2] in (b"II", b"MM") and not (rgb or bands)
-        raw = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED) if tiff else None
-        if raw is None or raw.ndim != 2:
+        array = _imdecode(content, cv2.IMREAD_UNCHANGED, name) if tiff else np.empty(0)
+        if array.ndim != 2:
             raise damaged(name, f"cannot be decoded ({error})", found=str(error)) from None
-        array, mode = raw, "F" if raw.dtype.kind == "f" else "I"
+        mode = "F" if array.dtype.kind == "f" else "I"
     if mode in ("LA", "PA"):
         array = array[..., 0]
     if mode == "F":
