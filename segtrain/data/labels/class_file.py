@@ -73,8 +73,8 @@ def _lines(path: Path, text: str) -> list[Row]:
     lines = [*filter(None, (line.split("#")[0].strip() for line in text.splitlines()))]
     # 'road 0' has an id if each line has another name and number, counted from 0 or 1; 'lane 1', 'lane 2' are names.
     ends = [re.fullmatch(r"([^\d,;:=|]+)\s(\d+)", line) for line in lines]
-    names, numbers = ({end[part].strip() for end in ends if end} for part in (1, 2))
-    if len(names) == len(numbers) == len(lines) and {"0", "1"} & numbers:
+    words, ids = ({end[part].strip() for end in ends if end} for part in (1, 2))
+    if len(words) == len(ids) == len(lines) and {"0", "1"} & ids:
         lines = [f"{end[2]} {end[1]}" for end in ends if end]
     found = []
     for line in lines:
