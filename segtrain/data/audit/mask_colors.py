@@ -17,8 +17,8 @@ from segtrain.data.labels.space import LabelSpace, code, color_wheel
 from segtrain.errors import SegtrainError
 
 _VOID = "void"
-# Colors that differ by at most this much in each channel: a class and its neighbors, and ids of segments.
-_NEAR, _IDS = 8, 3
+# Colors that differ by at most this much in each channel are ids of segments.
+_NEAR = 3
 
 
 def clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFinding:
@@ -61,7 +61,7 @@ def colors_wanted(data: config.Data, labels: LabelSpace, values: MaskValues, whe
         return SplitFinding(says, True)
     text = f"{says}. The masks have {_shares(colors, colors)}"
     alone = sum(count == 1 for count in values.masks.values())
-    near = any(_differ(*pair) <= _IDS for pair in combinations(colors, 2))
+    near = any(_differ(*pair) <= _NEAR for pair in combinations(colors, 2))
     if near or (len(colors) > labels.num_classes and alone > len(colors) / 2):
         text += ". These are ids of segments, not colors of classes, since they differ by little, or most are in one "
         return SplitFinding(f"{text}mask only: make masks of class ids, by the file that lists the segments", True)
@@ -98,22 +98,15 @@ def table_of(labels: LabelSpace) -> dict[str, Any]:
 
 
 def unknown_colors(data: config.Data, labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
-    """The finding about colors of no class. A class whose color no mask has takes one that is near."""
+    """The finding about colors of no class."""
     unknown = {color: n for color, n in values.colors.items() if color not in labels.colors}
     if not unknown or values.cut or len(unknown) + len(labels.colors) > LISTED:
         return None
-    absent = [color for color in labels.colors if color not in values.colors]
-    theirs = {new: labels.colors[color] for new in unknown for color in absent if _differ(new, color) <= _NEAR}
     says = f"{where}: colors of no class: {_shares(unknown, values.colors)}"
-    known = labels.colors | theirs
-    if not works(labels.num_classes, known, values.colors):
+    if not works(labels.num_classes, labels.colors, values.colors):
         return _named(data, labels, values.colors, says)
-    table = table_of(
-        replace(labels, colors=known | {color: theirs.get(color, labels.ignore_index) for color in unknown})
-    )
-    return SplitFinding(
-        f"{says}. To ignore them, but for colors near one that no mask has", False, {"data.classes": table}
-    )
+    table = table_of(replace(labels, colors=labels.colors | dict.fromkeys(unknown, labels.ignore_index)))
+    return SplitFinding(f"{says}. To ignore them", settings={"data.classes": table})
 
 
 def _shares(colors: dict[int, int], of: dict[int, int]) -> str:

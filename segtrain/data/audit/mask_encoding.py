@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections import Counter
+from typing import Any
 
 from segtrain import config
 from segtrain.data.audit.finding import SplitFinding
@@ -63,7 +64,9 @@ def _one_class(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValu
     names = (name, "object") if is_background(name) else ("background", name)
     says = f"the only class is {name!r}, so any network scores 100 %. Name what is around it, too"
     other = mask_finding(data.model_copy(update={"label_map": {}}), plain_space(names, labels.ignore_index), splits)
-    settings = {"data.classes": list(names), **({"data.label_map": {}} if data.label_map else {})}
+    settings: dict[str, Any] = {"data.classes": list(names), **({"data.label_map": {}} if data.label_map else {})}
+    if other and not other.settings:
+        return SplitFinding(f"{says}: data.classes={list(names)}. {other.message}", True)
     return SplitFinding(says, True, {**settings, **(other.settings if other and other.fatal else {})})
 
 
@@ -78,9 +81,6 @@ def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFindin
     if set(ids) - {void} == set(range(len(raws))):
         table = {place: labels.raw_to_train[raw] for place, raw in enumerate(raws)}
         return mapped(labels, ids, f"{says}, and the masks have the ids 0 to {len(raws) - 1}. Map them", table)
-    if raws[0] == 1 and labels.raw_to_train.get(0) == void and {0, void} <= set(ids):
-        says += f", and both 0 and {void} are void. If id 0 is {names[0]!r}, take the first name out of the list"
-        return SplitFinding(says)
     return None
 
 
@@ -101,7 +101,7 @@ def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFi
     if set(ids) == {0, 1, void} and ids[void] > ids[1]:
         says = f"{' and '.join(splits)}: the masks have the values {shown(ids)}; {void} is void by default, and "
         says += f"more frequent than class {labels.names[1]!r}. If some masks store that class as {void}, map both"
-        return mapped(labels, ids, says, both, really, fatal=False)
+        return mapped(labels, ids, says, both, really, fatal=ids[1] < STRAY * sum(ids.values()))
     return None
 
 
@@ -141,25 +141,24 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
         first, second = (count, 0) if last else (0, count)
         says = f"{says}: one id more than classes. Ignore id {first}, or name its class"
         return mapped(labels, ids, says, tables[first], (f"if id {second} is the one to ignore", tables[second]))
-    # Gray levels that divide 0 .. 255 evenly.
-    levels = (
-        {level(255 * train / (count - 1)): train for train in range(count)} for level in (round, int) if count > 2
-    )
-    table = next((table for table in levels if set(ids) <= set(table)), None)
-    return mapped(labels, ids, f"{says}: gray levels. Map them in order, or as intended", table) if table else None
+    return None
 
 
 def _by_share(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> SplitFinding | None:
     """The finding about masks whose values lie in as many groups as there are classes, or are rare but for so many."""
     count, void, total = labels.num_classes, labels.ignore_index, sum(ids.values())
-    if set(range(count)) <= set(ids) or len(ids) < count:
+    unknown = sum(ids[value] for value in used if value >= count)
+    if len(ids) < count or min(ids.get(value, 0) for value in range(count)) > unknown:
         return None
     says = f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in order, or as intended"
     found = sorted(ids)
-    first = [value for value, before in zip(found, [-LISTED, *found]) if value - before > _NEAR]
-    if len(first) == count < len(found):
-        return mapped(labels, ids, says, {value: bisect(first, value) - 1 for value in found})
     order = [*sorted(ids, key=lambda value: -ids[value]), -1]
+    first = [value for value, before in zip(found, [-LISTED, *found]) if value - before > _NEAR]
+    apart = count == 2 or len({bisect(first, value) for value in order[:count]}) == count
+    if len(first) == count < len(found) and apart:
+        return mapped(labels, ids, says, {value: bisect(first, value) - 1 for value in found})
+    if count > 2 and set(range(count)) <= set(ids):
+        return None
     kept, stray = sorted(order[:count]), ids.get(order[count], 0)
 
     def in_order(values: list[int]) -> Table:
@@ -210,9 +209,11 @@ def _unknown_ids(
         return None
     says, total = f"{where}: ids of no class: {shown(unknown, ids)}", sum(ids.values())
     theirs = [value for value, count in unknown.items() if count >= STRAY * total]
+    rarest = min((count for value, count in ids.items() if table.get(value, -1) >= 0), default=0)
     table |= dict.fromkeys(unknown, -1)
     if not data.label_map or not empty or len(theirs) != len(empty):
-        return mapped(labels, ids, f"{says}. To ignore them", table, fatal=False)
+        rare = sum(unknown.values()) <= max(rarest, STRAY * total)
+        return mapped(labels, ids, f"{says}. data.label_map may ignore rare ones", table if rare else {}, fatal=False)
     absent = [raw for raw, train in table.items() if train in empty]
     table = {raw: train for raw, train in table.items() if raw not in absent} | dict(zip(theirs, empty))
     says += f". No mask has {some_of(absent)}, the id of class {labels.names[empty[0]]!r}. Map the ids that occur"
