@@ -70,7 +70,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "a color twice": ("c.txt", "0 64 0 tree\n0 64 0 soil\n", "class-color-repeated"),
     "a line without an id": ("c.txt", "0 tree\nsoil\n", "classes-file-invalid"),
     "a line without a name": ("c.csv", "0,tree\n1,\n", "classes-file-invalid"),
-    "a line without a color": ("c.txt", "0 64 0 tree\nsoil\n", "class-color-missing"),
+    "a line without a color": ("c.txt", "0 64 0 tree\nsoil\n", "classes-file-invalid"),
     "commas in names without quotes": ("c.txt", "tree, old\nsoil\n", "classes-file-invalid"),
     "a column that nobody knows": ("c.csv", "id,name,kind\n0,tree,plant\n1,soil,ground\n", "classes-file-invalid"),
     "numbers that nobody knows": ("c.csv", "tree,0,0,64,0\nsoil,1,128,0,0\n", "classes-file-invalid"),

@@ -14,7 +14,7 @@ import pytest
 from conftest import refused
 from PIL import Image
 from refusals import TINY
-from test_mask_encodings import COLORS, THREE, TWO, by_table, check, make, pixels, rgb
+from test_mask_encodings import COLORS, FOUR, THREE, TWO, by_table, check, make, pixels, rgb
 from test_predict_export import make_run
 
 import segtrain
@@ -80,12 +80,24 @@ KINDS: dict[str, tuple[Encode, int, list[str], str]] = {
         [THREE],
         "data.label_map={0: 0, 85: 1, 170: 2, 9: -1}",
     ),
-    "1 bit, and a map for 255": (one_bit, 2, [TWO, "data.label_map={0: 0, 255: 1}"], "data.label_map={0: 0, 1: 1}"),
+    "1 bit, and a map for 255": (one_bit, 2, [TWO, "data.label_map={0: 0, 255: 1}"], "data.label_map={}"),
     "a map for other ids": (
         by_table({1: 7, 2: 9}),
         3,
         [THREE, "data.label_map={0: 0, 70: 1, 90: 2}"],
         "data.label_map={0: 0, 7: 1, 9: 2}",
+    ),
+    "255 and strays, among them 1": (
+        with_strays({1: 2, 77: 3, 128: 1}, {1: 255}),
+        2,
+        [TWO],
+        "data.label_map={0: 0, 255: 1, 1: -1, 77: -1, 128: -1}",
+    ),
+    "values blurred by a lossy copy": (
+        with_strays({2: 9, 3: 12, 119: 10, 122: 8, 240: 10, 243: 9}, {1: 121, 2: 242}),
+        3,
+        [THREE],
+        "data.label_map={0: 0, 2: 0, 3: 0, 119: 1, 121: 1, 122: 1, 240: 2, 242: 2, 243: 2}",
     ),
     "16 bits": (by_table({1: 1000, 2: 2000}, np.uint16), 3, [THREE], "data.label_map={0: 0, 1000: 1, 2000: 2}"),
     "void first, not in the masks": (
@@ -99,12 +111,6 @@ KINDS: dict[str, tuple[Encode, int, list[str], str]] = {
         3,
         ["data.classes=[background, unlabeled, road, car]"],
         "data.label_map={0: 0, 1: 1, 2: 2}",
-    ),
-    "RGB of another red": (
-        rgb(COLORS),
-        3,
-        ["data.classes={background: [0, 0, 0], road: [128, 64, 128], car: [0, 0, 144]}"],
-        "",
     ),
     "RGB without black": (rgb(COLORS), 3, ["data.classes={road: [128, 64, 128], car: [0, 0, 142]}"], ""),
 }
@@ -132,6 +138,8 @@ def test_names_of_colors_are_no_guess(tmp_path: Path) -> None:
     counts = make(tmp_path, rgb(COLORS), 3)
     ((classes,),) = (found.values() for found in settings_of(tmp_path, THREE))
     assert classes == {"?1": [0, 0, 0], "?2": [128, 64, 128], "?3": [0, 0, 142]}
+    another_blue = "data.classes={background: [0, 0, 0], road: [128, 64, 128], car: [0, 0, 144]}"
+    assert settings_of(tmp_path, another_blue) == [{"data.classes": classes}]
     with refused("class-name-missing", found="?1"):
         check(tmp_path, THREE, *words({"data.classes": classes}))
     named = dict(zip(("background", "road", "car"), classes.values()))
@@ -172,11 +180,23 @@ def test_an_export_with_classes_of_its_own_in_a_known_layout(tmp_path: Path) -> 
     assert all(report.pixels.all() for report in reports.values())
 
 
-def test_no_map_is_proposed_that_leaves_a_class_empty(tmp_path: Path) -> None:
-    make(tmp_path, by_table({1: 90}), 2)
-    (found,) = check(tmp_path, THREE)["train"].findings
-    assert not found.settings
-    assert not found.others
+EMPTY: dict[str, tuple[Encode, int, str]] = {
+    "a value too few": (by_table({1: 90}), 2, THREE),
+    "gray levels of which one does not occur": (by_table({1: 85, 2: 255}), 3, FOUR),
+    "objects of each mask, numbered": (by_table({1: 2, 2: 1}), 4, TWO),
+    "the same, and one class": (by_table({1: 2, 2: 1}), 4, ONE),
+    "void alone, and one class": (by_table({0: 255, 1: 255}), 2, ONE),
+    "no object, and one class": (by_table({1: 0}), 2, ONE),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_no_map_is_proposed_that_leaves_a_class_empty(name: str, tmp_path: Path) -> None:
+    encode, classes, words = EMPTY[name]
+    make(tmp_path, encode, classes)
+    reports = check(tmp_path, words)
+    assert not proposals(reports)
+    assert any(report.findings for report in reports.values())
 
 
 class Items:

@@ -233,7 +233,7 @@ def test_class_files(tmp_path):
     ("text", "code", "values"),
     [
         ("", "classes-file-empty", {}),
-        ("1 2 3 a\nb\n", "class-color-missing", {"found": "b"}),
+        ("1 2 3 a\nb\n", "classes-file-invalid", {}),
         ("1 2 300 a\n", "class-color-invalid", {"found": (1, 2, 300)}),
         ("1 2 3 a\n1 2 3 b\n", "class-color-repeated", {"name": "b"}),
     ],

@@ -74,7 +74,7 @@ def _named(data: config.Data, labels: LabelSpace, colors: dict[int, int], says: 
     named: dict[str, Any] = {}
     for path in sorted(Path(data.root).glob("*")):
         with suppress(SegtrainError):
-            file = read_classes(path) if path.suffix in (".csv", ".txt", ".json", ".yaml", ".xml") else labels
+            file = read_classes(path) if path.suffix in (".csv", ".txt", ".json", ".yaml") else labels
             if file is not labels and set(colors) <= {0, *file.colors}:
                 named = {} if 0 in file.colors or 0 not in colors else {"background": rgb(0)}
                 return SplitFinding(f"{says}. {path} names them", True, {"data.classes": named | table_of(file)})

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter
-from typing import Any
 
 from segtrain import config
+from segtrain.config.paste import Settings
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_colors import clashing_palettes, colors_wanted, palette_against_colors, unknown_colors
 from segtrain.data.audit.mask_values import MaskValues, ids_of, shown
 from segtrain.data.audit.tried import LISTED, STRAY, Table, is_background, mapped
 from segtrain.data.labels.space import LabelSpace, plain_space
-from segtrain.errors import some_of
 
 # The largest instance id that a proposed setting maps.
 _INSTANCES = 255
@@ -44,17 +42,21 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
     if values.clash and not data.label_map:
         return clashing_palettes(labels, values.clash, where)
     own = {**{value: value for value in range(labels.num_classes)}, labels.ignore_index: labels.ignore_index}
+    known = labels.full_map()
+    if data.label_map and set(ids) - set(data.label_map) and set(known.values()) - {-1, *map(known.get, ids)}:
+        says = f"{where}: data.label_map leaves a class without a pixel, since the masks have the values {shown(ids)}"
+        return _as_if_plain(data, plain_space(labels.names, labels.ignore_index), splits, says, {})
     if data.label_map or labels.raw_to_train != own:
         shifted = None if data.label_map else _shifted(labels, ids, where)
-        return shifted or _unknown_ids(data, labels, values, ids, where)
+        return shifted or _unknown_ids(labels, values, ids, where)
     if values.palette and labels.colors:
         found = palette_against_colors(labels, values, where)
         if found:
             return found
     return (
-        _two_encodings(labels, splits)
+        _two_encodings(labels, splits, values, where)
         or _plain_ids(labels, ids, values, where)
-        or _unknown_ids(data, labels, values, ids, where)
+        or _unknown_ids(labels, values, ids, where)
     )
 
 
@@ -62,12 +64,21 @@ def _one_class(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValu
     """The finding about a single class, which any network predicts everywhere, with the settings for two classes."""
     (name,) = labels.names
     names = (name, "object") if is_background(name) else ("background", name)
-    says = f"the only class is {name!r}, so any network scores 100 %. Name what is around it, too"
-    other = mask_finding(data.model_copy(update={"label_map": {}}), plain_space(names, labels.ignore_index), splits)
-    settings: dict[str, Any] = {"data.classes": list(names), **({"data.label_map": {}} if data.label_map else {})}
-    if other and not other.settings:
-        return SplitFinding(f"{says}: data.classes={list(names)}. {other.message}", True)
-    return SplitFinding(says, True, {**settings, **(other.settings if other and other.fatal else {})})
+    says = f"the only class is {name!r}, so any network scores 100 %. Name what is around it, too: {', '.join(names)}"
+    return _as_if_plain(data, plain_space(names, labels.ignore_index), splits, says, {"data.classes": list(names)})
+
+
+def _as_if_plain(
+    data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues], says: str, settings: Settings
+) -> SplitFinding:
+    """A fatal finding that ``settings`` fix, and what is proposed for masks that are read without a data.label_map."""
+    other = mask_finding(data.model_copy(update={"label_map": {}}), labels, splits)
+    reset: Settings = {"data.label_map": {}} if data.label_map else {}
+    if other and other.fatal and other.settings:
+        return SplitFinding(says, True, {**settings, **reset, **other.settings})
+    ids = {value for values in splits.values() for value in values.ids}
+    plain = set(range(labels.num_classes)) <= ids <= set(labels.raw_to_train)
+    return SplitFinding(says, True, {**settings, **reset} if plain or not ids else {})
 
 
 def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFinding | None:
@@ -84,25 +95,23 @@ def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFindin
     return None
 
 
-def _two_encodings(labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding | None:
+def _two_encodings(
+    labels: LabelSpace, splits: dict[str, MaskValues], values: MaskValues, where: str
+) -> SplitFinding | None:
     """The finding about masks of two classes, of which some store the second class as 1, others as ``ignore_index``."""
-    void = labels.ignore_index
-    if labels.num_classes != 2 or any(values.colors for values in splits.values()):
+    void, ids = labels.ignore_index, values.ids
+    if labels.num_classes != 2 or set(ids) != {0, 1, void} or values.colors:
         return None
-    as_one = [name for name, values in splits.items() if values.ids.get(1) and set(values.ids) <= {0, 1}]
-    as_void = [name for name, values in splits.items() if set(values.ids) == {0, void}]
-    both, really = {0: 0, 1: 1, void: 1}, (f"if {void} really is void", {0: 0, 1: 1, void: -1})
-    ids = dict(sum((Counter(values.ids) for values in splits.values()), Counter()))
-    if as_one and as_void:
-        one, other = " and ".join(as_one), " and ".join(as_void)
-        says = f"the masks of {one} have the values 0 and 1, those of {other} 0 and {void}, which is void by default. "
-        says += f"If 1 and {void} both mean class {labels.names[1]!r}, map both"
-        return mapped(labels, ids, says, both, really)
-    if set(ids) == {0, 1, void} and ids[void] > ids[1]:
-        says = f"{' and '.join(splits)}: the masks have the values {shown(ids)}; {void} is void by default, and "
-        says += f"more frequent than class {labels.names[1]!r}. If some masks store that class as {void}, map both"
-        return mapped(labels, ids, says, both, really, fatal=ids[1] < STRAY * sum(ids.values()))
-    return None
+    apart = any(void not in split.ids for split in splits.values()) and any(
+        1 not in split.ids for split in splits.values()
+    )
+    if not apart and ids[void] <= ids[1]:
+        return None
+    says = f"{where}: the masks have the values {shown(ids)}, but {'no split has both 1 and' if apart else 'mostly'} "
+    says += f"{void}, which is void by default. If some masks store class {labels.names[1]!r} as {void}, map both"
+    really = f"if {void} really is void", {0: 0, 1: 1, void: -1}
+    sure = apart or ids[1] < STRAY * sum(ids.values())
+    return mapped(labels, ids, says, {0: 0, 1: 1, void: 1}, really, fatal=sure)
 
 
 def _plain_ids(labels: LabelSpace, ids: dict[int, int], values: MaskValues, where: str) -> SplitFinding | None:
@@ -160,21 +169,12 @@ def _by_share(labels: LabelSpace, ids: dict[int, int], used: list[int], where: s
     if count > 2 and set(range(count)) <= set(ids):
         return None
     kept, stray = sorted(order[:count]), ids.get(order[count], 0)
-
-    def in_order(values: list[int]) -> Table:
-        places = range(count)
-        if void in values and set(values) - {void} < set(places):
-            values = [value if value in values else void for value in places]
-        return {**dict(zip(values, places)), **dict.fromkeys(sorted(set(ids) - set(values)), -1)}
-
-    tables = []
-    if stray < STRAY * total or (count == 2 and 4 * stray <= ids[order[1]]):
-        tables = [("if only the most frequent values count", in_order(kept))]
-    if len(used) == count and kept != used and 4 * stray > ids[order[count - 1]]:
-        tables += [(f"if {void} is void", in_order(used))]
-    if not tables:
+    if stray >= STRAY * total and (count > 2 or 4 * stray > ids[order[1]]):
         return None
-    return mapped(labels, ids, says, tables[0][1], *tables[1:])
+    if void in kept and set(kept) - {void} < set(range(count)):
+        kept = [value if value in kept else void for value in range(count)]
+    table = {value: train for train, value in enumerate(kept)} | {value: -1 for value in found if value not in kept}
+    return mapped(labels, ids, says, table)
 
 
 def _instances(labels: LabelSpace, ids: Table, tops: dict[int, int], where: str) -> SplitFinding | None:
@@ -194,30 +194,18 @@ def _instances(labels: LabelSpace, ids: Table, tops: dict[int, int], where: str)
     return mapped(labels, ids, says, {0: 0, **dict.fromkeys(range(1, most + 1), 1)})
 
 
-def _unknown_ids(
-    data: config.Data, labels: LabelSpace, values: MaskValues, ids: Table, where: str
-) -> SplitFinding | None:
-    """The finding about ids that are not in the label space, with a complete data.label_map that ignores them.
-
-    Classes of data.label_map whose ids do not occur get the unknown ids instead, if there are as many.
-    """
-    table = labels.full_map()
-    empty = sorted(set(range(labels.num_classes)) - {table.get(value) for value in ids})
-    listed = data.label_map if data.label_map and empty else labels.raw_to_train
-    unknown = {value: count for value, count in sorted(ids.items()) if value not in listed}
+def _unknown_ids(labels: LabelSpace, values: MaskValues, ids: Table, where: str) -> SplitFinding | None:
+    """The finding about ids that are not in the label space, with a map that ignores them if they are rare."""
+    unknown = {value: count for value, count in sorted(ids.items()) if value not in labels.raw_to_train}
     if not unknown or values.cut or len(unknown) + len(labels.raw_to_train) > LISTED:
         return None
-    says, total = f"{where}: ids of no class: {shown(unknown, ids)}", sum(ids.values())
-    theirs = [value for value, count in unknown.items() if count >= STRAY * total]
+    table, says = (
+        labels.full_map(),
+        f"{where}: ids of no class: {shown(unknown, ids)}. data.label_map may ignore rare ones",
+    )
     rarest = min((count for value, count in ids.items() if table.get(value, -1) >= 0), default=0)
-    table |= dict.fromkeys(unknown, -1)
-    if not data.label_map or not empty or len(theirs) != len(empty):
-        rare = sum(unknown.values()) <= max(rarest, STRAY * total)
-        return mapped(labels, ids, f"{says}. data.label_map may ignore rare ones", table if rare else {}, fatal=False)
-    absent = [raw for raw, train in table.items() if train in empty]
-    table = {raw: train for raw, train in table.items() if raw not in absent} | dict(zip(theirs, empty))
-    says += f". No mask has {some_of(absent)}, the id of class {labels.names[empty[0]]!r}. Map the ids that occur"
-    return mapped(labels, ids, says, table)
+    rare = sum(unknown.values()) <= max(rarest, STRAY * sum(ids.values()))
+    return mapped(labels, ids, says, labels.full_map(unknown) if rare else {}, fatal=False)
 
 
 def _background_as_void(

@@ -90,9 +90,6 @@ def _lines(path: Path, text: str) -> list[Row]:
         del found[0]
     forms = {form for _, form, _, _ in found}
     plain = next((line for _, form, _, line in found if form == (0, 0)), "")
-    if plain and any(sum(form) >= 3 for form in forms):
-        says = f"{path}: the line {plain!r} has no color, but others do: write 'red green blue name' on each line"
-        raise DataError(says, code="class-color-missing", file=str(path), found=plain)
     if len(forms) > 1:
         raise _invalid(path, f"the lines {found[0][3]!r} and {plain or found[-1][3]!r} are of different kinds")
     rows = []
