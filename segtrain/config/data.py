@@ -43,8 +43,8 @@ class Data(Section):
     classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = Field(
         "",
         description="class names: a list; or a mapping of each name to its color (or colors) in RGB masks, such as "
-        "`{road: [128, 64, 128]}`, where the name 'void' is ignored; or a .txt or .yaml file. Empty: the "
-        "classes of the layout",
+        "`{road: [128, 64, 128]}`; or a text, CSV, YAML, or JSON file. Names such as 'void' and 'ignore' are "
+        "not classes: their pixels are ignored. Empty: the classes of the layout",
     )
     label_map: dict[int, int] = Field(
         default_factory=dict, description="raw id -> train id; -1 means ignore. Empty: the mapping of the layout"

@@ -11,7 +11,7 @@ from segtrain import config
 from segtrain.data.labels.space import Color, LabelSpace, code, plain_space
 from segtrain.errors import DataError
 
-# Names of what is no class: pixels with these ids or colors are ignored.
+# These names are not classes: pixels with their ids or colors are ignored.
 IGNORED = ("void", "ignore", "ignored", "__ignore__", "unlabeled", "unlabelled")
 # The first label of labelme, whose ids count from -1. It stores this one as 255.
 _LABELME = "__ignore__"
