@@ -65,6 +65,8 @@ WRONG = [
     (["train.cuda_graph=maybe"], "wrong-type", {"key": "train.cuda_graph", "found": "maybe"}),
     (["train.compile=regions", "parallel.strategy=fsdp"], "conflicting-settings", {"key": "train.compile"}),
     (["data.classes=[a, b]", "loss.class_weights=[1, 2, 3]"], "conflicting-settings", {"key": "loss.class_weights"}),
+    (["data.flip_pairs=[[left, right, top]]"], "wrong-type", {"found": ["left", "right", "top"]}),
+    (["data.classes=['?1', road]"], "class-name-missing", {"found": "?1"}),
     (["data.label_map={.inf: 0}"], "wrong-type", {"found": {math.inf: 0}}),
     (["data.label_map={0: -.inf}"], "wrong-type", {"found": {0: -math.inf}}),
     (["data.label_map={0: .nan}"], "wrong-type", {"key": "data.label_map"}),

@@ -149,7 +149,8 @@ def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: 
         last = is_background(names[0]) or rare <= ids[count] < ids[0]
         first, second = (count, 0) if last else (0, count)
         says = f"{says}: one id more than classes. Ignore id {first}, or name its class"
-        return mapped(labels, ids, says, tables[first], (f"if id {second} is the one to ignore", tables[second]))
+        other = [] if is_background(names[0]) else [(f"if id {second} is the one to ignore", tables[second])]
+        return mapped(labels, ids, says, tables[first], *other)
     return None
 
 
