@@ -102,9 +102,8 @@ def _two_encodings(
     void, ids = labels.ignore_index, values.ids
     if labels.num_classes != 2 or set(ids) != {0, 1, void} or values.colors:
         return None
-    apart = any(void not in split.ids for split in splits.values()) and any(
-        1 not in split.ids for split in splits.values()
-    )
+    stored = [set(split.ids) for split in splits.values()]
+    apart = {0, 1} in stored and {0, void} in stored
     if not apart and ids[void] <= ids[1]:
         return None
     says = f"{where}: the masks have the values {shown(ids)}, but {'no split has both 1 and' if apart else 'mostly'} "
