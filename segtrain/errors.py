@@ -27,7 +27,7 @@ def refuse_windows() -> None:
     """Raises ConfigError on Windows, which lacks the signals, processes, and locks that training needs."""
     if sys.platform == "win32":
         text = "segtrain trains and evaluates on Linux and macOS: on Windows, use WSL 2 (wsl --install)"
-        raise ConfigError(text, code="windows")
+        raise ConfigError(text, code="windows-unsupported")
 
 
 def kind_of(value: object) -> str:

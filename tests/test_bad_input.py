@@ -56,7 +56,7 @@ CONFIG = {
     "smddp without its library": (["parallel.strategy=smddp"], "smdistributed.dataparallel", "Deep Learning Containers", "ddp"),
     "muon with fsdp": (["optim.name=muon", "parallel.strategy=fsdp"], "optim.name=muon", "ddp"),
     "channels_last with fsdp": (["train.channels_last=true", "parallel.strategy=fsdp"], "train.channels_last=true", "auto"),
-    "compression alone": (["parallel.strategy=single", "parallel.compress=fp16"], "parallel.compress=fp16", "ddp"),
+    "compression alone": (["parallel.strategy=single", "parallel.compress=fp16"], "parallel.compress=fp16", "use none"),
     "compression that gloo lacks": (["parallel.strategy=ddp", "train.device=cpu", "parallel.compress=powersgd"], "powersgd", "fp16"),
     "weights of another count": (["loss.class_weights=[1,2]"], "loss.class_weights", "2 numbers", "classes"),
     "negative class weight": (["loss.class_weights=[1,1,1,1,1,1,1,1,1,-2]"], "loss.class_weights", "-2", "numbers from 0"),
@@ -199,7 +199,7 @@ DATA: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "text named .png": (lambda d: (d / f"{IMAGE}.png").write_text("<html>404"), (f"{IMAGE}.png", "not an image", "<html>404")),
     "header of 16 bytes": (lambda d: (d / f"{IMAGE}.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"), (f"{IMAGE}.png", "header")),
     "decompression bomb": (lambda d: bomb(d / f"{IMAGE}.png"), (f"{IMAGE}.png", "60000 x 60000", "tiles")),
-    "unknown id": (lambda d: save(d / f"{MASK}.png", gray(77)), (f"{MASK}.png", "77 (10 pixels)", "data.label_map={0: 0, 1: 1, 2: 2, 77: -1}")),
+    "unknown id": (lambda d: save(d / f"{MASK}.png", gray(77)), (f"{MASK}.png", "77 (10 pixels)", "segtrain data check")),
     "unknown id of 16 bits": (lambda d: save(d / f"{MASK}.png", gray(7000, np.uint16)), (f"{MASK}.png", "7000 (10 pixels)", "label_map")),
     "RGB mask without colors": (lambda d: save(d / f"{MASK}.png", rgb(1, 2, 3)), (f"{MASK}.png", "RGB", "data.classes")),
     "16-bit color mask": (lambda d: save(d / f"{MASK}.png", rgb(1, 2, 3).astype(np.uint16)), (f"{MASK}.png", "16 bits", "one channel")),
@@ -224,7 +224,7 @@ DATA: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "a color out of range": (lambda d: (d / "classes.txt").write_text("1 2 999 road\n"), ("classes.txt", "999", "0 to 255")),
     "a color outside the palette": (
         lambda d: ((d / "classes.txt").write_text("0 0 0 road\n9 9 9 car\n"), [save(p, rgb(9, 9, 8)) for p in d.glob("masks/*/*")]),
-        ("3 faults", f"{MASK}.png", "(9, 9, 8) (10 pixels)", "red green blue name"),
+        ("5 faulty files", "masks/train/a0.png", "(9, 9, 8) (10 pixels)", "red green blue name"),
     ),
     "all void": (lambda d: [save(p, gray(0) + 255) for p in d.glob("masks/train/*")], ("every pixel is void", "data.label_map")),
 }  # fmt: skip

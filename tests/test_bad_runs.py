@@ -122,7 +122,7 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "checkpoint that is code": (
         lambda d: torch.save({"format": 1, "model": Path("x")}, d / STEP), ["eval", "run"], (STEP, "is incomplete or damaged"),
     ),
-    "checkpoint without weights": (lambda d: foreign(d / STEP, optimizer={}), ["eval", "run"], ("run", "no weights", "delete it")),
+    "checkpoint without weights": (lambda d: foreign(d / STEP, optimizer={}), ["eval", "run"], ("run", "no weights", "take another")),
     "weights of another network": (lambda d: foreign(d / STEP, model={"w": torch.ones(1)}), ["eval", "run"], ("weights of run", "is missing", "config")),
     "best checkpoint that is gone": (lambda d: (d / STEP).unlink(), ["eval", "run"], ("step-00000004.pt", "is not there", "--which last")),
     "weights that are no numbers": (
@@ -399,7 +399,7 @@ def test_a_rank_that_is_killed_is_missed(zygote, tmp_path: Path, killed: int) ->
     [
         ({"RANK": "5", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}, ("rank 5 of 2", "contradict")),
         ({"RANK": "one", "WORLD_SIZE": "2"}, ("RANK='one'", "torchrun")),
-        ({"RANK": "0"}, ("WORLD_SIZE is missing", "torchrun", "unset")),
+        ({"RANK": "0"}, ("WORLD_SIZE is missing", "torchrun", "MASTER_ADDR")),
         ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "many"}, ("SLURM_STEP_NUM_TASKS='many'", "srun")),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, ("MASTER_ADDR", "mpirun -x")),
     ],

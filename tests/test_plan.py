@@ -34,7 +34,8 @@ def a_run(
 ) -> Path:
     """A run on ``ranks``, with the records of the first of them. ``gpu``: what its driver calls its GPUs."""
     records = heavy(machine=machine, **more)
-    begin = {**records.begins[0], "gpu": gpu, "world_size": ranks, "bytes_gradient": 107_000_000 if ranks > 1 else 0}
+    named = {"gpu": gpu} if gpu else {}
+    begin = {**records.begins[0], **named, "world_size": ranks, "bytes_gradient": 107_000_000 if ranks > 1 else 0}
     write_run(folder, replace(records, begins=(begin,)))
     start = {"event": "run_start", "ts": 1.0, "total_steps": steps}
     (folder / "journal.jsonl").write_text(json.dumps(start) + "\n", encoding="utf-8")

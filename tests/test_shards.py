@@ -199,7 +199,7 @@ def test_samples_that_are_not_whole_are_all_named(tmp_path):
         del files[name]
     write_tar(tmp_path / "train-0.tar", list(files.items()))
     faults = [f"{tmp_path}/train-0.tar: {fault}" for fault in (
-        "0002 (without a mask)", "0004 (without a mask)", "0006 (without an image)"
+        "0002 (without a mask: png)", "0004 (without a mask: png)", "0006 (without an image: mask.png)"
     )]  # fmt: skip
     with refused("samples-incomplete", split="train", found=faults):
         opened(tmp_path)

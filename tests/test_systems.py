@@ -60,7 +60,7 @@ def test_windows_is_refused_in_one_line(
     assert cli.main([command, *{"eval": ["run"], "bench": ["data"]}.get(command, [])]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "WSL 2" in line
-    with refused("windows"):
+    with refused("windows-unsupported"):
         segtrain.train(segtrain.Config())
     assert cli.main(["runs", str(ROOT / "nowhere")]) == 2  # it has an error of its own
     assert "WSL" not in capsys.readouterr().err

@@ -26,6 +26,7 @@ NAMES = {
     "reservationAffinityType": {3: "SPECIFIC_RESERVATION"},
 }
 ONE = VertexJob(
+    config="configs/camvid_cpu.yaml",
     project="123456789012",
     region="us-central1",
     machine="g2-standard-48",
@@ -85,7 +86,8 @@ def fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_request_equals_that_of_the_sdk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "start_text", lambda: "START")
-    theirs = dict(fields(json.loads(path.read_text(encoding="utf-8"))))
+    text = path.read_text(encoding="utf-8").replace("configs/scenes.yaml", ONE.config)  # which would read no data
+    theirs = dict(fields(json.loads(text)))
     assert dict(fields(made.custom_job(JOBS[path.stem], image=IMAGE, name="job-1"))) == theirs
     assert len(theirs) > 15
 

@@ -98,7 +98,7 @@ def test_the_data_are_where_the_containers_read_them() -> None:
     files = 'data.layout="folders"'
     assert run._place_of_data(job_of(data="gs://b/d")) == ""  # generated street scenes
     assert run._place_of_data(job_of(files, data="gs://b/d")) == "gs://b/d"
-    assert run._place_of_data(job_of(files, "data.root=gs://b/e", data="gs://b/d")) == "gs://b/e"
+    assert run._place_of_data(job_of(files, "data.root=gs://b/e", data="gs://b/d")) == "gs://b/d"
     assert run._place_of_data(job_of(files, "data.root=gs://b/e")) == "gs://b/e"
 
 

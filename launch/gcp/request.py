@@ -103,8 +103,9 @@ def custom_job(job: VertexJob, *, image: str, name: str) -> dict[str, Any]:
 
 def arguments(job: VertexJob) -> list[str]:
     """The container's arguments: the config, then the settings with JSON values, in which strings keep their quotes."""
-    found: dict[str, Any] = {"out": job.checkpoints} if job.checkpoints else {}
-    found |= {**job.settings, "parallel.strategy": job.strategy, **data_setting(job, job.data)}
+    data = data_setting(job, job.data)
+    found: dict[str, Any] = {**data, **({"out": job.checkpoints} if job.checkpoints else {})}
+    found |= {**job.settings, "parallel.strategy": job.strategy, **data}
     return [
         *([config_name(job)] if job.config else []),
         *(f"{key}={json.dumps(value)}" for key, value in found.items()),

@@ -108,14 +108,14 @@ class OwnDataset(Dataset):
         return self.draw.size(index)  # type: ignore[union-attr]
 
 
-def _answer(what: str, ask: Callable[[], Any], **values: Any) -> Any:
-    """What the user's code returns. Raises DataError with what it raises; ``values`` are those of the error."""
+def _answer(what: str, ask: Callable[[], Any], code: str, **values: Any) -> Any:
+    """What the user's code returns. Raises DataError with what it raises; ``code`` and ``values`` are its own."""
     try:
         return ask()
     except SegtrainError:
         raise
     except Exception as error:
-        raise DataError(f"{what} raised {reason_of(error)}", **values) from error
+        raise DataError(f"{what} raised {reason_of(error)}", code=code, **values) from error
 
 
 def _listed(items: Any, attribute: str) -> list[Any]:

@@ -63,9 +63,10 @@ def _agree(mine: dict[str, Any], strategy: Strategy, what: str, fix: str) -> Non
         return
     of_rank_0 = broadcast_json(strategy, 0, mine)
     changes = broadcast_json(strategy, outliers[0], differences(mine, of_rank_0, "on rank 0"))
+    things = "tensors" if what == "network" else what
     raise ConfigError(
-        f"the {what} of {names_of(strategy, outliers)} differs from that of rank 0: {some_of(changes, SHOWN, '; ')}: "
-        f"{fix}",
+        f"the {things} of {names_of(strategy, outliers)} differ from those of rank 0: "
+        f"{some_of(changes, SHOWN, '; ')}: {fix}",
         code=f"rank-{what}-differ", ranks=outliers, changes=changes,
     )  # fmt: skip
 

@@ -50,7 +50,7 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     See ``space_of`` for the names of ignored pixels. Raises DataError for any other content.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8").removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
         says = f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
         raise DataError(says, code="classes-file-unreadable", file=str(path)) from None
