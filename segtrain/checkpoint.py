@@ -276,10 +276,12 @@ def load_best(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Or
     if not isinstance(weights, dict) or not isinstance(averages, dict):
         text = f"the checkpoint of {run_dir} holds no weights: take another"
         raise CheckpointError(text, code="no-weights", run=str(run_dir))
-    weights = {**weights, **averages}
+    weights, trained = {**weights, **averages}, state.get("optimizer")
     bad = [
         name
         for name, value in weights.items()
+        # A buffer or a frozen weight may be infinite on purpose, such as a mask of an attention.
+        if not isinstance(trained, dict) or name in (trained or weights)
         # A tensor that was expanded may have more numbers than memory holds; its shape is compared with the network's.
         if isinstance(value, Tensor) and value.nbytes <= value.untyped_storage().nbytes() and not value.isfinite().all()
     ]

@@ -308,6 +308,14 @@ def test_nothing_is_predicted_with_weights_that_are_not_finite(tmp_path: Path, v
             load_weights(tmp_path, which)
 
 
+def test_a_buffer_may_be_infinite_such_as_a_mask_of_an_attention(tmp_path: Path) -> None:
+    state = content(1, 1)
+    state["model"]["mask"] = torch.full((2, 2), -torch.inf)
+    state["optimizer"] = {"w": {}}
+    CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False).save(1, state)
+    assert load_weights(tmp_path)["mask"].isinf().all()
+
+
 def test_a_file_that_only_looks_like_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path / "checkpoints", keep=1, background=False)
     (tmp_path / "checkpoints/step-final.pt").write_bytes(b"mine")
