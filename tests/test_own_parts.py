@@ -80,6 +80,43 @@ class Expanded(Own):
         self.gain.add_(0.5)
 
 
+class Unset(Own):
+    """Its gain is not a number before its first pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("gain", torch.full((), torch.nan))
+
+    def grow(self) -> None:
+        self.gain.copy_((self.gain + 0.5).nan_to_num(1.0))
+
+
+class Late(Own):
+    """Its gain is a buffer that has no values, or no shape, before its first pass."""
+
+    def __init__(self, gain: torch.Tensor | None) -> None:
+        super().__init__()
+        self.register_buffer("gain", gain)
+
+    def grow(self) -> None:
+        if self.gain is None:
+            self.gain = torch.ones(())
+        elif not self.gain.numel():
+            self.gain.resize_(1).fill_(1.0)
+
+
+class LateWeights(nn.Module):
+    """A loss with a buffer that has no value before its first pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", None)
+
+    def forward(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.scale = torch.ones(())
+        return LOSS(logits, target) * self.scale
+
+
 class Hooked(Slow):
     """A module whose state dict a hook has changed."""
 
@@ -140,6 +177,11 @@ def test_a_stopped_run_has_the_state_of_own_parts_again(case: str, ema: str, tmp
     assert all(map(torch.equal, *weights))
 
 
+def test_a_buffer_may_be_no_number_before_its_first_value(tmp_path: Path) -> None:
+    trained(tmp_path, model := Unset(), LOSS)
+    assert model.gain == 1.0 + 3 * 0.5
+
+
 def halved(state: dict[str, Any]) -> None:
     state.update({name: value.half() for name, value in state.items()})
 
@@ -188,6 +230,9 @@ class Raising(Stripes):
     [
         ("state-not-restored", {"model": lambda: Hooked(halved)}),
         ("state-not-restored", {"model": lambda: Hooked(lambda state: state.clear())}),
+        ("state-changes-shape", {"model": lambda: Late(None)}),
+        ("state-changes-shape", {"model": lambda: Late(torch.ones(0))}),
+        ("state-changes-shape", {"criterion": LateWeights}),
         ("state-not-restored", {"model": lambda: ExtraState(Unprintable, float)}),
         ("criterion-with-parameters", {"criterion": Learned}),
         ("criterion-with-parameters", {"criterion": lambda: Learned().forward}),

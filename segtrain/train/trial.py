@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from segtrain.checkpoint import misfits
 from segtrain.data.index.subset import select
 from segtrain.errors import ConfigError, reason_of, some_of
 from segtrain.losses.criterion import OwnLoss
@@ -45,6 +46,7 @@ def _kept(module: nn.Module) -> Iterator[None]:
     before = taken(own, set(), lambda value: value)
     dicts = [each for part in module.modules() for each in (vars(part), part._buffers) if isinstance(each, dict)]
     attributes = [dict(each) for each in dicts]
+    kind = type(getattr(module, "module", module)).__name__
     try:
         try:
             torch.save({**unsaved(module), **state}, file)
@@ -53,23 +55,34 @@ def _kept(module: nn.Module) -> Iterator[None]:
             for value in own.values():
                 value.detach().copy_(value == 0)  # other values everywhere
             load_state(module, saved)
-            if lost := [name for name, value in own.items() if not torch.equal(value, before[name])]:
+            if lost := [name for name, value in own.items() if not _equal(value, before[name])]:
                 raise ValueError(f"it gives back other values of {some_of(lost, 3)}")
         except Exception as error:  # anything that the user's code raises
             names = [name for name, value in state.items() if not isinstance(value, Tensor)]
             why = some_of([f"{reason_of(error):.200}", *names])
-            name = type(getattr(module, "module", module)).__name__
-            text = f"the state dict of {name} cannot be saved and loaded, so no run could resume ({why}): "
+            text = f"the state dict of {kind} cannot be saved and loaded, so no run could resume ({why}): "
             text += "load_state_dict must read what torch.save wrote and torch.load(weights_only=True) read"
             raise ConfigError(text, code="state-not-restored", found=why) from error
         yield
+        if grown := misfits({name: saved[name] for name in state}, module.state_dict()):
+            text = f"the state dict of {kind} changes in its first pass, so no run could resume ({some_of(grown, 3)}): "
+            text += "register its buffers in their final shape, or call it on a batch of images before you pass it"
+            raise ConfigError(text, code="state-changes-shape", found=grown)
     finally:
         for each, values in zip(dicts, attributes):
             each.clear()
             each.update(values)
         for name, value in own.items():
-            value.detach().copy_(before[name])
+            if value.shape == before[name].shape:
+                value.detach().copy_(before[name])
+            else:  # resized in place, as an observer of quantization does
+                value.data = before[name]
     load_state(module, saved)
+
+
+def _equal(value: Tensor, other: Tensor) -> bool:
+    """Whether all values are equal; NaN, which an own buffer may hold before its first value, equals NaN."""
+    return torch.equal(value, other) or not ((value == value) & (value != other)).any()
 
 
 def _try_step(session: Session) -> None:
