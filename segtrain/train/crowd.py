@@ -18,7 +18,8 @@ from segtrain.config import Config, Size
 from segtrain.cores import cores, runqueue_wait
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.learner import Learner
-from segtrain.train.step import Precision, running_statistics_kept
+from segtrain.train.step import Precision
+from segtrain.train.trial import undisturbed
 
 THREADS = 1.5  # threads for each core: with fewer, nothing is measured
 WORTH = 1.1  # A slowdown by more than this factor, against the best number of threads, is reported.
@@ -79,7 +80,7 @@ def _passes(network: nn.Module, batch: Tensor, precision: Precision, threads: in
     weights = [p for p in network.parameters() if p.requires_grad]
     took: list[tuple[float, float]] = []
     network.train()
-    with running_statistics_kept(network):
+    with undisturbed(network):
         while len(took) < 2 or sum(map(sum, took[1:])) < SECONDS:
             begin = time.perf_counter()
             with precision.autocast():

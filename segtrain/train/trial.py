@@ -28,15 +28,20 @@ def try_parts(session: Session) -> None:
     model, loss = learner.plain, learner.own_loss
     if not isinstance(model, OwnModel) and not any(isinstance(term, OwnLoss) for term in learner.criterion.terms):
         return
-    with _kept(model) if isinstance(model, OwnModel) else running_statistics_kept(model), _kept(loss):
+    with undisturbed(model), kept(loss):
         if session.strategy.name != "fsdp":  # whose parameters are in the graph in another form
             _try_step(session)
         if isinstance(model, OwnModel):
             _try_evaluation(session)
 
 
+def undisturbed(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Context for forward passes that are no steps."""
+    return kept(model) if isinstance(model, OwnModel) else running_statistics_kept(model)
+
+
 @contextlib.contextmanager
-def _kept(module: nn.Module) -> Iterator[None]:
+def kept(module: nn.Module) -> Iterator[None]:
     """Afterwards, the module has the attributes and the state that it had before.
 
     Raises ConfigError if a checkpoint would not give back its state.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import cast
 
 import torch
@@ -9,10 +10,12 @@ from torch import Tensor
 
 from segtrain.compat import copy_
 from segtrain.config import Size
+from segtrain.models.base import OwnModel
 from segtrain.parallel.strategy import Strategy
 from segtrain.train.graphs import noise
 from segtrain.train.learner import Learner
 from segtrain.train.step import running_statistics_kept
+from segtrain.train.trial import kept
 
 VARIANTS = 32  # of one block: its widths, strides, with and without gradients, ...
 
@@ -50,11 +53,12 @@ def compile_ahead(
 def _blank_pass(
     learner: Learner, strategy: Strategy, images: int, size: Size, used_heads: int | None, sync: bool = False
 ) -> None:
-    """A forward pass, and if gradients are on a backward pass. Gradients and changes of buffers are dropped."""
+    """A forward pass, and if gradients are on a backward pass. Gradients and changes of the model are dropped."""
     buffers = list(learner.plain.buffers())
     before = [buffer.clone() for buffer in buffers]
     blank = learner.micro(noise(learner, images, size, strategy.device)).images
-    with strategy.sharing(learner.model, last=sync):
+    own = kept(learner.plain) if isinstance(learner.plain, OwnModel) else contextlib.nullcontext()
+    with own, strategy.sharing(learner.model, last=sync):
         with learner.precision.autocast():
             heads = learner.model(blank, low=True)
         if torch.is_grad_enabled():
