@@ -39,7 +39,12 @@ def _detect_camvid(root: str, store: Store) -> Detected | None:
 
 
 def _segnet_ids(own: LabelSpace) -> LabelSpace:
-    """Adapt the label space of a classes.txt to SegNet's masks: class ids begin with 0, and void follows the last."""
+    """Adapt the label space of a classes.txt to SegNet's masks: class ids begin with 0, and void follows the last.
+
+    A file with other ids, such as void as 0, is taken at its word.
+    """
+    if not own.counted:
+        return own
     count = own.num_classes
     preset = presets.CAMVID11 if count == presets.CAMVID11.num_classes else own
     raw = {**{index: index for index in range(count)}, count: presets.VOID, presets.VOID: presets.VOID}

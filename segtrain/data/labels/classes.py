@@ -82,6 +82,11 @@ def _own_names(
         return space
     if other_classes and other:
         return other_classes(space)
+    # Shards know the ids of their masks, whatever those of the original masks were.
+    known = default.raw_to_train.items()
+    own_ids = {(raw, train) for raw, train in space.raw_to_train.items() if train != space.ignore_index}
+    if not other and not space.counted and not own_ids <= known and data.layout != "shards":
+        return space
     # Keep the ids of the layout, and rename the classes.
     if not other:
         own = replace(_with_ignore(default, data.ignore_index), names=space.names)

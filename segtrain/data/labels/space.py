@@ -64,6 +64,12 @@ class LabelSpace:
         return len(self.names)
 
     @cached_property
+    def counted(self) -> bool:
+        """Whether the raw ids of the classes are 0, 1, ... in the order of the names."""
+        ids = {raw: train for raw, train in self.raw_to_train.items() if train != self.ignore_index}
+        return ids == {index: index for index in range(self.num_classes)}
+
+    @cached_property
     def _unknown(self) -> int:
         """A uint8 value that is not a train id. It marks unknown ids."""
         return next(v for v in range(255, -1, -1) if v != self.ignore_index and v >= self.num_classes)
@@ -260,9 +266,9 @@ def plain_space(names: tuple[str, ...], ignore_index: int = 255, palette: tuple[
 def voc_colored(space: LabelSpace) -> LabelSpace:
     """The same classes with the colors of Pascal VOC, whose border color is ignored.
 
-    A label space that has colors already is returned unchanged.
+    A label space that has colors already, or ids of its own, is returned unchanged.
     """
-    if space.colors:
+    if space.colors or not space.counted:
         return space
     palette = ((0, 0, 0), *color_wheel(space.num_classes - 1))
     colors = {**{code(color): index for index, color in enumerate(palette)}, code((224, 224, 192)): space.ignore_index}
