@@ -8,7 +8,11 @@ import numpy as np
 from conftest import refused
 from PIL import Image
 
+from segtrain.config import Data
 from segtrain.data.audit.check import check_folder
+from segtrain.data.audit.flips import flip_finding
+from segtrain.data.labels.classes import with_sides
+from segtrain.data.labels.space import plain_space
 
 
 def test_the_check_names_a_wrong_pair_and_not_the_number_of_classes(tmp_path: Path) -> None:
@@ -22,3 +26,14 @@ def test_the_check_names_a_wrong_pair_and_not_the_number_of_classes(tmp_path: Pa
     (tmp_path / "classes.txt").write_text("bare\nleft arm\nright arm\n")
     with refused("flip-pair-invalid"):
         check_folder(str(tmp_path), ["train"], settings)
+
+
+def test_sides_that_no_pair_names_are_found_and_the_fix_keeps_the_pairs() -> None:
+    names = ("bare", "left arm", "right arm", "left leg", "right leg")
+    arms, legs = [["left arm", "right arm"]], [["left leg", "right leg"]]
+    space = with_sides(plain_space(names), Data(layout="folders", root="x", flip_pairs=arms))
+    (found,) = flip_finding("data.flip", space)
+    assert found.settings == {"data.flip_pairs": arms + legs}
+    pairs = found.settings["data.flip_pairs"]
+    whole = with_sides(space, Data(layout="folders", root="x", flip_pairs=pairs))
+    assert flip_finding("data.flip", whole) == [] == flip_finding("", space)

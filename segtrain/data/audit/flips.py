@@ -14,13 +14,17 @@ _LEFT = re.compile(r"left|(?<![a-z])l(?![a-z])")
 
 def flip_finding(flips: str, labels: LabelSpace) -> list[SplitFinding]:
     """The finding about classes of two sides, which ``flips`` (a setting; "": none) mirrors without exchanging them."""
-    pairs = sides(labels.names) if flips and not labels.mirror else []
+    named = [[labels.names[one], labels.names[two]] for one, two in enumerate(labels.mirror) if one < two]
+    taken = {name for pair in named for name in pair}
+    pairs = [pair for pair in sides(labels.names) if flips and not taken & {*pair}]
     if not pairs:
         return []
     says = f"{flips} mirrors images, and the mask of a mirrored {pairs[0][0]!r} still says {pairs[0][0]!r}, though it "
     return [
         SplitFinding(
-            f"{says}looks like {pairs[0][1]!r}. Name the pairs, or set {flips}=0", False, {"data.flip_pairs": pairs}
+            f"{says}looks like {pairs[0][1]!r}. Name the pairs, or set {flips}=0",
+            False,
+            {"data.flip_pairs": named + pairs},
         )
     ]
 
