@@ -1,18 +1,22 @@
-"""Tests of what is said about classes of two sides: pairs that are missing or wrong."""
+"""Tests of what is said about classes of two sides: pairs that are missing or wrong, and flips in predictions."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from conftest import refused
 from PIL import Image
+from test_predict_export import make_run
 
 from segtrain.config import Data
 from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.labels.classes import with_sides
 from segtrain.data.labels.space import plain_space
+from segtrain.infer.predictor import load
 
 
 def test_the_check_names_a_wrong_pair_and_not_the_number_of_classes(tmp_path: Path) -> None:
@@ -37,3 +41,18 @@ def test_sides_that_no_pair_names_are_found_and_the_fix_keeps_the_pairs() -> Non
     pairs = found.settings["data.flip_pairs"]
     whole = with_sides(space, Data(layout="folders", root="x", flip_pairs=pairs))
     assert flip_finding("data.flip", whole) == [] == flip_finding("", space)
+
+
+@pytest.mark.parametrize("settings", [[], ["data.flip_pairs=[[left, right]]"]])
+def test_a_mirrored_prediction_says_that_sides_are_not_exchanged_and_takes_the_pairs(
+    settings: list[str], tmp_path: Path
+) -> None:
+    make_run(tmp_path / "run")
+    labels = plain_space(("bare", "left", "right", "tail"))
+    (tmp_path / "run" / "labels.json").write_text(json.dumps(labels.to_dict()))
+    said: list[str] = []
+    found = load(tmp_path / "run", "eval.flip=true", *settings, device="cpu", say=said.append)
+    assert found.view.mirror == ((0, 2, 1, 3) if settings else ())
+    assert len(said) == (not settings)
+    assert not load(tmp_path / "run", device="cpu", say=said.append).view.mirror
+    assert len(said) == (not settings)

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from segtrain.config import Config
 from segtrain.config.paste import command
+from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.image_depth import look_at
 from segtrain.data.device_feed import CudaCopier
+from segtrain.data.labels.classes import with_sides
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import image_fix
 from segtrain.data.pixels import decode
@@ -60,7 +62,11 @@ def load(
     network, config, labels = load_run(run, which, model)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    found = Predictor(network.to(torch.device(device)), with_settings(config, overrides), labels, say)
+    config = with_settings(config, overrides)
+    labels = with_sides(labels, config.data)
+    for finding in flip_finding("eval.flip" if config.eval.flip else "", labels):
+        say(f"warning: {finding.text()}")
+    found = Predictor(network.to(torch.device(device)), config, labels, say)
     if found.channels_last:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return found

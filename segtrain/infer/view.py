@@ -17,7 +17,10 @@ from segtrain.errors import ConfigError
 from segtrain.evaluate.tiles import Forward, Size, View, scaled
 from segtrain.memory import memory_free
 
-SETTINGS = ("eval.tile", "eval.overlap", "eval.scales", "eval.flip", "data.base_scale", "data.bits", "data.extra_bands")
+SETTINGS = (
+    "eval.tile", "eval.overlap", "eval.scales", "eval.flip",
+    "data.base_scale", "data.bits", "data.extra_bands", "data.flip_pairs",
+)  # fmt: skip
 SHARE = 0.7  # share of the free memory that an image in one piece may take
 TILE_SHARE = 0.3  # share that a window may take
 PROBE = 256  # side of the image on which memory is estimated
