@@ -51,6 +51,22 @@ def test_cures_of_vertex_can_be_pasted() -> None:
     assert sum(paste_back(job, check, lambda job: gcp.prepare(job)[2]) for job in jobs) > 20
 
 
+@pytest.mark.parametrize(
+    ("machine", "asked", "cure"),
+    [
+        ("g2-standard-12", "L4:1", "--accelerator NVIDIA_L4:1"),
+        ("n1-standard-8", "P100:1", "--accelerator NVIDIA_TESLA_P100:1"),
+        ("a3-highgpu-8g", "h100:8", "--accelerator NVIDIA_H100_80GB:8"),
+        ("n1-standard-32", "L4:4", "--machine g2-standard-48 --accelerator NVIDIA_L4:4"),
+        ("n1-standard-64", "NVIDIA_TESLA_K80:8", "--machine n1-standard-96 --accelerator NVIDIA_TESLA_T4:4"),
+    ],
+)
+def test_a_gpu_without_its_name_in_the_api(machine: str, asked: str, cure: str) -> None:
+    flags = {**test_vertex_preflight.PLAIN, "machine": machine, "accelerator": asked, "hosts": 1}
+    found = gcp.prepare(load_job(VertexJob, None, flags, list(test_vertex_preflight.SETTINGS)))[2]
+    assert [one.cure for one in found if one.code in ("accelerator-unknown", "accelerator-retired")] == [cure]
+
+
 def test_cures_of_sagemaker_can_be_pasted() -> None:
     jobs = [test_preflight.the_job(flags, settings) for flags, settings, *_ in test_preflight.TYPED.values()]
     check = lambda job: aws.checked(job)[2]  # noqa: E731

@@ -150,6 +150,13 @@ def nearest(name: str) -> str | None:
     return closest(name, MACHINES, 0.6)
 
 
+def meant(accelerator: str) -> str:
+    """The API's name of the GPU that a name such as "L4" or "nvidia-tesla-t4" means; that of a T4 if none is near."""
+    name, known = accelerator.upper().replace("-", "_"), [key for key, gpu in GPUS.items() if not gpu.retired]
+    short = next((key for key in known if f"_{name}_" in f"{key}_"), None)
+    return short or closest(name, known, 0.4) or "NVIDIA_TESLA_T4"
+
+
 def counts(machine: Machine, accelerator: str) -> list[int]:
     """The numbers of GPUs of a kind that a machine type can have; [] if it cannot have this kind."""
     if machine.accelerator is not None:

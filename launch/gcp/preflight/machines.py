@@ -86,11 +86,10 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
         )
         return
     if asked.type not in GPUS:
-        near = closest(asked.type.upper().replace("-", "_"), GPUS, 0.4)
         yield error(
             "accelerator-unknown",
             f"accelerator={asked.type!r} is not a name of the API",
-            f"--accelerator {near or 'NVIDIA_TESLA_T4'}:{asked.count}",
+            _instead(job, table.meant(asked.type), asked.count),
             API,
         )
         return
@@ -98,14 +97,14 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
         yield error(
             "accelerator-retired",
             f"accelerator={asked.type}: Google no longer offers it",
-            f"--accelerator NVIDIA_TESLA_T4:{asked.count}",
+            _instead(job, "NVIDIA_TESLA_T4", asked.count),
             API,
         )
         return
     if machine is None:
         return
     legal = table.counts(machine, asked.type)
-    better = table.advise(machine, asked, job.scheduling == "STANDARD" and not job.reservation)
+    better = table.advise(machine, asked, _standard(job))
     if not legal:
         has = (
             f"has {machine.accelerator.count} x {machine.accelerator.type}"
@@ -120,6 +119,19 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
             better,
             DATED,
         )
+
+
+def _standard(job: VertexJob) -> bool:
+    return job.scheduling == "STANDARD" and not job.reservation
+
+
+def _instead(job: VertexJob, gpu: str, count: int) -> str:
+    """Flags for ``count`` GPUs of another kind, and for a machine that takes them if the job's does not."""
+    named, machine = f"--accelerator {gpu}:{count}", MACHINES.get(job.machine)
+    if machine is None or count in table.counts(machine, gpu):
+        return named
+    flags = table.advise(machine, Accelerator(gpu, count), _standard(job))
+    return flags if "--accelerator" in flags else f"{flags} {named}"
 
 
 def _region(job: VertexJob) -> Iterator[Finding]:
