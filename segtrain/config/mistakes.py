@@ -212,6 +212,8 @@ def nearest(key: str) -> str | None:
     near = closest(last, [name for known, name in names.items() if not dot or known == f"{section}.{name}"], 0.7)
     if near and dot:
         return f"{section}.{near}"
+    if dot and last == "name":  # that of the run is not what model.name or loss.name means
+        return None
     same = [known for known, name in names.items() if name == (near or last)]
     return min(same, key=lambda known: known.count("."), default=None)
 
