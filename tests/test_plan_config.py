@@ -150,6 +150,9 @@ def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(job
     assert "has 0" in left["tiny"]
     assert "GPU9000" in left["strange"]
     assert left["free"] == "no price is known"
+    tf32 = replace(job, config=load_config(None, ["train.precision=tf32"]))
+    assert not tf32.why_not(usual)
+    assert "tf32" in tf32.why_not(machines()["ml.g4dn.xlarge"])
 
 
 @needs_torch

@@ -185,6 +185,8 @@ class Job:
             return "retired"
         if machine.gpu not in gpus():
             return f"no rates of the GPU {machine.gpu!r} are known"
+        if self.config.train.precision == "tf32" and not gpus()[machine.gpu].tf32:
+            return f"the {machine.gpu} has no units for train.precision=tf32"
         return "no price is known" if machine.price is None else ""
 
     def why_not_with(self, machine: Machine, ranks: int) -> str:
