@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,6 +67,11 @@ def test_without_torch_training_is_impossible(
     text = capsys.readouterr().out
     assert re.search(r"^problem +torch +missing.*\n +pip install 'torch>=2.0.1'$", text, re.MULTILINE)
     assert "training is impossible" in text
+
+
+def test_on_windows_training_is_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "sys", SimpleNamespace(platform="win32", version_info=sys.version_info))
+    assert [line.name for line in packages.look() if line.fatal] == ["system"]
 
 
 def test_a_missing_opencv_is_a_line_and_no_traceback() -> None:

@@ -56,6 +56,8 @@ def look() -> Iterator[CheckLine]:
         yield CheckLine(PROBLEM, "python", found, "use Python 3.10 or later", fatal=True)
     else:
         yield CheckLine(OK, "python", f"{found}, {platform.system()} {platform.machine()}")
+    if sys.platform == "win32":
+        yield CheckLine(PROBLEM, "system", "Windows: training does not run", "use WSL 2: wsl --install", fatal=True)
     yield from needed()
     yield gpu(sorted(map(str, Path("/dev").glob("nvidia[0-9]*"))))
     yield from torchvision()
