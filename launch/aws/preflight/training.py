@@ -117,12 +117,12 @@ def _weights(job: SageMakerJob, config: Config) -> Iterator[Finding]:
         if any(lies_in(place, channel.name) for channel in job.data):
             continue
         own = bool(job.image) and os.path.isabs(place) and not place.startswith("/opt/ml/")
-        level, where = (warning, f"unless {job.image} holds it") if own else (error, "the container has no such file")
+        level, where = (warning, f", unless {job.image} holds it") if own else (error, "")
         copy = "aws s3 cp --recursive" if os.path.isdir(place) or not Path(place).suffix else "aws s3 cp"
         inside = "" if copy.endswith("recursive") else f"/{Path(place).name}"
         yield level(
             "weights-missing",
-            f"{key}={place!r}: weights do not travel with the code, and {where}",
+            f"{key}={place!r}: weights do not travel with the code, and the container has no such file{where}",
             f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ "
             f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}",
         )
