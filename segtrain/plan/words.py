@@ -59,7 +59,8 @@ def _cells(offer: Offer, found: Plan, best: Offer | None, market: Market | None)
     low, middle, high = offer.rate
     machine = offer.machine
     return (
-        f"{machine.name} ({machine.gpus} x {machine.gpu})" if machine.gpus else machine.name,
+        # The names of nodes, which are of no type, say it already.
+        f"{machine.name} ({machine.gpus} x {machine.gpu})" if machine.gpus and machine.price_source else machine.name,
         str(offer.hosts),
         f"{middle:,.0f} ({low:,.0f} to {high:,.0f})",
         f"{offer.efficiency:.0%}",
