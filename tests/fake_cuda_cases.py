@@ -31,6 +31,7 @@ from segtrain.evaluate import evaluation as evaluation
 from segtrain.evaluate import tiles
 from segtrain.losses.criterion import _TERMS, as_criterion, build_criterion
 from segtrain.models import build_model
+from segtrain.models.base import normalization
 from segtrain.observe.clock import Clock
 from segtrain.observe.console import Console
 from segtrain.observe.journal import Journal
@@ -144,8 +145,9 @@ def resume(net: Any, name: str) -> list[str]:
 def score(net: Any, **view: Any) -> str:
     settings = Eval(**view)
     with evaluation._evaluating(net), torch.no_grad():
+        form = *normalization(net), True
         predict = evaluation._predictor(
-            evaluation._forward(net, DEVICE, "bf16"), tiles.View.of(settings, 1.0), settings.size, DEVICE, True
+            evaluation._forward(net, DEVICE, "bf16"), tiles.View.of(settings, 1.0), settings.size, DEVICE, form
         )
         tally = evaluation._Tally(SimpleNamespace(num_classes=CLASSES, ignore_index=255), 2, DEVICE)
         truth, guess, nonfinite = predict(tensors(2, 64, 64, 3), tensors(2, 64, 64))
