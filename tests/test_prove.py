@@ -132,7 +132,7 @@ def test_a_score_that_knows_the_ranks_is_found(zygote, tmp_path: Path) -> None: 
 # One GPU, whose work the CPU does.
 ONE_GPU = """
 from segtrain.parallel import strategy
-strategy.own_device = lambda wanted, cluster: torch.device("cpu")
+strategy.gpus_in_sight = lambda wanted, cluster: []
 gpus = 1
 """
 
@@ -185,6 +185,7 @@ NO_CHECK = """
 from segtrain.data.audit.audit import audit
 from segtrain.train import faults
 faults.check_before_training = lambda split, **settings: audit(split)
+faults.refuse = lambda *found: None
 """
 
 
