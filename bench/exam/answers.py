@@ -17,13 +17,16 @@ from typing import Any
 from bench.exam.given import Neighbor, neighbors_of
 from bench.exam.inputs import Unusable, job_of, number, schedule_of
 from bench.exam.job import Correction, Job, rate, solve
+from bench.exam.names import transposed_passes
 from segtrain.errors import ConfigError
 from segtrain.plan import device
-from segtrain.plan.device import DENSE, Z80, transposed_passes
+from segtrain.plan.device import DENSE, Z80
 
 # Standard deviations of the logarithm of (published / predicted), beside those of device.py. They are about the
 # deviations of the figures with neighbors, and larger where few are known.
 SD = {
+    "software": 0.16,  # more, where the software is not settled: that of the two layouts
+    "kind": 0.25,  # more, for networks other than convolutional ones: no figure is known, assumed
     "scaling": 0.05,  # a neighbor with fewer GPUs
     "hosts": 0.08,  # more, where it has fewer hosts
     "loss": 0.45,  # of the efficiency that is lost, in addition
@@ -128,7 +131,7 @@ def corrected(job: Job, found: list[Neighbor], dense: float) -> tuple[Correction
         best = max(same, key=lambda one: (one.unlimited, one.job.ranks <= job.ranks, one.job.ranks))
         own = replace(best.job, workers=None, images=False) if best.unlimited else best.job
         by = replace(by, device=solve(lambda c: rate(own, replace(by, device=c), dense), float(best.rate or 0)))
-        terms = [device.SD["gpu"]] if best.job.gpu != job.gpu else []
+        terms = [device.OTHER_GPU] if best.job.gpu != job.gpu else []
         terms += [SD["size"]] if best.job.size != job.size else []
         terms += [_scaling_sd(job, by, dense)] if best.job.ranks != job.ranks else []
         sd = sqrt(sum(term**2 for term in terms or [SD["again"]]))
@@ -146,8 +149,9 @@ def corrected(job: Job, found: list[Neighbor], dense: float) -> tuple[Correction
 
 def _specs_sd(job: Job) -> float:
     _, settled = transposed_passes(job.work.kind, job.framework, job.year, job.precision[0])
+    more = {"software": not settled, "kind": job.work.kind not in ("conv", "dense")}
     scaling = 0.1 if job.ranks > 1 else 0.0
-    return sqrt(device.deviation(job.work, settled) ** 2 + scaling**2)
+    return sqrt(device.SPECS**2 + sum(SD[name] ** 2 for name, applies in more.items() if applies) + scaling**2)
 
 
 def _scaling_sd(job: Job, by: Correction, dense: float) -> float:
@@ -167,7 +171,7 @@ def _seconds(
         known = float(one.seconds or 0)
         start = min(START, known / 2)
         terms = [SD["again"], _scaling_sd(job, by, dense) if one.job.ranks != job.ranks else 0.0]
-        terms.append(device.SD["gpu"] if one.job.gpu != job.gpu else 0.0)
+        terms.append(device.OTHER_GPU if one.job.gpu != job.gpu else 0.0)
         seconds = start + (known - start) * rate(one.job, by, dense) / rate(job, by, dense)
         return seconds, sqrt(sum(term**2 for term in terms))
     images = number(inputs, "images")

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from segtrain.machines import Gpu
+from segtrain.plan.device import TRANSPOSED
 
 # Bytes/s and seconds of a message of an all-reduce over PCIe: 16 GB/s of version 3 at most, through the host's memory.
 PCIE = (8e9, 30e-6)
@@ -69,6 +70,27 @@ def links_named(text: str, gpu: Gpu, year: int) -> tuple[tuple[float, float], tu
     named = [rate for word, rate in _INFINIBAND.items() if word in low]
     gbit = max([rate for rate in rates if rate > 0] or named or [usual])
     return inside, (SHARES[kind] * gbit * 1e9 / 8, 10e-6 if kind == "rdma" else 30e-6)
+
+
+def transposed_passes(kind: str, framework: str, year: int, precision: str) -> tuple[float, bool]:
+    """Passes over the activations for a layout that is not channels-last, and whether the text settles it.
+
+    Without a word on the layout, half of them are taken.
+    """
+    low = framework.lower()
+    products = kind in ("transformer", "sequence")
+    if products or precision == "fp32":
+        return 0.0, products or "pytorch" in low
+    if any(word in low for word in ("nhwc", "channels_last", "channels-last", "channels last", "mlperf")):
+        return 0.0, True
+    nvidia = "nvidia" in low or "deeplearningexamples" in low or "ngc" in low
+    if nvidia and "mxnet" in low:
+        return 0.0, True
+    if nvidia and "torch" in low and precision != "tf32":
+        return (0.0 if year >= 2021 else TRANSPOSED), True  # NVIDIA's page of ResNet-50 changed the layout
+    if "torch" in low and not nvidia and year <= 2022:
+        return TRANSPOSED, "nchw" in low
+    return TRANSPOSED / 2, nvidia and precision == "tf32"
 
 
 def network_named(text: str) -> Network:

@@ -119,7 +119,7 @@ def _notes(found: ConfigPlan, shown: Offer | None) -> list[str]:
     guessed = [] if sample.measured else [f"{told}: {sample.says}; --probe measures it"]
     if job.step is None:
         guessed.append(
-            f"in {job.framework}, GPUs reach {TENSOR:.0%} of the peak of their tensor cores and {MEMORY:.0%} of "
+            f"GPUs reach {TENSOR:.0%} of the peak of their tensor cores and {MEMORY:.0%} of "
             "their memory bandwidth (segtrain/plan/device.py; bench/plan_exam.py has the errors)"
         )
     guessed += assumed("speed", "again on CPUs")

@@ -23,7 +23,7 @@ from segtrain.plan.terms import Terms
 
 # bytes/s of a checkpoint, assumed: to the memory of the host, from where it is written in the background, or to a disk.
 COPIED, WRITTEN = 2e9, 0.4e9
-# Year of the software, in the words of device.transposed_passes.
+# Year of the software, for device.precision_named.
 YEAR = 2026
 
 
@@ -103,27 +103,21 @@ class Job:
         """The costs of an image."""
         return self.network.step(self.network.most).work
 
-    @property
-    def framework(self) -> str:
-        """The software, in the words of device.transposed_passes."""
-        return "PyTorch" if self.config.train.channels_last is False else "PyTorch, channels_last"
-
-    def roofline(self, gpu: Gpu, images: int) -> tuple[float, float]:
-        """Seconds of a micro-batch of ``images`` on a GPU by its data sheet, and the deviation of their logarithm."""
+    def roofline(self, gpu: Gpu, images: int) -> float:
+        """Seconds of a micro-batch of ``images`` on a GPU by its data sheet."""
         asked = self.config.train.precision
         meant = {"fp32": "fp32 without TF32", "auto": "bf16" if gpu.bf16 else "fp16"}.get(asked, asked)
         precision = device.precision_named(meant, gpu, YEAR)
-        passes, settled = device.transposed_passes(self.work.kind, self.framework, YEAR, precision[0])
-        sd = device.deviation(self.work, settled)
-        return device.step(self.work, images, gpu, precision, passes), sd
+        transposed = self.config.train.channels_last is False and precision[0] != "fp32"
+        return device.step(self.work, images, gpu, precision, device.TRANSPOSED * transposed)
 
     def device(self, gpu: Gpu, images: int) -> tuple[float, float, float]:
         """Least, usual, and most seconds of a micro-batch of ``images`` on a GPU."""
-        usual, sd = self.roofline(gpu, images)
+        usual, sd = self.roofline(gpu, images), device.SPECS
         if self.step is not None:
             here = gpus()[self.step.gpu]
-            usual *= self.step.seconds / self.roofline(here, self.step.images)[0]
-            sd = 0.0 if gpu == here else device.SD["gpu"]
+            usual *= self.step.seconds / self.roofline(here, self.step.images)
+            sd = 0.0 if gpu == here else device.OTHER_GPU
         factor = exp(device.Z80 * sd / DRAWN)
         return usual / factor, usual, factor * usual
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from math import sqrt
 
 from segtrain.machines import Gpu
 
@@ -43,14 +42,9 @@ OPTIMIZER = 24.0
 # dilated convolutions. bench/plan_exam.py fits it on published figures, each source counted once.
 DENSE = 1.58
 Z80 = 1.2816  # standard deviations to either side that 80 % of a normal distribution lie within
-# Standard deviations of the logarithm of (measured / predicted) seconds. The first is that of bench/plan_exam.py for
-# figures of sources that the fit has not seen, and the last that of figures with a neighbor on another GPU.
-SD = {
-    "specs": 0.2,  # from the data sheet alone
-    "software": 0.16,  # more, where the software is not settled: that of the two layouts
-    "kind": 0.25,  # more, for networks other than convolutional ones: no figure is known, assumed
-    "gpu": 0.17,  # by a measured step on another GPU
-}
+# Standard deviations of the logarithm of (measured / predicted) seconds, by bench/plan_exam.py: from the data sheet
+# alone, for sources that the fit has not seen, and by a measured step on another GPU.
+SPECS, OTHER_GPU = 0.2, 0.17
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,7 @@ def step(
 ) -> float:
     """Seconds of a step of ``batch`` samples. ``precision``: name, peak FLOP/s, bytes of an activation.
 
-    ``transposed``: more passes over the activations, see ``transposed_passes``. The host launches ahead of the device,
+    ``transposed``: more passes over the activations, see TRANSPOSED. The host launches ahead of the device,
     so the longer of both decides, smoothly.
     """
     name, peak, width = precision
@@ -101,30 +95,3 @@ def precision_named(text: str, gpu: Gpu, year: int) -> tuple[str, float, int]:
     if gpu.tf32 and not re.search(r"no tf32|without tf32|strict", low) and ("tf32" in low or year >= 2020):
         return "tf32", 1e12 * gpu.tf32, 4
     return "fp32", 1e12 * plain, 4
-
-
-def transposed_passes(kind: str, framework: str, year: int, precision: str) -> tuple[float, bool]:
-    """Passes over the activations for a layout that is not channels-last, and whether the text settles it.
-
-    Without a word on the layout, half of them are taken.
-    """
-    low = framework.lower()
-    products = kind in ("transformer", "sequence")
-    if products or precision == "fp32":
-        return 0.0, products or "pytorch" in low
-    if any(word in low for word in ("nhwc", "channels_last", "channels-last", "channels last", "mlperf")):
-        return 0.0, True
-    nvidia = "nvidia" in low or "deeplearningexamples" in low or "ngc" in low
-    if nvidia and "mxnet" in low:
-        return 0.0, True
-    if nvidia and "torch" in low and precision != "tf32":
-        return (0.0 if year >= 2021 else TRANSPOSED), True  # NVIDIA's page of ResNet-50 changed the layout
-    if "torch" in low and not nvidia and year <= 2022:
-        return TRANSPOSED, "nchw" in low
-    return TRANSPOSED / 2, nvidia and precision == "tf32"
-
-
-def deviation(work: Work, settled: bool) -> float:
-    """Standard deviation of the logarithm of the seconds of ``step``. ``settled``: whether the software is."""
-    more = {"software": not settled, "kind": work.kind not in ("conv", "dense")}
-    return sqrt(SD["specs"] ** 2 + sum(SD[name] ** 2 for name, applies in more.items() if applies))

@@ -36,7 +36,7 @@ def try_parts(session: Session) -> None:
 
 
 def undisturbed(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Context for forward passes that are no steps."""
+    """Context for forward passes that do not belong to a step."""
     return kept(model) if isinstance(model, OwnModel) else running_statistics_kept(model)
 
 
