@@ -6,15 +6,15 @@ from math import inf
 from pathlib import Path
 
 from segtrain import __version__
-from segtrain.plan import drawing
-from segtrain.plan.drawing import COLORS, Line
 from segtrain.plan.market import Market
 from segtrain.plan.offers import PARTS, Interval, Offer, Plan, shown
 from segtrain.plan.words import amount, choice
+from segtrain.report import html
 from segtrain.report import page as report_page
+from segtrain.report.charts import Charts
 from segtrain.report.html import details, esc, figure, page, short_seconds, table, utc
 
-TYPES = len(COLORS)  # in a chart
+COLORS = ("a", "b", "update", "gradient_sync", "eval", "extra1")  # Color-blind readers can tell these apart.
 BARS = 14
 # What a step is made of -> color.
 PART_COLORS = dict(zip(PARTS, ("forward", "gradient_sync", "wait", "sync")))
@@ -40,15 +40,15 @@ def render(
     if not found.offers:
         return page(f"Plan of {of}", [("", "", head), ("words", "In words", _words(text))], {}, _footer())
     said = f'<p class="headline {"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, found))}</p>'
-    offers = _few(found, best)
+    offers, drawn = _few(found, best), Charts()
     sections = [
         ("", "", f"{head}<p class=quiet>{found.terms.total:,.0f} images</p>{said}{_tiles(best, market)}"),
-        ("money", "Time and money", _curves(found, offers, deadline_s, budget)),
+        ("money", "Time and money", _curves(drawn, found, offers, deadline_s, budget)),
         ("step", "A step", _steps(offers)),
         ("offers", "All offers", _table(found, market)),
         ("words", "In words", _words(text)),
     ]
-    return page(f"Plan of {of}", sections, {}, _footer())
+    return page(f"Plan of {of}", sections, drawn, _footer())
 
 
 def _footer() -> str:
@@ -73,11 +73,7 @@ def _tiles(best: Offer | None, market: Market | None) -> str:
         ("images/s", f"{best.rate[1]:,.0f}", _between(best.rate, 1)),
         ("scaling", f"{best.efficiency:.0%}", "of the same number of single GPUs"),
     ]
-    cells = "".join(
-        f'<div><dt>{name}</dt><dd>{esc(value)}<div class="remark">{esc(remark)}</div></dd></div>'
-        for name, value, remark in rows
-    )
-    return f'<dl class="tiles">{cells}</dl>'
+    return html.tiles(rows)
 
 
 def _on_spot(market: Market | None, offer: Offer) -> list[tuple[str, Interval]]:
@@ -92,47 +88,51 @@ def _between(interval: Interval, unit: float) -> str:
     return f"{low} to {high} in 80 % of the cases"
 
 
-def _curves(found: Plan, offers: list[Offer], deadline_s: float, budget: float) -> str:
-    names = list(dict.fromkeys(offer.machine.name for offer in offers))[:TYPES]
-    colors = dict(zip(names, COLORS))
+def _curves(drawn: Charts, found: Plan, offers: list[Offer], deadline_s: float, budget: float) -> str:
+    names = list(dict.fromkeys(offer.machine.name for offer in offers))[: len(COLORS)]
     own = {name: sorted((o for o in found.offers if o.machine.name == name), key=lambda o: o.hosts) for name in names}
-    key = drawing.legend(list(colors.items()))
-    html = ""
+    figures = ""
     kinds = (("hours", "Time to the end", "h", 3600.0, deadline_s), ("dollars", "Cost on demand", "$", 1.0, budget))
     for chart, title, unit, scale, limit in kinds:
         if chart == "dollars" and not all(one.dollars[0] for many in own.values() for one in many):
             continue  # the nodes of a cluster cost nothing
-        lines, rows = [], []
-        for name, many in own.items():
+        series, rows, ends = [], [], [limit / scale] * bool(limit)
+        for (name, many), color in zip(own.items(), COLORS):
             values = [one.seconds if chart == "hours" else one.dollars for one in many]
-            points = [(one.hosts, low / scale, usual / scale, high / scale)
-                      for one, (low, usual, high) in zip(many, values)]  # fmt: skip
-            lines.append(Line(name, colors[name], points, found.knee(name)))
-            rows += [(name, one.hosts, *(f"{v / scale:,.2f}" for v in value)) for one, value in zip(many, values)]
+            low, usual, high = ([value[k] / scale for value in values] for k in range(3))
+            hosts = [one.hosts for one in many]
+            line = {"label": name, "color": color, "knee": found.knee(name)}
+            series.append({**line, "x": hosts, "y": usual, "low": low, "high": high})
+            ends += [*low, *high]
+            rows += [(name, *row) for row in zip(hosts, *([f"{v:,.2f}" for v in part] for part in (low, usual, high)))]
         numbers = table(("type", "hosts", "10 %", "usual", "90 %"), rows)
         alt = f"{title}: " + "; ".join(
             f"{row[0]}, {row[1]} hosts: {row[3]} {unit}" for row in rows[:: max(1, len(rows) // 6)]
         )
-        says = f"{'deadline' if chart == 'hours' else 'budget'} {limit / scale:.3g} {unit}"
-        html += figure(
-            chart, title, alt, numbers, "bars: 80 % of the cases; ring: the knee, beyond which doubling pays little",
-            drawing.curves(lines, unit, limit / scale, says) + key,
-        )  # fmt: skip
-    return html
+        label = f"{'deadline' if chart == 'hours' else 'budget'} {limit / scale:.3g} {unit}"
+        drawn[chart] = {
+            "type": "lines", "axis": "hosts", "unit": unit, "height": 300, "points": True, "log": True,
+            "range": [min(ends) / 1.15, max(ends) * 1.15], "series": series,
+            "limit": {"y": limit / scale, "label": label} if limit else None,
+        }  # fmt: skip
+        note = "bars: 80 % of the cases; ring: the knee, beyond which doubling pays little"
+        figures += figure(chart, title, alt, numbers, note)
+    return figures
 
 
 def _steps(offers: list[Offer]) -> str:
     rows, cells = [], []
+    longest = max(one.step[1] for one in offers)
     for one in sorted(offers, key=lambda one: one.step[1]):
         name = f"{one.hosts} x {one.machine.name}"
         low, middle, high = map(short_seconds, one.step)
-        rows.append((name, [(one.parts[part], PART_COLORS[part]) for part in PARTS], f"{middle} ({low} to {high})"))
+        parts = [(one.parts[part] / longest, PART_COLORS[part]) for part in PARTS]
+        rows.append((name, middle, parts, f"{low} to {high}", ""))
         cells.append((name, f"{one.batch:,.0f}", *(short_seconds(one.parts[part]) for part in PARTS), middle))
-    key = drawing.legend([(TITLES[part], color) for part, color in PART_COLORS.items()])
+    key = html.key([(TITLES[part], color) for part, color in PART_COLORS.items()])
     numbers = table(("machines", "images", *(TITLES[part] for part in PARTS), "step"), cells)
-    alt = "Time of a step by part: " + "; ".join(f"{name} {said}" for name, _, said in rows[:6])
-    note = "the parts in the usual case, and the interval of the whole"
-    return figure("parts", "Parts of a step", alt, numbers, note, drawing.bars(rows) + key)
+    caption = "<b>Parts of a step</b> in the usual case, and the interval of the whole"
+    return html.bars(caption, ("machines", "step", "80 % of the cases"), rows) + key + details("as a table", numbers)
 
 
 def _table(found: Plan, market: Market | None) -> str:

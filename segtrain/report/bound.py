@@ -146,7 +146,7 @@ def sample_cost(found: Diagnosis | None) -> str:
     total, names = work["sample_ms"], {"assemble": "put into its batch"}
     costs = [(names.get(stage, stage), ms, "stage") for stage, ms in work["stages_ms"].items()]
     costs += [("total", total, "whole"), ("CPU time", work["cpu_ms"], "cpu")]
-    rows = [(name, short_seconds(ms / 1000), ms / total, percent(ms / total), kind) for name, ms, kind in costs]
+    rows = [(name, short_seconds(ms / 1000), [(ms / total, "")], percent(ms / total), kind) for name, ms, kind in costs]
     count, kind = work["count"], work["kind"]
     many = kind if count == 1 else "processes" if kind == "process" else f"{kind}s"
     workers = f"{count:g} {many}" if count else "the loop itself"

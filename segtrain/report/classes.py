@@ -44,7 +44,7 @@ def by_class(run: RunFolder) -> str:
     counts = pixels if isinstance(pixels, list) and len(pixels) == len(values) else [0] * len(values)
     total = sum(counts) or 1
     rows = [
-        (name, "absent" if value is None else percent(value), value or 0.0, percent(count / total, 2), "")
+        (name, "absent" if value is None else percent(value), [(value or 0.0, "")], percent(count / total, 2), "")
         for name, value, count in zip(names, values, counts)
     ]
     return bars(f"IoU by class at step {scored['step']}, the best evaluation", ("class", "IoU", "pixels"), rows)

@@ -95,12 +95,26 @@ def table(
     return f'<div class="scroll"><table class="{kind}">{title}{top}<tbody>{body}</tbody></table></div>'
 
 
-def bars(caption: str, head: tuple[str, str, str], rows: Sequence[tuple[str, str, float, str, str]]) -> str:
-    """A table with a bar in each row: (name, figure, length of the bar from 0 to 1, figure, CSS class of the row)."""
+Parts = Sequence[tuple[float, str]]
+
+
+def bars(caption: str, head: tuple[str, str, str], rows: Sequence[tuple[str, str, Parts, str, str]]) -> str:
+    """A table with a bar in each row: (name, figure, parts of the bar, figure, CSS class of the row).
+
+    A part is a length, where 1 is the longest bar, and its color in report.css; "": the color of the row.
+    """
+
+    def drawn(parts: Parts) -> str:
+        bar = ""
+        for length, color in parts:
+            own = f";background:var(--{color})" if color else ""
+            bar += f'<i style="width:{100 * min(1.0, length):.1f}%{own}"></i>' if length else ""
+        return bar
+
     body = "".join(
         f'<tr class="{kind}"><th scope="row">{esc(name)}</th><td class=n>{esc(figure)}</td>'
-        f'<td class=track><i style="width:{100 * min(1.0, share):.1f}%"></i></td><td class=n>{esc(second)}</td></tr>'
-        for name, figure, share, second, kind in rows
+        f"<td class=track>{drawn(parts)}</td><td class=n>{esc(second)}</td></tr>"
+        for name, figure, parts, second, kind in rows
     )
     first, figure, second = map(esc, head)
     return (
@@ -121,14 +135,26 @@ def details(summary: str, content: str) -> str:
     return f"<details><summary>{esc(summary)}</summary>{content}</details>"
 
 
-def figure(key: str, title: str, alt: str, numbers: str, note: str = "", drawing: str = "") -> str:
-    """The box of the chart ``key``. ``alt`` describes the chart in words, and ``numbers`` is its table.
+def key(items: Sequence[tuple[str, str]]) -> str:
+    """(label, color) of each series."""
+    swatches = (f'<span><i style="background:var(--{color})"></i>{esc(label)}</span>' for label, color in items)
+    return f'<p class="key">{" ".join(swatches)}</p>'
 
-    ``drawing``: its SVG, if report.js does not draw it.
-    """
+
+def tiles(rows: Sequence[tuple[str, str, str]]) -> str:
+    """(what, value, remark) of the figures that matter most."""
+    cells = "".join(
+        f"<div><dt>{esc(what)}</dt><dd>{esc(value)}</dd><dd class=remark>{esc(remark)}</dd></div>"
+        for what, value, remark in rows
+    )
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def figure(key: str, title: str, alt: str, numbers: str, note: str = "") -> str:
+    """The box of the chart ``key``. ``alt`` describes the chart in words, and ``numbers`` is its table."""
     return (
         f'<figure id="{key}"><figcaption><b>{esc(title)}</b>{f" <span>{esc(note)}</span>" if note else ""}</figcaption>'
-        f'<div class="plot" tabindex="0" role="img" aria-label="{esc(alt)}">{drawing}</div>'
+        f'<div class="plot" tabindex="0" role="img" aria-label="{esc(alt)}"></div>'
         f"{details('as a table', numbers)}</figure>"
     )
 

@@ -84,7 +84,7 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
     said = summary.summary(run, pace, parts, maps, others)
     sections = [
         ("", "", f"<h1>{esc(run.name)}</h1><p class=quiet>{esc(_subtitle(run))}</p>"),
-        ("summary", "Summary", summary.html(said, held, summary.tiles(run, pace))),
+        ("summary", "Summary", summary.section(said, held, summary.tiles(run, pace))),
         ("when", "Over time", when),
         ("speed", "Time of a step", when_it_worked + sample),
         ("stacks", "Python stacks", flame.section(run.folder)),

@@ -10,6 +10,7 @@ from typing import Any
 from segtrain.diagnose.data_rules import STARVED
 from segtrain.observe.console import duration, percent
 from segtrain.observe.run_row import number
+from segtrain.report import html
 from segtrain.report.heat import GPUS, Map
 from segtrain.report.html import esc, short_seconds
 from segtrain.report.speed import Speed, words
@@ -161,14 +162,10 @@ def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
     return found
 
 
-def html(said: RunSummary, bound: str, figures: list[tuple[str, str, str]]) -> str:
+def section(said: RunSummary, bound: str, figures: list[tuple[str, str, str]]) -> str:
     """``bound``: the block that says what held the run up, as HTML."""
     sentences = "".join(f"<p>{esc(sentence)}</p>" for sentence in said.sentences)
-    cells = "".join(
-        f"<div><dt>{esc(what)}</dt><dd>{esc(value)}</dd><dd class=remark>{esc(remark)}</dd></div>"
-        for what, value, remark in figures
-    )
     return (
-        f'<p class="headline {said.mood}">{esc(said.headline)}</p>{bound}<dl class="tiles">{cells}</dl>'
+        f'<p class="headline {said.mood}">{esc(said.headline)}</p>{bound}{html.tiles(figures)}'
         f'<div class="prose">{sentences}</div>'
     )

@@ -28,15 +28,22 @@
   const stepAt = seconds => between(clock.t, clock.step, seconds);
   const timeAt = step => between(clock.step, clock.t, step);
 
+  const alone = chart => chart.axis === "value" || chart.axis === "hosts";  // does not zoom with the others
+  const hosts = chart => [...new Set(chart.series.flatMap(series => series.x))].sort((a, b) => a - b);
+
   function whole(chart) {
     if (chart.axis === "time") return [0, clock.end || 1];
+    if (chart.axis === "hosts") {
+      const counts = hosts(chart);
+      return [counts[0] / 1.2, counts[counts.length - 1] * 1.2];
+    }
     if (chart.axis === "step") return [0, Math.max(1, ...clock.step, ...chart.series.map(series => series.x[series.x.length - 1]))];
     const xs = chart.x || chart.series.flatMap(series => series.x);
     const pad = chart.axis === "value" ? (chart.width || 1) * .75 : 0;
     return [Math.min(...xs) - pad, Math.max(...xs) + pad || 1];
   }
   function shown(chart) {
-    if (!view || chart.axis === "value" || chart.free) return whole(chart);
+    if (!view || alone(chart)) return whole(chart);
     return chart.axis === "time" ? view : view.map(stepAt);
   }
 
@@ -79,6 +86,9 @@
       x.values = (plot, marks) => marks.map(duration);
       x.incrs = [.1, .2, .5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400];
       x.space = 90;
+    } else if (chart.axis === "hosts") {
+      x.splits = () => hosts(chart);
+      x.values = (plot, marks) => marks.map(mark => `${mark} host${mark > 1 ? "s" : ""}`);
     } else {
       x.values = (plot, marks) => marks.map(mark => mark.toLocaleString("en") + (chart.axis === "value" ? " " + chart.unit : ""));
       x.space = 70;
@@ -88,6 +98,7 @@
       const powers = Array.from({length: 40}, (_, k) => 10 ** (k - 20));
       return powers.flatMap(power => [1, 2, 5].map(n => +(n * power).toPrecision(3))).filter(mark => mark >= low && mark <= high);
     };
+    if (chart.range) y.filter = (plot, marks) => marks;  // Less than a factor of ten needs more marks than its powers.
     if (chart.type === "heat") {
       y.grid.show = y.ticks.show = false;
       const every = Math.ceil(chart.rows.length / Math.max(1, (chart.height - 44) / 13));
@@ -159,6 +170,42 @@
     };
   }
 
+  // A bar from low to high at each point, side by side, a ring around the knee, and the limit as a dashed line.
+  function drawIntervals(chart) {
+    return plot => {
+      const {ctx, bbox} = plot, count = chart.series.length, y = value => plot.valToPos(value, "y", true);
+      ctx.save();
+      ctx.lineWidth = 1.5 * devicePixelRatio;
+      chart.series.forEach((series, k) => {
+        ctx.strokeStyle = color(series.color);
+        series.x.forEach((hosts, point) => {
+          const at = plot.valToPos(hosts, "x", true), bar = at + 5 * (k - (count - 1) / 2) * devicePixelRatio;
+          ctx.beginPath();
+          ctx.moveTo(bar, y(series.low[point]));
+          ctx.lineTo(bar, y(series.high[point]));
+          ctx.stroke();
+          if (hosts !== series.knee) return;
+          ctx.beginPath();
+          ctx.arc(at, y(series.y[point]), 8 * devicePixelRatio, 0, 2 * Math.PI);
+          ctx.stroke();
+        });
+      });
+      if (chart.limit) {
+        const at = y(chart.limit.y);
+        ctx.strokeStyle = ctx.fillStyle = color("bad");
+        ctx.setLineDash([5 * devicePixelRatio, 4 * devicePixelRatio]);
+        ctx.beginPath();
+        ctx.moveTo(bbox.left, at);
+        ctx.lineTo(bbox.left + bbox.width, at);
+        ctx.stroke();
+        ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+        ctx.textAlign = "right";
+        ctx.fillText(chart.limit.label, bbox.left + bbox.width, at - 5 * devicePixelRatio);
+      }
+      ctx.restore();
+    };
+  }
+
   function columns(chart) {
     if (chart.type === "heat") return [whole(chart), [0, 0]];
     if (chart.type === "bars") return [chart.x, chart.series[0].y];
@@ -196,7 +243,7 @@
   }
 
   function seriesOf(chart) {
-    const x = {label: {time: "time", step: "step", value: chart.unit}[chart.axis],
+    const x = {label: {time: "time", step: "step", hosts: "hosts", value: chart.unit}[chart.axis],
       value: (plot, v, s, k) => k == null ? "" : v == null ? "–" : chart.axis === "time" ? `${duration(v)}, step ${Math.max(0, Math.round(stepAt(v)))}` : figures(v)};
     if (chart.type === "heat") return [x, {show: true, paths: () => null, points: {show: false}}];
     const list = chart.series.map(item => ({
@@ -215,6 +262,7 @@
   function scaleY(chart) {
     if (chart.type === "heat") return {range: [0, chart.rows.length]};
     if (chart.type === "stack") return {range: () => [0, chart.top]};
+    if (chart.range) return {distr: 3, log: 10, range: chart.range};
     if (chart.log) return {distr: 3, log: 10, range: (plot, low, high) => low == null ? [.1, 1] : [low / 1.15, high * 1.15]};
     if (chart.type === "bars") return {range: (plot, low, high) => [0, high * 1.4 || 1]};
     return {range: (plot, low, high) => low == null ? [0, 1] : uPlot.rangeNum(low, high, {min: {pad: .1}, max: {pad: .1}})};
@@ -223,12 +271,13 @@
   function draw(key, chart) {
     const holder = document.querySelector(`#${CSS.escape(key)} .plot`);
     if (!holder) return;
-    const time = chart.axis !== "value" && !chart.free;
+    const time = !alone(chart);
     const hooks = {};
     const cells = chart.type === "heat" ? Uint8Array.from(atob(chart.cells), c => c.charCodeAt(0)) : null;
     if (cells) hooks.draw = [drawHeat(chart, cells)];
     if (chart.type === "stack") hooks.drawAxes = [drawStack(chart)];
     if (chart.marks) hooks.draw = [drawMarks(chart)];
+    if (chart.axis === "hosts") hooks.draw = [drawIntervals(chart)];
     if (time) hooks.setSelect = [plot => {
       if (plot.select.width < 4) return;
       const ends = [plot.select.left, plot.select.left + plot.select.width].map(at => plot.posToVal(at, "x"));
@@ -238,7 +287,7 @@
     const options = {
       width: holder.clientWidth, height: chart.height, padding: [8, 26, 0, 0], hooks,
       legend: {show: chart.type !== "heat" && chart.type !== "bars", markers: {width: 0, fill: (plot, k) => plot.series[k]._fill?.() ?? plot.series[k].stroke?.() ?? "transparent"}},
-      scales: {x: {time: false, range: () => shown(chart)}, y: scaleY(chart)},
+      scales: {x: {time: false, range: () => shown(chart), ...(chart.axis === "hosts" ? {distr: 3, log: 2} : {})}, y: scaleY(chart)},
       axes: axes(chart), series: seriesOf(chart),
       cursor: {
         drag: {x: time, y: false, setScale: false}, points: {show: chart.type === "lines"}, y: chart.type !== "stack",
