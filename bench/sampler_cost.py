@@ -5,14 +5,16 @@
 
 All sides run at the same time, each a process of its own at 500 ms. Counted is the time that the kernel gave each one's
 thread (/proc/PID/schedstat, in nanoseconds), from two seconds after its start, so that Python's start is told apart.
-More cores than the host has are made by repeating its lines of /proc/stat: reading them and writing them is real, but
-not what a kernel takes to make them. The plain side is what one writes first: psutil's functions, a dict and json.dumps
-a line, the file opened for each sample.
+More cores than the host has are made by repeating its lines of /proc/stat: reading them (besides those of this host)
+and writing them is real, but not what a kernel takes to make them. The plain side is what one writes first: a dict and
+json.dumps for each line, and the file opened for each sample.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -21,9 +23,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+import psutil
 
 CORES, MS, BUDGET = 96, 500, 0.5
 OFF, HERE, MANY = "segtrain, turned off", "segtrain, the cores of this host", f"segtrain, {CORES} cores"
@@ -42,28 +47,41 @@ class Cost:
     bytes: float
 
 
+@contextlib.contextmanager
+def psutil_root(folder: Path) -> Iterator[None]:
+    """psutil reads /proc/stat of a host with many cores."""
+    file = folder / "stat"
+    if not file.exists():
+        whole, *lines = Path("/proc/stat").read_bytes().partition(b"intr")[0].splitlines(keepends=True)
+        many = (lines[k % len(lines)].split(b" ", 1)[1] for k in range(CORES))
+        file.write_bytes(whole + b"".join(b"cpu%d %b" % (k, line) for k, line in enumerate(many)) + b"intr 0\n")
+    psutil.PROCFS_PATH = str(folder)
+    try:
+        yield
+    finally:
+        psutil.PROCFS_PATH = "/proc"
+
+
 def ours(folder: Path, side: str) -> None:
     from segtrain.observe import counters, system
     from segtrain.observe.profile_format import ProfileWriter
 
-    proc = counters._Proc()
+    look = counters.open_counters()
 
-    def read(name: str) -> bytes:
-        content = proc.read(name)
-        if side != MANY or name != "stat":
-            return content
-        whole, *lines = content.partition(b"intr")[0].splitlines(keepends=True)
-        many = (lines[k % len(lines)].split(b" ", 1)[1] for k in range(CORES))
-        return whole + b"".join(b"cpu%d %b" % (k, line) for k, line in enumerate(many)) + b"intr 0\n"
+    def many() -> counters.Counters:
+        """The counters of this host, which also reads the cores of a larger one."""
+        with psutil_root(folder):
+            psutil.cpu_times(percpu=True)
+        found = look()
+        cores = list(found.cores.values())
+        return dataclasses.replace(found, cores={f"cpu{k}": cores[k % len(cores)] for k in range(CORES)})
 
-    sampler = system.HostSampler(ProfileWriter(folder, "algo-1"), print, lambda: counters.linux(read))
+    sampler = system.HostSampler(ProfileWriter(folder, "algo-1"), print, lambda: many if side == MANY else look)
     requests = system.Requests(folder / system.CONTROL)
     system.keep_sampling(sampler, system.SamplerRequest(side != OFF, MS), requests, lambda order: None, os.getppid())
 
 
 def plain(folder: Path, times: int) -> None:
-    import psutil
-
     before = psutil.disk_io_counters(), psutil.net_io_counters()
     psutil.cpu_times_percent(percpu=True)
     while True:

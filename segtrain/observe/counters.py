@@ -1,22 +1,16 @@
-"""Counters of the cores, memory, disks, and network of this host, and the rates between two samples.
-
-On Linux, the files of /proc stay open and are read again, because psutil opens and parses them for each value
-(bench/sampler_cost.py compares the two). On other systems, psutil reads the counters.
-"""
+"""Counters of the cores, memory, disks, and network of this host, read by psutil, and the rates between two samples."""
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from segtrain.errors import MissingExtra
 from segtrain.observe.profile_format import Value
 
-SECTOR = 512  # bytes in /proc/diskstats, for disks of any sector size
+_PARTS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")  # user and nice include guest time
 
 
 @dataclass(frozen=True)
@@ -68,124 +62,45 @@ def _percent(part: float, whole: float) -> float:
 
 
 def open_counters() -> Look:
-    """The cheapest reader of counters on this system."""
-    return linux() if sys.platform == "linux" else portable()
+    import psutil
 
+    def disk_counters() -> dict[str, Any]:
+        return psutil.disk_io_counters(perdisk=True, nowrap=False)
 
-def linux(read: Callable[[str], bytes] | None = None) -> Look:
-    """A reader of the files of /proc. ``read(name)`` returns the content of one (for tests and the benchmark)."""
-    read = read or _Proc().read
-    disks, links = _real("/sys/block", ("loop", "ram", "zram", "dm-", "md")), _real("/sys/class/net", ("lo",))
-    page = os.sysconf("SC_PAGE_SIZE")
+    def link_counters() -> dict[str, Any]:
+        return psutil.net_io_counters(pernic=True, nowrap=False)
 
-    def look() -> Counters:
-        memory = _fields(read("meminfo"), (b"MemTotal", b"MemAvailable", b"SwapTotal", b"SwapFree"))
-        paging = _fields(read("vmstat"), (b"pswpin", b"pswpout"))
-        return Counters(
-            at=time.monotonic(),
-            cores=_cores(read("stat")),
-            memory=_used(memory[b"MemTotal"], memory[b"MemAvailable"]),
-            swap=_used(memory[b"SwapTotal"], memory[b"SwapFree"]),
-            swapped=(paging[b"pswpin"] * page, paging[b"pswpout"] * page),
-            disk=_disks(read("diskstats"), disks),
-            network=_network(read("net/dev"), links),
-        )
-
-    return look
-
-
-class _Proc:
-    """Files of /proc that stay open: reading an open file again takes a third of the time of opening it."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, int] = {}
-
-    def read(self, name: str) -> bytes:
-        file = self._open.get(name)
-        if file is None:
-            file = self._open[name] = os.open(f"/proc/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        content = part = os.pread(file, 1 << 18, 0)
-        while part:  # The kernel returns most of these files page by page.
-            part = os.pread(file, 1 << 16, len(content))
-            content += part
-        return content
-
-    def __del__(self) -> None:
-        for file in self._open.values():
-            os.close(file)
-
-
-def _real(folder: str, never: tuple[str, ...]) -> frozenset[bytes]:
-    """Physical devices, so that traffic through a bridge or a volume counts once; all devices if all are virtual."""
-    names = [name for name in os.listdir(folder) if not name.startswith(never)] if os.path.isdir(folder) else []
-    hardware = [name for name in names if Path(folder, name, "device").exists()]
-    return frozenset(name.encode() for name in hardware or names)
-
-
-def _cores(content: bytes) -> dict[str, tuple[float, float, float]]:
-    cores: dict[str, tuple[float, float, float]] = {}
-    for line in content.split(b"\n")[1:]:  # The first line is the sum of all cores.
-        if not line.startswith(b"cpu"):
-            break
-        name, user, nice, system, idle, wait, *rest = line.split()
-        waited = int(wait)
-        work = int(user) + int(nice) + int(system) + sum(map(int, rest[:3]))  # user and nice include guest time.
-        cores[name.decode()] = (work, waited, work + waited + int(idle))
-    return cores
-
-
-def _fields(content: bytes, names: tuple[bytes, ...]) -> dict[bytes, int]:
-    """The number after each name at the start of a line; 0 if the name is absent (a kernel without swap)."""
-    found = {}
-    for name in names:
-        at = content.find(b"\n" + name, 0) + 1 if not content.startswith(name) else 0
-        words = content[at + len(name) : at + len(name) + 32].lstrip(b":").split(None, 1)
-        found[name] = int(words[0]) if words and content.startswith(name, at) else 0
-    return found
-
-
-def _used(whole: float, free: float) -> float:
-    return 100.0 * (whole - free) / whole if whole else 0.0
-
-
-def _disks(content: bytes, names: frozenset[bytes]) -> tuple[float, float, float]:
-    lines = [words for line in content.split(b"\n") if len(words := line.split(None, 10)) > 9 and words[2] in names]
-    read, written = (SECTOR * sum(int(words[field]) for words in lines) for field in (5, 9))
-    return sum(int(words[3]) + int(words[7]) for words in lines), read, written
-
-
-def _network(content: bytes, names: frozenset[bytes]) -> tuple[float, float]:
-    parts = (line.partition(b":") for line in content.split(b"\n"))
-    counts = [rest.split(None, 9) for name, colon, rest in parts if colon and name.strip() in names]
-    return sum(int(words[0]) for words in counts), sum(int(words[8]) for words in counts)
-
-
-def portable() -> Look:
-    """A reader with psutil. Raises MissingExtra without it."""
-    try:
-        import psutil
-    except ImportError:
-        raise MissingExtra("psutil", "", "the system profile") from None
+    disks = _physical(disk_counters(), "/sys/block", ("loop", "ram", "zram", "dm-", "md"))
+    links = _physical(link_counters(), "/sys/class/net", ("lo",))
 
     def look() -> Counters:
         cores = {}
         for number, times in enumerate(psutil.cpu_times(percpu=True)):
-            part = {name: getattr(times, name, 0.0) for name in _PARTS}
-            whole, waited = sum(part.values()), part["iowait"]
-            cores[f"cpu{number}"] = (whole - part["idle"] - waited, waited, whole)
-        swap, disk = psutil.swap_memory(), psutil.disk_io_counters()
-        links = [link for name, link in psutil.net_io_counters(pernic=True).items() if not name.startswith("lo")]
+            parts = {name: getattr(times, name, 0.0) for name in _PARTS}
+            whole, waited = sum(parts.values()), parts["iowait"]
+            cores[f"cpu{number}"] = (whole - parts["idle"] - waited, waited, whole)
+        swap = psutil.swap_memory()
+        disk = [count for name, count in disk_counters().items() if name in disks]
+        link = [count for name, count in link_counters().items() if name in links]
         return Counters(
             at=time.monotonic(),
             cores=cores,
             memory=psutil.virtual_memory().percent,
             swap=swap.percent,
             swapped=(swap.sin, swap.sout),
-            disk=(disk.read_count + disk.write_count, disk.read_bytes, disk.write_bytes) if disk else (0, 0, 0),
-            network=(sum(link.bytes_recv for link in links), sum(link.bytes_sent for link in links)),
+            disk=(
+                sum(one.read_count + one.write_count for one in disk),
+                sum(one.read_bytes for one in disk),
+                sum(one.write_bytes for one in disk),
+            ),
+            network=(sum(one.bytes_recv for one in link), sum(one.bytes_sent for one in link)),
         )
 
     return look
 
 
-_PARTS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+def _physical(names: Iterable[str], folder: str, virtual: tuple[str, ...]) -> frozenset[str]:
+    """Physical devices, so that traffic through a bridge or a volume counts once; if there are none, all others."""
+    kept = [name for name in names if not name.startswith(virtual)]
+    hardware = [name for name in kept if Path(folder, name, "device").exists()]
+    return frozenset(hardware or kept)
