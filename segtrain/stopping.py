@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,15 @@ requested = threading.Event()
 uploading = threading.Event()
 connected = threading.Event()  # set once the ranks have met: until then, there is nothing to save
 rank_ended = threading.Event()  # set if a rank that this process has started ended before the ranks had met
+
+
+def note_signals(*numbers: int) -> list[int]:
+    """A list to which each of these signals is appended from now on; only the main thread can install handlers."""
+    received: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            signal.signal(number, lambda number, frame: received.append(number))
+    return received
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ from segtrain.errors import EXIT_ERROR, SegtrainError
 from segtrain.parallel.cluster import free_port
 from segtrain.platforms import ray_node
 from segtrain.platforms.helping import MOST_STARTS, help_out, helped
-from segtrain.platforms.register import Helping
+from segtrain.platforms.register import JOIN_S, Helping
 
 PLAN = Helping("127.0.0.1", ("127.0.0.1",), ("127.0.0.2",), "secret", join_s=300.0)
 HELPER = replace(PLAN, current="127.0.0.2")
@@ -57,6 +58,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STANDIN", str(folder))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(scripts.parents[1]), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.syspath_prepend(str(scripts.parents[1]))
+    monkeypatch.setattr(ray_node, "START_S", 60.0)
     return folder
 
 
@@ -252,6 +254,26 @@ def test_a_head_that_starts_at_the_second_try_is_enough(room: Path) -> None:
         assert said == ["versions differ: Ray is started again"]
 
 
+def test_a_further_training_host_runs_ray_beside_the_head(room: Path) -> None:
+    further = replace(PLAN, current="127.0.0.4", training=("127.0.0.1", "127.0.0.4"))
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        port = head.getsockname()[1]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ray_node, "PORT", port)
+            with helped(further, [], print):
+                assert {f"--address=127.0.0.1:{port}", "--num-cpus=0", "secret"} <= arguments(room, "train")
+            assert not notes(room, "train")
+            with helped(further, [signal.SIGTERM], print):
+                assert not notes(room, "train")
+
+
+def test_a_port_that_is_taken_is_named(room: Path) -> None:
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        with refused("register-port-taken", port=port), training(port=port):
+            pytest.fail("the training has begun")
+
+
 def container(base: Path, current: str, **parameters: Any) -> Path:
     """The files of SageMaker on a host of a job with the groups gpu, cpu, and spare."""
     groups = {"gpu": ["127.0.0.1"], "cpu": ["127.0.0.2"], "spare": ["127.0.0.3"]}
@@ -291,13 +313,14 @@ def test_the_files_of_sagemaker_say_who_helps(tmp_path: Path, monkeypatch: pytes
     assert (first.head, first.join_s, first.required) == ("127.0.0.1", 90.0, True)
     assert len(first.token) == 64
     assert first.token != second.token
+    usual = sagemaker_helping.plan(container(tmp_path / "usual", "127.0.0.2"), hosts, {})
+    assert usual is not None
+    assert (usual.join_s, usual.required) == (JOIN_S, False)
+    monkeypatch.setattr(sagemaker_helping.os, "environ", environ := {"LOCAL_RANK": "1"})
+    with sagemaker_helping.around(first, 1, []):  # only the first rank of a host runs Ray, but all must find it
+        assert (environ["RAY_ADDRESS"], environ["RAY_AUTH_TOKEN"]) == ("127.0.0.1:6379", first.token)
     idle = replace(hosts, helping=())
     assert sagemaker_helping.plan(base, idle, {}) is None
-
-
-def test_a_rank_outlives_a_lost_head(room: Path) -> None:
-    """Ray ends each process that is attached to a lost head, but helping hosts must not end the training."""
-    assert int(ray_node.environment("10.0.0.1", "secret")["RAY_gcs_rpc_server_reconnect_timeout_s"]) > 86400
 
 
 def test_a_failing_helper_is_named_in_the_failure_file(

@@ -145,19 +145,23 @@ def test_ranks_that_save_their_state_outlive_other_hosts(
 @pytest.mark.parametrize(
     ("codes", "ending"),
     [
-        ((76, 0), Ending(76)),
-        ((76, 76), Ending(76)),
-        ((76, 2), Ending(2, cause=True)),
-        ((75, 76), Ending(76)),
-        ((-6, 76), Ending(134)),
-        ((-9, 76), Ending(137, cause=True)),
+        ([76, 0], Ending(76)),
+        ([76, 2], Ending(2, cause=True)),
+        ([75, 76], Ending(76)),
+        ([75, 0], Ending(75)),
+        ([0, None], Ending(1)),
+        ([137, 76], Ending(137, cause=True)),
     ],
 )
-def test_a_rank_that_lost_another_is_not_the_cause(codes: tuple[int, int], ending: Ending) -> None:
+def test_a_rank_that_lost_another_is_not_the_cause(codes: list[int | None], ending: Ending) -> None:
     """The exit code alone says so: on GPUs, a rank ends at once, and can tell nothing else."""
-    end = f"code = {codes}[int(os.environ['LOCAL_RANK'])]\nos.kill(os.getpid(), -code) if code < 0 else sys.exit(code)"
+    assert local_ranks._judged(codes, "") == ending
+
+
+def test_a_rank_that_a_thread_of_torch_ends_has_lost_another() -> None:
+    end = "if os.environ['LOCAL_RANK'] == '0':\n    os.kill(os.getpid(), 6)\nsys.exit(76)"
     command = [sys.executable, "-c", f"import os, sys\n{end}"]
-    assert local_ranks.run(command, Cluster(0, 2, 0, 2), [], print) == ending
+    assert local_ranks.run(command, Cluster(0, 2, 0, 2), [], print) == Ending(134)
 
 
 UPLOAD = """
@@ -233,42 +237,90 @@ def test_a_peer_that_acknowledges_nothing_is_gone_soon(meeting: Any) -> None:
         assert 0 < limit_ms <= 60_000
 
 
+class Training:
+    """A host of three, whose member and ranks are played. ``endings``: of its rounds; the last one is repeated."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *endings: Ending, seconds: float = 60.0) -> None:
+        self.endings, self.seconds = list(endings), seconds
+        self.clock, self.rounds = 0.0, 0
+        self.said: list[Any] = []
+        self.received: list[int] = []
+        monkeypatch.setattr(vertex, "time", SimpleNamespace(monotonic=lambda: self.clock))
+        monkeypatch.setattr(vertex, "Member", lambda *arguments: self)
+        monkeypatch.setattr(vertex.local_ranks, "run", self.run)
+        monkeypatch.setattr(vertex, "_ranks", lambda config: 1)
+
+    def run(self, *arguments: object) -> Ending:
+        self.clock += self.seconds
+        self.rounds += 1
+        return self.endings.pop(0) if len(self.endings) > 1 else self.endings[0]
+
+    def meet(self, stopped: Any) -> Round:
+        return Round(self.rounds + 1, (1, 1, 1), 1)
+
+    def heard(self, wait_s: float = 0.0) -> News:
+        return News(over=True)
+
+    def done(self) -> None:
+        self.said.append("done")
+
+    def again(self, why: str, **more: Any) -> None:
+        self.said.append((why, more))
+
+    def code(self) -> int:
+        replicas = read_replicas({"CLUSTER_SPEC": SPEC})
+        assert replicas is not None
+        return vertex._with_others(Config.load(None), [], replicas, self.received)
+
+
+GONE = Ending(1, "w0-a-0 is gone")
+
+
 @pytest.mark.parametrize(("seconds", "rounds"), [(60.0, vertex.MOST_ROUNDS), (2 * vertex.LONG_S, 10)])
 def test_only_rounds_that_end_soon_are_limited(monkeypatch: pytest.MonkeyPatch, seconds: float, rounds: int) -> None:
-    clock, begun = [0.0], list[int]()
-    replicas = read_replicas({"CLUSTER_SPEC": SPEC})
-
-    def run(*arguments: object) -> Ending:
-        clock[0] += seconds
-        begun.append(1)
-        return Ending(0 if len(begun) == 10 else 1, "" if len(begun) == 10 else "w0-a-0 is gone")
-
-    member = SimpleNamespace(
-        meet=lambda stopped: Round(1, (1, 1, 1), 1), heard=lambda wait_s=0.0: News(over=True), done=lambda: None
-    )
-    monkeypatch.setattr(vertex, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(vertex, "Member", lambda *arguments: member)
-    monkeypatch.setattr(vertex.local_ranks, "run", run)
-    monkeypatch.setattr(vertex, "_ranks", lambda config: 1)
-    assert replicas is not None
+    training = Training(monkeypatch, *[GONE] * 9, Ending(0), seconds=seconds)
     with contextlib.nullcontext() if rounds == 10 else refused("hosts-lost-often", found=rounds):
-        assert vertex._with_others(Config.load(None), [], replicas, []) == 0
-    assert len(begun) == rounds
+        assert training.code() == 0
+    assert training.rounds == rounds
 
 
 def test_a_host_says_that_it_was_stopped_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    replicas, said, received = read_replicas({"CLUSTER_SPEC": SPEC}), list[Any](), list[int]()
-    member = SimpleNamespace(
-        meet=lambda stopped: Round(1, (1, 1, 1), 1), heard=lambda: None, again=lambda *a, **k: said.append((a, k))
-    )
+    training = Training(monkeypatch, Ending(75))
+    training.received.append(15)
+    assert training.code() == 75
+    assert training.said == [("was stopped", {"saving": True})]
 
-    def run(*arguments: object) -> Ending:
-        received.append(15)
-        return Ending(75)
 
-    monkeypatch.setattr(vertex, "Member", lambda *arguments: member)
+def test_a_host_whose_own_rank_fails_ends_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(monkeypatch, Ending(2, cause=True))
+    assert (training.code(), training.rounds, training.said) == (2, 1, [])
+    killed = Training(monkeypatch, Ending(137))
+    killed.received.append(15)
+    assert (killed.code(), killed.said) == (137, [])
+
+
+def test_a_host_that_lost_another_meets_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(monkeypatch, Ending(76), Ending(0))
+    assert (training.code(), training.rounds) == (0, 2)
+    assert training.said == [("has lost another host", {}), "done"]
+
+
+def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Cluster] = []
+
+    def run(command: list[str], first: Cluster, *others: object) -> Ending:
+        started.append(first)
+        return Ending(3)
+
+    monkeypatch.delenv("CLUSTER_SPEC", raising=False)
     monkeypatch.setattr(vertex.local_ranks, "run", run)
-    monkeypatch.setattr(vertex, "_ranks", lambda config: 1)
-    assert replicas is not None
-    assert vertex._with_others(Config.load(None), [], replicas, received) == 75
-    assert said == [(("was stopped",), {"saving": True})]
+    assert vertex.main(["parallel.procs=2", "parallel.strategy=ddp", "train.device=cpu"]) == 3
+    (first,) = started
+    assert (first.rank, first.world_size, first.local_world_size, first.source) == (0, 2, 2, "vertex")
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("", 0)) as other:
+        port = other.getsockname()[1]
+        with refused("meeting-port-taken", port=port):
+            Coordinator(["a", "b"], port, print)

@@ -10,16 +10,14 @@ from __future__ import annotations
 import contextlib
 import queue
 import socket
-import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from segtrain.errors import SegtrainError
 from segtrain.platforms import ray_node
-from segtrain.platforms.line import Line
+from segtrain.platforms.line import Line, Message, Say
 from segtrain.platforms.ray_node import RayNode
-from segtrain.platforms.register import PORT, Helping, Register, Say
+from segtrain.platforms.register import PORT, Helping, Register
 
 MOST_STARTS = 3  # of Ray on a host on which it does not come up, or has ended by itself
 _PAUSE_S = 0.2
@@ -37,7 +35,9 @@ def helped(plan: Helping, received: list[int], say: Say, port: int = PORT) -> It
         head = ray_node.address(plan.head)
         node = RayNode(own, head, "train", plan.token)
         try:
-            if _connected((head, ray_node.PORT), plan, received) is not None:
+            connection = _connected((head, ray_node.PORT), plan, received)
+            if connection is not None:
+                connection.close()
                 node.start(lambda: bool(received))
             yield
         finally:
@@ -82,14 +82,8 @@ def help_out(plan: Helping, received: list[int], say: Say, port: int = PORT) -> 
         return 0
     if connection is None:
         return 0
-    heard: queue.Queue[dict[str, Any]] = queue.Queue()
     line = Line(connection)
-
-    def listen() -> None:
-        line.messages(heard.put)
-        heard.put({"closed": True})
-
-    threading.Thread(target=listen, name="helping", daemon=True).start()
+    heard = line.queue()
     line.send(host=plan.current, token=plan.token)
     node = RayNode(ray_node.address(plan.current), ray_node.address(plan.head), "help", plan.token)
     try:
@@ -99,9 +93,7 @@ def help_out(plan: Helping, received: list[int], say: Say, port: int = PORT) -> 
         line.close()
 
 
-def _help(
-    plan: Helping, node: RayNode, line: Line, heard: queue.Queue[dict[str, Any]], received: list[int], say: Say
-) -> int:
+def _help(plan: Helping, node: RayNode, line: Line, heard: queue.Queue[Message], received: list[int], say: Say) -> int:
     wanted, starts = False, 0  # whether Ray is to run on this host, and how often it was started
     while not received:
         try:
@@ -129,9 +121,7 @@ def _help(
     return 0
 
 
-def _start(
-    node: RayNode, line: Line, heard: queue.Queue[dict[str, Any]], received: list[int], say: Say, last: bool
-) -> bool:
+def _start(node: RayNode, line: Line, heard: queue.Queue[Message], received: list[int], say: Say, last: bool) -> bool:
     """Join Ray, and tell the Register. Returns False if this failed, and is not to be tried again."""
     try:
         if node.start(lambda: bool(received) or not heard.empty()):

@@ -8,10 +8,8 @@ asks for a new round. docs/vertex.md (Choices) says why torch's elastic agent is
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,15 +17,12 @@ from typing import Any
 
 from segtrain.errors import SegtrainError
 from segtrain.parallel.cluster import free_port
-from segtrain.platforms.line import Line
+from segtrain.platforms.line import Line, Message, Say, Server
 
 MEET_S = 1800.0  # longest wait for all hosts, because machines start at different times
 SAY_S = 30.0  # seconds between two printed lines about missing hosts
 ANSWER_S = 5.0  # longest wait for the answer of the primary host
-_ACCEPT_S = 0.2
 _PAUSE_S = 0.5
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -52,90 +47,43 @@ class News:
     saving: bool = False
 
 
-class Coordinator:
-    """Begins and ends the rounds, on the primary host.
-
-    As a context manager, it listens until the end of the context, and then closes all connections.
-    """
+class Coordinator(Server):
+    """Begins and ends the rounds, on the primary host. ``names``: the names of all hosts, by number."""
 
     def __init__(self, names: Sequence[str], port: int, say: Say, say_s: float = SAY_S) -> None:
-        """``names``: the names of all hosts, by number. Raises SegtrainError if the port is taken."""
+        super().__init__(port, len(names), "meeting-port-taken")
         self._names, self._say, self._say_s = names, say, say_s
-        try:
-            self._listener = socket.create_server(("", port), backlog=len(names) + 16)
-        except OSError as error:
-            raise SegtrainError(
-                f"cannot listen on port {port}, where the other hosts expect this one ({error.strerror}): start "
-                "nothing else in this container that uses it",
-                code="meeting-port-taken", port=port,
-            ) from None  # fmt: skip
-        self.port = int(self._listener.getsockname()[1])
-        self._lock = threading.Lock()
-        self._members: dict[int, Line] = {}
         self._counts: dict[int, int] = {}  # host -> number of its ranks, for hosts that are ready for the next round
         self._done: set[int] = set()
-        self._round, self._running, self._closed = 0, False, False
-        self._thread = threading.Thread(target=self._listen, name="meeting", daemon=True)
+        self._round, self._running, self._said = 0, False, time.monotonic()
 
-    def __enter__(self) -> Coordinator:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed = True
-        self._thread.join()
-        self._listener.close()
-        with self._lock:
-            members = list(self._members.values())
-        for line in members:
-            line.close()
-
-    def _listen(self) -> None:
-        self._listener.settimeout(_ACCEPT_S)
-        said = time.monotonic()
-        while not self._closed:
-            with contextlib.suppress(TimeoutError, OSError):
-                line = Line(self._listener.accept()[0])
-                threading.Thread(target=self._serve, args=(line,), name="meeting-host", daemon=True).start()
-            if time.monotonic() - said >= self._say_s:
-                said = time.monotonic()
-                self._name_missing()
-
-    def _name_missing(self) -> None:
+    def _tick(self) -> None:
+        if time.monotonic() - self._said < self._say_s:
+            return
+        self._said = time.monotonic()
         with self._lock:
             missing = [] if self._running else [n for k, n in enumerate(self._names) if k not in self._counts]
             if missing and self._counts:
                 self._say(f"waiting for {', '.join(missing)}: {len(self._counts)} of {len(self._names)} hosts are here")
                 self._tell(missing=missing)
 
-    def _serve(self, line: Line) -> None:
-        known: list[int] = []
+    def _gone(self, host: int) -> None:
+        self._counts.pop(host, None)
+        self._end(f"{self._names[host]} is gone")
 
-        def take(message: dict[str, Any]) -> None:
-            with self._lock:
-                known[:] = [int(message["host"])]
-                self._take(known[0], line, message)
-
-        line.messages(take)
-        with self._lock:
-            if known and self._members.get(known[0]) is line:
-                del self._members[known[0]]
-                self._counts.pop(known[0], None)
-                self._end(f"{self._names[known[0]]} is gone")
-        line.close()
-
-    def _take(self, host: int, line: Line, message: dict[str, Any]) -> None:
+    def _take(self, line: Line, message: Message) -> None:
+        host = int(message["host"])
         if "here" in message:
             if message["hosts"] != len(self._names) or not 0 <= host < len(self._names):
                 line.send(refused=f"host {host} lists {message['hosts']} hosts, the primary host {len(self._names)}")
                 return
-            if self._members.get(host) is not line:
-                self._members[host] = line
+            if self._lines.get(host) is not line:
+                self._lines[host] = line
                 self._end(f"{self._names[host]} has started again")
             self._counts[host] = int(message["here"])
             if len(self._counts) == len(self._names):
                 self._begin()
-        elif self._members.get(host) is not line:
+        elif self._lines.get(host) is not line:
             return
         elif "done" in message and self._running:
             self._done.add(host)
@@ -156,10 +104,6 @@ class Coordinator:
             self._running, self._counts = False, {}
             self._tell(again=why, saving=saving)
 
-    def _tell(self, **message: Any) -> None:
-        for line in self._members.values():
-            line.send(**message)
-
 
 class Member:
     """This host, number ``host`` of ``hosts``, which starts ``ranks`` ranks in each round."""
@@ -167,7 +111,7 @@ class Member:
     def __init__(self, address: tuple[str, int], host: int, hosts: int, ranks: int, say: Say) -> None:
         self._address, self._host, self._hosts, self._ranks, self._say = address, host, hosts, ranks, say
         self._line: Line | None = None
-        self._heard: queue.Queue[dict[str, Any]] = queue.Queue()
+        self._heard: queue.Queue[Message] = queue.Queue()
 
     def meet(self, stopped: Callable[[], bool], patience_s: float = MEET_S, say_s: float = SAY_S) -> Round | None:
         """Wait for all hosts; return the round, or None if ``stopped()``. Raises SegtrainError after ``patience_s``."""
@@ -211,15 +155,8 @@ class Member:
             connection = socket.create_connection(self._address, timeout=10)
         except OSError:
             return False
-        heard: queue.Queue[dict[str, Any]] = queue.Queue()
-        line = Line(connection)
-
-        def listen() -> None:
-            line.messages(heard.put)
-            heard.put({"closed": True})
-
-        self._line, self._heard = line, heard
-        threading.Thread(target=listen, name="meeting-member", daemon=True).start()
+        self._line = Line(connection)
+        self._heard = self._line.queue()
         self._send(here=self._ranks, hosts=self._hosts)
         return True
 

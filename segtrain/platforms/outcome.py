@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +36,18 @@ def shortened(text: str, most: int = LONGEST) -> str:
         return text
     head = (most - 5) * 2 // 3
     return f"{text[:head]} ... {text[len(text) - (most - 5 - head) :]}"
+
+
+def say_error(error: Exception, text: str) -> int:
+    """Print an error of this rank, with the traceback if it is unexpected. Returns the exit code."""
+    if not isinstance(error, SegtrainError):
+        traceback.print_exception(type(error), error, error.__traceback__)
+        print(f"error: {text}", file=sys.stderr)
+        return 1
+    local = os.environ.get("LOCAL_RANK", os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", "0"))
+    if not error.silent and (error.silent is False or local == "0"):
+        print(f"error: {text}", file=sys.stderr, flush=True)
+    return error.exit_code
 
 
 def write_failure(text: str, files: list[Path], reserve: Path | None = None) -> None:

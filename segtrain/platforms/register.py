@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import hmac
-import socket
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from segtrain.errors import SegtrainError
-from segtrain.platforms.line import Line
+from segtrain.platforms.line import Line, Message, Say, Server
 from segtrain.platforms.ray_node import RayNode
 
 PORT = 7788
 JOIN_S = 600.0
 _PAUSE_S = 0.2
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -42,41 +35,19 @@ class Helping:
         return self.training[0]
 
 
-class Register:
-    """Which helping hosts have joined. As a context manager, it listens, and it ends all connections at the end.
+class Register(Server):
+    """Which helping hosts have joined.
 
     ``node``: Ray on this host. If it ends by itself, the helping hosts stop to help, and the training goes on alone.
     """
 
     def __init__(self, plan: Helping, node: RayNode, say: Say, port: int = PORT) -> None:
-        """Raises SegtrainError if the port is taken."""
+        super().__init__(port, len(plan.helping), "register-port-taken")
         self._plan, self._node, self._say = plan, node, say
-        try:
-            self._listener = socket.create_server(("", port), backlog=len(plan.helping) + 16)
-        except OSError as error:
-            raise SegtrainError(
-                f"cannot listen on port {port}, where helping hosts expect this one ({error.strerror}): start "
-                "nothing else in this container that uses it",
-                code="register-port-taken", port=port,
-            ) from None  # fmt: skip
-        self.port = int(self._listener.getsockname()[1])
-        self._lock = threading.Lock()
-        self._lines: dict[str, Line] = {}
         self._joined: set[str] = set()
         self._failed: dict[str, str] = {}  # host -> why it cannot help
-        self._open, self._over = False, False
-        self._thread = threading.Thread(target=self._listen, name="register", daemon=True)
-
-    def __enter__(self) -> Register:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over()
-        self._thread.join()
-        self._listener.close()
-        for line in list(self._lines.values()):
-            line.close()
+        self._open, self._over, self._lost = False, False, False
+        self._due = time.monotonic() + plan.join_s
 
     @property
     def missing(self) -> list[str]:
@@ -90,9 +61,8 @@ class Register:
 
     def over(self) -> None:
         """The training is over: all helping hosts end with success."""
-        if not self._over:
-            self._over = True
-            self._tell(over=True)
+        self._over = True
+        self._tell(over=True)
 
     def wait(self, received: list[int]) -> None:
         """Wait until all helping hosts have joined. Raises SegtrainError that names those that have not."""
@@ -107,63 +77,41 @@ class Register:
                 )  # fmt: skip
             time.sleep(_PAUSE_S)
 
-    def _tell(self, **message: Any) -> None:
-        with self._lock:
-            for line in self._lines.values():
-                line.send(**message)
+    def _tick(self) -> None:
+        if self._over:
+            return
+        if self._open and not self._lost and not self._node.running:
+            self._lost = True
+            self._say(f"Ray has ended on this host: the training goes on without helpers ({self._node.last})")
+            self._tell(lost=True)
+        if time.monotonic() >= self._due:
+            self._due = float("inf")
+            if (missing := self.missing) and not self._plan.required:
+                late = f"within {self._plan.join_s:g} s"
+                self._say(f"{', '.join(missing)} did not join {late}: the training goes on without them")
 
-    def _listen(self) -> None:
-        self._listener.settimeout(_PAUSE_S)
-        due, lost = time.monotonic() + self._plan.join_s, False
-        while not self._over:
-            with contextlib.suppress(TimeoutError, OSError):
-                line = Line(self._listener.accept()[0])
-                threading.Thread(target=self._serve, args=(line,), name="register-host", daemon=True).start()
-            if self._open and not lost and not self._node.running and not self._over:
-                lost = True
-                self._say(f"Ray has ended on this host: the training goes on without helpers ({self._node.last})")
-                self._tell(lost=True)
-            if time.monotonic() >= due:
-                due = float("inf")
-                if (missing := self.missing) and not self._plan.required:
-                    late = f"within {self._plan.join_s:g} s"
-                    self._say(f"{', '.join(missing)} did not join {late}: the training goes on without them")
+    def _take(self, line: Line, message: Message) -> None:
+        host = next((host for host, known in self._lines.items() if known is line), None)
+        if host is None:
+            self._meet(line, str(message["host"]), str(message["token"]))
+        elif "joined" in message:
+            self._joined.add(host)
+            self._say(f"{host} has joined, and makes samples")
+        elif "failed" in message:
+            self._failed[host] = str(message["failed"])
+            self._say(f"{host} does not help: {message['failed']}")
 
-    def _serve(self, line: Line) -> None:
-        known: list[str] = []
-
-        def take(message: dict[str, Any]) -> None:
-            if not known:
-                host = str(message["host"])
-                if host not in self._plan.helping or not self._trusted(str(message["token"])):
-                    line.send(refused=f"{host} is no helping host of this job, or its code bundle is another one")
-                    raise ValueError(host)
-                known.append(host)
-                self._meet(host, line)
-            elif "joined" in message:
-                with self._lock:
-                    self._joined.add(known[0])
-                self._say(f"{known[0]} has joined, and makes samples")
-            elif "failed" in message:
-                with self._lock:
-                    self._failed[known[0]] = str(message["failed"])
-                self._say(f"{known[0]} does not help: {message['failed']}")
-
-        line.messages(take)
-        with self._lock:
-            gone = bool(known) and self._lines.get(known[0]) is line
-            if gone:
-                del self._lines[known[0]]
-                self._joined.discard(known[0])
-        if gone and not self._over:
-            self._say(f"{known[0]} is gone: its samples are made here")
-        line.close()
-
-    def _trusted(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._plan.token.encode())
-
-    def _meet(self, host: str, line: Line) -> None:
-        with self._lock:
-            self._lines[host] = line
-        if self._open:
+    def _meet(self, line: Line, host: str, token: str) -> None:
+        if host not in self._plan.helping or not hmac.compare_digest(token.encode(), self._plan.token.encode()):
+            line.send(refused=f"{host} is no helping host of this job, or its code bundle is another one")
+            raise ValueError(host)
+        self._lines[host] = line
+        if self._over:
+            line.send(over=True)
+        elif self._open:
             line.send(open=True)
+
+    def _gone(self, host: str) -> None:
+        self._joined.discard(host)
+        if not self._over:
+            self._say(f"{host} is gone: its samples are made here")

@@ -13,17 +13,15 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.parallel.sagemaker_hosts import Hosts, base_folder, read_hosts, resource_config
 from segtrain.platforms import container, outcome, sagemaker_helping
+from segtrain.stopping import note_signals
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -68,13 +66,7 @@ def reachable(ranks: Path) -> Iterator[list[int]]:
     If the stop came before the registration, the file ``stop`` in the folder shows it, and a SIGTERM is appended too.
     Without entrypoint.sh there is no such folder, and SIGTERM must reach this process by other means.
     """
-    received: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, remember)
+    received = note_signals(signal.SIGTERM)
     mark = ranks / f"{os.getpid()}.pid"
     if ranks.is_dir():
         mark.write_text(f"{os.getpid()}\n")
@@ -187,19 +179,15 @@ def _failed(error: Exception, base: Path, hosts: Hosts | None) -> int:
     Its cause is written to two files, one for SageMaker and one for entrypoint.sh, because old versions of the toolkit
     overwrite the first one.
     """
-    rank, local = (os.environ.get(k, os.environ.get(f"OMPI_COMM_WORLD_{k}", "0")) for k in ("RANK", "LOCAL_RANK"))
+    rank = os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
     host = f"{hosts.current} ({hosts.type})" if hosts else socket.gethostname()
     helps = hosts is not None and hosts.current in hosts.helping
     text = f"{'helping host' if helps else f'rank {rank} on'} {host}: {outcome.cause(error)}"
     ranks = ranks_folder(base)
     files = [base / "output/failure", *([ranks / "failure"] if ranks.is_dir() else [])]
     outcome.write_failure(text, files, ranks / "reserve")
-    if not isinstance(error, SegtrainError):
-        traceback.print_exception(type(error), error, error.__traceback__)
-        print(f"error: {text}", file=sys.stderr)
-        return 1
-    if not error.silent and (error.silent is False or local == "0"):
-        print(f"error: {text}", file=sys.stderr)
-    if (outcome.LOST in text and hosts and len(hosts.training) > 1) or error.code == "head-lost":
+    code = outcome.say_error(error, text)
+    lost = outcome.LOST in text and hosts is not None and len(hosts.training) > 1
+    if lost or (isinstance(error, SegtrainError) and error.code == "head-lost"):
         time.sleep(LOST_S)
-    return error.exit_code
+    return code

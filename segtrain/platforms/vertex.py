@@ -11,10 +11,8 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
@@ -23,6 +21,7 @@ from segtrain.parallel.spawn import ranks_here, visible_gpus
 from segtrain.parallel.vertex_hosts import Replicas, read_replicas
 from segtrain.platforms import local_ranks, vertex_rank
 from segtrain.platforms.meeting import Coordinator, Member, News, Round
+from segtrain.stopping import note_signals
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -40,26 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "0")  # see cli.py
     os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
     os.environ.setdefault("PYTHONUNBUFFERED", "1")  # Cloud Logging gets each line at once.
-    with _signals() as received:
-        try:
-            return _host(words, received)
-        except SegtrainError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            return error.exit_code
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Yield a list to which each SIGTERM and SIGINT is appended."""
-    received: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, remember)
-    yield received
+    try:
+        return _host(words, note_signals(signal.SIGTERM, signal.SIGINT))
+    except SegtrainError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
 
 
 def _host(argv: list[str], received: list[int]) -> int:

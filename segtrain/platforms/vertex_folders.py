@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from segtrain.bucket import is_bucket
+from segtrain.bucket import is_bucket, split_url
 from segtrain.platforms import outcome
 
 if TYPE_CHECKING:
@@ -48,10 +48,8 @@ def send(folder: Path, place: str, sent: dict[Path, int] | None = None) -> list[
         if is_bucket(place):
             from segtrain.bucket.client import client_of
 
-            scheme, _, rest = place.partition("://")
-            bucket, _, prefix = rest.partition("/")
-            key = "/".join(part for part in (prefix.rstrip("/"), name) if part)
-            client_of(f"{scheme}://{bucket}").put(key, path, _OUTAGE_S)
+            bucket, prefix = split_url(place)
+            client_of(bucket).put(f"{prefix}/{name}".lstrip("/"), path, _OUTAGE_S)
         else:
             target = Path(place, name)
             target.parent.mkdir(parents=True, exist_ok=True)

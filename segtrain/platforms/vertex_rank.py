@@ -7,14 +7,12 @@ import os
 import signal
 import sys
 import tempfile
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from segtrain.errors import SegtrainError
 from segtrain.platforms import container, outcome, vertex_folders
+from segtrain.stopping import note_signals
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -41,13 +39,7 @@ def settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Co
 
 def main(argv: Sequence[str]) -> int:
     """Train as the rank in the environment variables, and return the exit code."""
-    received: list[int] = []
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-
-    # The signal may come while torch is imported.
-    signal.signal(signal.SIGTERM, remember)
+    received = note_signals(signal.SIGTERM)  # The signal may come while torch is imported.
     try:
         return _work(argv, received)
     except Exception as error:
@@ -82,14 +74,7 @@ def _introduce(config: Config, cluster: Cluster, decoder: str) -> None:
 
 def _failed(error: Exception) -> int:
     """Print an error. Returns the exit code."""
-    rank, local = os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK", "0")
-    text = f"rank {rank}: {outcome.cause(error)}"
-    if not isinstance(error, SegtrainError):
-        traceback.print_exception(type(error), error, error.__traceback__)
-        return 1
-    if not error.silent and (error.silent is False or local == "0"):
-        print(f"error: {text}", file=sys.stderr, flush=True)
-    return error.exit_code
+    return outcome.say_error(error, f"rank {os.environ.get('RANK', '0')}: {outcome.cause(error)}")
 
 
 if __name__ == "__main__":
