@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -25,8 +24,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
 from segtrain.data.index.layouts import LAYOUTS
 from segtrain.data.index.names import name_in, propose
-from segtrain.data.index.unpaired import folders_that_fit
-from segtrain.errors import EXIT_ERROR, ConfigError, DataError
+from segtrain.errors import EXIT_ERROR, ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -187,17 +185,6 @@ def test_a_file_of_classes_beside_voc_folders(tmp_path, file, text, names):
         assert dataset.labels.colors == {0: 0, 0x090909: 1, 0x010203: 2}
 
 
-def test_names_that_differ_are_refused_with_patterns_to_paste(tmp_path, capsys):
-    root = tree(tmp_path / "set", "images/train/p#_fram.jpg masks/train/p#_mask.png")
-    words = ["data", "check", str(root), "data.layout=folders", "data.split=train", "data.classes=[a, b]"]
-    assert main(words) == EXIT_ERROR
-    error = capsys.readouterr().err
-    assert "2 files without a mask" in error
-    setting = re.search(r"the names differ: (.*) pairs 2 of 2 images", error)
-    assert setting
-    assert main([*words, *shlex.split(setting[1])]) == 0
-
-
 def test_patterns_pair_and_say_what_stands_alone(tmp_path):
     root = tree(tmp_path, "x#.jpg x#_mask.png", "town/x#.jpg town/x#_mask.png")
     data = Data(
@@ -247,41 +234,13 @@ def test_patterns_are_proposed_from_the_names(images, masks, wanted):
     assert (None if found is None else found.patterns) == wanted
 
 
-@pytest.mark.parametrize(
-    ("images", "masks", "wanted"),
-    [
-        (["a", "b"], ["trimaps/a", "trimaps/b", "xmls/c"], [("", "trimaps")]),
-        (["10k/train/a", "10k/val/b"], ["s/ids/train/a", "s/ids/val/b", "s/colors/train/a"], [("10k", "s/ids")]),
-        (
-            ["10k/train/a"],
-            ["s/ids/train/a", "s/colors/train/a"],
-            [("10k/train", "s/ids/train"), ("10k/train", "s/colors/train")],
-        ),
-        (["a", "b"], ["a", "b"], []),
-        (["a", "b"], ["m/a"], []),
-        ([], ["m/a"], []),
-    ],
-)
-def test_names_that_go_together_below_other_folders(images, masks, wanted):
-    assert folders_that_fit(images, masks) == wanted
-
-
-def test_masks_in_a_deeper_folder_are_told_with_the_folder(tmp_path):
-    tree(tmp_path, "images/10k/train/#.jpg labels/ids/train/#.png", "images/10k/val/#.jpg labels/ids/val/#.png")
-    data = Data(layout="folders", root=str(tmp_path), images="images", masks="labels", classes=("a", "b"))
-    with pytest.raises(DataError, match=r"match in other folders: add /10k to data.images and /ids to data.masks$"):
-        open_dataset(data, "train")
-    with pytest.raises(DataError, match=r"other folders: add /10k to data.images$"):
-        open_dataset(data.model_copy(update={"masks": "labels/ids"}), "train")
-    told = data.model_copy(update={"images": "images/10k", "masks": "labels/ids"})
-    assert len(open_dataset(told, "train")) == 4
-
-
 def test_a_pattern_reads_names():
     assert name_in("{name}_m.png", "t/a_m.png") == "t/a"
     assert name_in("{name}_m.png", "t/a_m.jpg") is None
     assert name_in("m_{name}", "m_a.b.tif") == "a.b"
     assert name_in("m_{name}", "a.tif") is None
+    assert name_in("{name}.jpg.png", "t/a.jpg.png") == "t/a"
+    assert name_in("{name}.jpg", "a.jpg.png") is None
 
 
 @pytest.mark.parametrize(
@@ -302,26 +261,6 @@ def test_lists_without_a_header(tmp_path, name, mark):
         file.write("and a comment\n")
     with refused("list-line-invalid", line=3):
         open_dataset(data, "train")
-
-
-@pytest.mark.parametrize("column", ["EncodedPixels", "rle_mask"])
-def test_run_lengths_are_called_by_their_name(tmp_path, column):
-    (tmp_path / "train.csv").write_text(f"ImageId,ClassId,{column}\na.jpg,1,1 3 10 5\n")
-    with refused("list-run-lengths", column=column):
-        open_dataset(detect(str(tmp_path))[0].model_copy(update={"classes": ("a", "b")}), "train")
-
-
-def test_a_list_with_the_paths_of_another_machine_names_the_command_that_mends_it(tmp_path):
-    root = tree(tmp_path, "val/#.png valannot/#.png")
-    path = root / "val.txt"
-    path.write_text("".join(f"/SegNet/CamVid/val/{n}.png /SegNet/CamVid/valannot/{n}.png\n" for n in (1, 2)))
-    data = Data(layout="list", root=str(root), index="{split}.txt", classes=("a", "b"))
-    with refused("list-foreign-paths", prefix="/SegNet/CamVid/") as caught:
-        open_dataset(data, "val")
-    command = shlex.split(str(caught.value).rpartition("list: ")[2])
-    assert command == ["sed", "-i", "s#/SegNet/CamVid/##g", str(path)]
-    path.write_text(path.read_text().replace("/SegNet/CamVid/", ""))
-    assert len(open_dataset(data, "val")) == 2
 
 
 def test_masks_without_class_names_are_told_with_their_values(tmp_path, capsys):

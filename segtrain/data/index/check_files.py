@@ -10,7 +10,6 @@ import numpy as np
 from segtrain.bucket import is_bucket, key_in, split_url
 from segtrain.data.index.entries import Column, Entries
 from segtrain.data.index.listing import Watch
-from segtrain.data.index.unpaired import in_other_form
 from segtrain.data.storage import LOCAL
 from segtrain.errors import file_error, some_of
 from segtrain.terminal import counted
@@ -23,13 +22,11 @@ def checked(entries: Entries, source: str, watch: Watch) -> Entries:
     """Return the entries. Raises DataError if there are none, a file is missing, or an image is listed twice."""
     if not len(entries):
         raise file_error(source, "the split has no rows: check the list and data.split", code="split-empty")
-    files, what, code, cause = _repeated(entries.image), "listed twice", "list-file-repeated", ""
+    files, what, code = _repeated(entries.image), "listed twice", "list-file-repeated"
     if not files:
         files, what, code = _absent(entries.image, watch) + _absent(entries.mask, watch), "missing", "list-file-missing"
-        other = in_other_form(files[0]) if files else ""
-        cause = f"; {other!a} is there, the same text in another Unicode normalization (NFC/NFD)" if other else ""
     if files:
-        says = f"{counted(len(files), 'file')} {what}: {some_of(files)}{cause}: correct the list"
+        says = f"{counted(len(files), 'file')} {what}: {some_of(files)}: correct the list"
         raise file_error(source, says, code=code, found=files[:5], count=len(files))
     return entries
 

@@ -9,14 +9,13 @@ from segtrain.data.bucket import OUTAGE_S, store_of
 from segtrain.data.bucket.tree import no_bucket_folder
 from segtrain.data.index.layouts import LAYOUTS, SHARDS
 from segtrain.data.index.lists import LIST
-from segtrain.data.index.names import SUFFIXES, folders_in
+from segtrain.data.index.names import folders_in
 from segtrain.data.index.skeleton import tree_of
-from segtrain.data.index.walk import no_folder, unread
+from segtrain.data.index.walk import no_folder
 from segtrain.data.shards.foreign import splits_in
-from segtrain.data.storage import LOCAL, Store, system_folder
+from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
-_SHOWN = 5
 _SPLITS = ("train", "val", "test")
 # Settings for the training and evaluation splits: the default name, and the names to look for if it does not exist.
 _SPLIT_SETTINGS = (
@@ -58,25 +57,9 @@ def _unknown(root: str, store: Store) -> DataError:
     folders = (os.path.join(root, name) for name in folders_in(root, store)[:50])
     inner = next((folder for folder in folders if any(layout.detect(folder, store) for layout in layouts)), None)
     hint = f"; did you mean {inner}?" if inner else ""
-    empty = "".join(f"\n  {text}" for text in (_without_images(root) if store is LOCAL else []))
     looked = "".join(f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values())
     says = (
-        f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}{empty}\nlooked for:{looked}\n"
+        f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\nlooked for:{looked}\n"
         "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair where the names differ"
     )
     return DataError(says, code="layout-unknown", folder=root, found=there, near=inner)
-
-
-def _without_images(root: str) -> list[str]:
-    """Sentences about the first few folders without an image: they are empty, or hold files that are not read."""
-    said: list[str] = []
-    for folder, inner, files in os.walk(root):
-        inner[:] = sorted(name for name in inner if not system_folder(name))
-        if inner or any(os.path.splitext(name)[1].lower() in SUFFIXES for name in files):
-            continue
-        if folder != root and all(name[0] == "." for name in files):
-            said.append(f"{folder}/ is empty")
-        said += unread(os.path.join(folder, ""))
-        if len(said) >= _SHOWN:
-            break
-    return said[:_SHOWN]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from segtrain.config.paste import command
 from segtrain.data.index.entries import Column, Entries, column_of, pack_keys
 from segtrain.data.index.listing import WARNING, Watch
 from segtrain.data.index.names import NAME, SUFFIXES, Patterns, name_in, part, propose
-from segtrain.data.index.unpaired import other_forms, settings_that_fit, several_masks
+from segtrain.data.index.unpaired import refuse_unicode_forms, several_masks
 from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
 from segtrain.terminal import counted
 
 # Endings that annotation tools add to the names of masks. An ending is removed only if all masks of a split have it.
 MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")
+_SAME_NAME = "an image and its mask must have the same name: add or remove files"
 
 
 def pair(
@@ -42,16 +43,10 @@ def pair(
         masks = replace(masks, codes=masks.codes[[path not in extra for path in masks]])
         watch.notes.append(f"{WARNING}{counted(len(extra), 'mask')} without an image left out: {some_of(alone[1])}")
     elif any(alone):
-        _refuse_names_alike(where, map(str, images.keys), map(str, masks.keys), (images.prefix, masks.prefix))
+        refuse_unicode_forms(where, map(str, images.keys), map(str, masks.keys))
         others = [text for folder in (images.prefix, masks.prefix) for text in unread(folder)]
-        raise _unpaired(where, *alone, others, (fix or same_name)(images, as_named))
+        raise _unpaired(where, *alone, others, fix(images, as_named) if fix else _SAME_NAME)
     return Entries(images, replace(masks, blob=images.blob, bounds=images.bounds), {"name": images.keys})
-
-
-def _refuse_names_alike(where: str, images: Iterable[str], masks: Iterable[str], folders: tuple[str, str]) -> None:
-    cause = other_forms(images, masks, folders)
-    if cause:
-        raise DataError(f"{where}: {cause}", code="unicode-forms-differ", folder=where)
 
 
 def _unpaired(where: str, images: list[str], masks: list[str], others: list[str], fix: str) -> DataError:
@@ -63,16 +58,8 @@ def _unpaired(where: str, images: list[str], masks: list[str], others: list[str]
     return DataError(says, code="files-unpaired", folder=where, images=len(images), masks=len(masks))
 
 
-def same_name(images: Column, masks: Column) -> str:
-    """The advice in the error for images and masks without a partner."""
-    deeper = settings_that_fit(map(str, images.keys), map(str, masks.keys))
-    if deeper:
-        return f"the names match in other folders: {deeper}"
-    return "an image and its mask must have the same name: add or remove files"
-
-
 def name_patterns(images: Column, masks: Column, tried: Callable[[Patterns], list[str] | None]) -> str:
-    """Like ``same_name``, but the advice proposes patterns for data.pair if some fit.
+    """The advice for images and masks without a partner: patterns for data.pair, if some fit.
 
     tried: returns the patterns in the form that fits all splits, or None.
     Raises DataError if images have several masks.
@@ -81,11 +68,9 @@ def name_patterns(images: Column, masks: Column, tried: Callable[[Patterns], lis
     found = propose(names[0], names[1])
     several = several_masks(names[0], names[1], found.patterns[0] if found else NAME)
     if several:
-        alone = settings_that_fit(map(str, images.keys), map(str, masks.keys))
-        says = f"{images.prefix}: {several}" + (f". Or train on one of them alone: {alone}" if alone else "")
-        raise DataError(says, code="several-masks-per-image", folder=images.prefix)
+        raise DataError(f"{images.prefix}: {several}", code="several-masks-per-image", folder=images.prefix)
     if not found:
-        return same_name(images, masks)
+        return _SAME_NAME
     patterns = tried(found.patterns)
     if not patterns:
         only = f"the names differ: {list(found.patterns)} fits this split, but not the others"
@@ -108,7 +93,7 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     without_mask = [os.path.join(images, in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
     without_image = [os.path.join(masks, in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
     if without_mask or (without_image and not watch.skips):
-        _refuse_names_alike(images, in_images, in_masks, (images, masks))
+        refuse_unicode_forms(images, in_images, in_masks)
         fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
         raise _unpaired(images, without_mask, without_image, [], fix)
     names = sorted(in_images)
