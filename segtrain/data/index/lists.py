@@ -9,7 +9,6 @@ import csv
 import json
 import os
 import re
-import shlex
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,9 +24,6 @@ from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, closest, some_of
-
-# Names of columns with run-length masks in Kaggle competitions.
-_RUN_LENGTHS = re.compile(r"rle|encoded_?pixels|run_?length", re.IGNORECASE)
 
 
 def listed(data: config.Data, split: str, watch: Watch) -> Entries:
@@ -54,11 +50,6 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
             table.append(row, number)
     missing = [key for key in ("image", "mask") if key not in keys]
     if keys and missing:
-        lengths = next((key for key in sorted(keys) if _RUN_LENGTHS.search(key)), None)
-        if lengths:
-            fix = "write each mask as a PNG of class ids, and a list with the columns image and mask"
-            says = f"{path}: column {lengths!r} has run-length masks, which are not supported: {fix}"
-            raise DataError(says, code="list-run-lengths", file=path, column=lengths)
         near = closest(missing[0], sorted(keys))
         names = f"it has {some_of(sorted(keys), 8)}: write the names of the columns into the first line"
         says = f"{path}: no column {missing[0]!r}: {f'rename {near!r}' if near else names}"
@@ -66,13 +57,7 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
     if table.empty:
         says = f"{path}: rows without an image or a mask: {some_of(table.empty)}: write both paths"
         raise DataError(says, code="list-row-empty", file=path, rows=table.empty)
-    entries = table.entries(data.root)
-    foreign = _elsewhere(entries, data.root) if len(entries) else ""
-    if foreign:
-        fix = f"remove that from the list: sed -i {shlex.quote(f's#{foreign}##g')} {shlex.quote(path)}"
-        says = f"{path}: {entries.image[0]} does not exist, but without {foreign!r} it is in {data.root}: {fix}"
-        raise DataError(says, code="list-foreign-paths", file=path, prefix=foreign)
-    return checked(entries, path, watch)
+    return checked(table.entries(data.root), path, watch)
 
 
 def is_plain(path: str) -> bool:
@@ -106,18 +91,6 @@ def _plain_rows(path: str) -> Iterator[dict[str, str]]:
 
 def _bad_line(path: str, number: int, what: str) -> DataError:
     return DataError(f"{path}: line {number} is not {what}", code="list-line-invalid", file=path, line=number)
-
-
-def _elsewhere(entries: Entries, root: str) -> str:
-    """The prefix to remove from the first path, so that its file is found under ``root``; "" if there is none."""
-    image = str(entries.image[0])
-    if not image.startswith("/") or not str(entries.image.keys[0]).startswith("/") or os.path.exists(image):
-        return ""
-    parts = image.split("/")
-    for count in range(1, len(parts)):
-        if os.path.isfile(os.path.join(root, *parts[count + 1 :])):
-            return "/".join(parts[: count + 1]) + "/"
-    return ""
 
 
 class _Table:
