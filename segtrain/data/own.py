@@ -23,24 +23,9 @@ from segtrain.errors import ConfigError, DataError, SegtrainError, kind_of, reas
 _LAST = threading.local()
 
 
-def image_fix(image: np.ndarray) -> str:
-    """How to make an image uint8 (H, W, 3) RGB; "" if it is that already."""
-    if image.dtype == object or image.ndim not in (2, 3) or not image.size:
-        return "return an array of pixels"
-    channels = image.shape[2] if image.ndim == 3 else 0
-    steps = []
-    if image.dtype.kind == "f":
-        steps.append("cast it, as in (image * 255).astype(np.uint8), and do not normalize it")
-    elif image.dtype != np.uint8:
-        steps.append("cast it, as in (image // 256).astype(np.uint8) for 16 bits")
-    if channels not in (0, 1, 3, 4) and image.shape[0] in (1, 3):
-        steps.append("move its channels last, as in image.transpose(1, 2, 0), or permute(1, 2, 0) of a tensor")
-    elif channels == 4:
-        steps.append("leave out its alpha channel, as in image[..., :3]")
-    elif channels != 3:
-        gray = "repeat its gray values, as in np.stack([image] * 3, axis=2)"
-        steps.append(gray if channels < 2 else "give 3 channels")
-    return ", and ".join(steps)
+def is_rgb(image: np.ndarray) -> bool:
+    """Whether an image is uint8 (H, W, 3) with at least one pixel."""
+    return image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3 and image.size > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +60,9 @@ class _Items:
         what = f"{where}: the image or the mask is not an array: np.asarray"  # for example, a tensor on a GPU
         image, mask = _answer(what, lambda: tuple(map(np.asarray, item[:2])), code="item-form", index=index)
         given = item[2]
-        where, fix = f"{where} ({given})", image_fix(image)
-        if fix:
-            says = f"{where}: the image is {image.dtype} {image.shape}, not uint8 (H, W, 3) RGB: {fix}"
+        where = f"{where} ({given})"
+        if not is_rgb(image):
+            says = f"{where}: the image is {image.dtype} {image.shape}: return uint8 (H, W, 3) RGB from 0 to 255"
             raise DataError(says, code="item-image", index=index, image=image.shape, dtype=str(image.dtype))
         if image.shape[:2] != mask.shape[:2]:
             says = f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask must have the image's size"

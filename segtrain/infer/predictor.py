@@ -20,7 +20,7 @@ from segtrain.data.audit.image_depth import look_at
 from segtrain.data.device_feed import CudaCopier
 from segtrain.data.labels.classes import with_sides
 from segtrain.data.labels.space import LabelSpace
-from segtrain.data.own import image_fix
+from segtrain.data.own import is_rgb
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.normalize import normalize
 from segtrain.data.pixels.reading import PLAIN, depth_of, too_dark
@@ -224,10 +224,9 @@ def _pixels(image: Any) -> np.ndarray:
         array = array.transpose(1, 2, 0)
     if array.ndim == 2 and array.dtype == np.uint8 and array.size:
         array = np.stack([array] * 3, axis=2)
-    fix = image_fix(array)
-    if fix:
+    if not is_rgb(array):
         shown = type(image).__name__ if array.dtype == object else f"{array.dtype} {found}"
-        why = f"an image of type {shown} cannot be predicted: {fix}, or give the path of a file"
+        why = f"an image of type {shown} cannot be predicted: give uint8 (H, W, 3) RGB, or the path of a file"
         raise DataError(why, code="image-array", found=found, dtype=str(array.dtype))
     return array
 
