@@ -223,7 +223,6 @@ def test_whole_images_and_single_methods_are_those_of_the_folder(data_sets: Path
         assert bucket.size(1) == local.size(1)
         assert bucket.header(1) == local.header(1)
         assert bucket.image_bytes(1, 3, 9) == local.image_bytes(1, 3, 9)
-        assert bucket.palette(1) == local.palette(1)
     assert store_of("s3://bkt", 60).read("s3://bkt/files/classes.txt", 2) == b"b\nc"
     assert not reading()
 

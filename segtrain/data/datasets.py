@@ -122,30 +122,14 @@ class Dataset:
 
     def read_image(self, index: int) -> np.ndarray:
         """The decoded image, uint8 (H, W, 3) RGB."""
-        if self.draw:
-            return self.draw(index)[0]
-        path = self.entries[index].image
-        return decode.decode_image(self._content(path), path, self.reading)
+        stored, path = self.stored_image(index), self.entries[index].image
+        return stored if isinstance(stored, np.ndarray) else decode.decode_image(stored, path, self.reading)
 
     def read_mask(self, index: int) -> np.ndarray:
         """The mask as train ids, uint8 (H, W)."""
-        raw = self.read_raw_mask(index)
-        return raw if self.draw else self.labels.remap(raw, str(self.entries[index].mask))
-
-    def read_raw_mask(self, index: int) -> np.ndarray:
-        """The values of the mask as stored: integers (H, W), or RGB uint8 (H, W, 3); train ids if it is generated."""
-        if self.draw:
-            return self.draw(index)[1]
-        path = self._mask_path(index)
-        return decode.decode_mask(self._content(path), path)
-
-    def palette(self, index: int) -> dict[int, int]:
-        """Index -> 0xRRGGBB of a mask with a palette; empty for other masks."""
-        if self.draw:
-            return {}
-        path = self._mask_path(index)
-        with self.store.open(path) as stream:
-            return decode.palette_of(stream, path)
+        stored, path = self.stored_mask(index), str(self.entries[index].mask)
+        raw = stored if isinstance(stored, np.ndarray) else decode.decode_mask(stored, path)
+        return raw if self.draw else self.labels.remap(raw, path)
 
     def image_bytes(self, index: int, begin: int, size: int) -> bytes:
         """Up to ``size`` stored bytes of an image, from ``begin`` on. Raises DataError."""

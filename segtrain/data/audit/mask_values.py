@@ -104,7 +104,7 @@ def values_of(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def raw_and_values(dataset: Dataset, index: int) -> tuple[np.ndarray, MaskValues]:
-    """A mask as from ``Dataset.read_raw_mask``, and its values (empty for a generated mask). Its file is read once."""
+    """A mask as stored, integers (H, W) or RGB uint8 (H, W, 3), and its values (empty for a generated mask)."""
     stored, file = dataset.stored_mask(index), str(dataset.entries[index].mask)
     raw = stored if isinstance(stored, np.ndarray) else decode.decode_mask(stored, file)
     return raw, _values(dataset, raw, stored, file)

@@ -112,40 +112,23 @@ class ShardDataset(Dataset):
 
     def stored_image(self, index: int) -> Stored:
         """The bytes of an image file, or the stored array."""
-        return self._image(self.entries.span(index), self.entries[index].image)
+        span = self.entries.span(index)
+        found = self._image(span, self.entries[index].image)
+        took(span.image[2])
+        return found
 
     def stored_mask(self, index: int) -> Stored:
         """The bytes of a mask file, or the stored array."""
-        return self._mask(index)[0]
-
-    def read_image(self, index: int) -> np.ndarray:
-        """uint8 (H, W, 3) RGB."""
-        entry, span = self.entries[index], self.entries.span(index)
-        found = self._image(span, entry.image)
-        took(span.image[2])
-        return found if isinstance(found, np.ndarray) else decode.decode_image(found, entry.image, self.reading)
-
-    def read_raw_mask(self, index: int) -> np.ndarray:
-        """Stored mask values: integers (H, W), or RGB uint8 (H, W, 3)."""
-        found, name = self._mask(index)
-        return found if isinstance(found, np.ndarray) else decode.decode_mask(found, name)
-
-    def palette(self, index: int) -> dict[int, int]:
-        """Palette index -> color 0xRRGGBB of a palette mask; empty for other masks."""
-        found, name = self._mask(index)
-        return {} if isinstance(found, np.ndarray) else decode.palette_of(found, name)
+        span, name = self.entries.span(index), self._mask_path(index)
+        assert span.mask is not None
+        took(span.mask[2])
+        return self._stored(span, span.mask, name)
 
     def image_bytes(self, index: int, begin: int, size: int) -> bytes:
         """Up to ``size`` stored bytes of an image, starting at ``begin``."""
         span = self.entries.span(index)
         _, offset, whole = span.image
         return bytes(self.store.view(self._shard(span), offset + begin, max(0, min(size, whole - begin))))
-
-    def _mask(self, index: int) -> tuple[Stored, str]:
-        span, name = self.entries.span(index), self._mask_path(index)
-        assert span.mask is not None
-        took(span.mask[2])
-        return self._stored(span, span.mask, name), name
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width of the image, from the index."""
