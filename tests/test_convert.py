@@ -96,6 +96,28 @@ def test_colors_take_the_nearest_that_a_class_has(tmp_path):
         ids_of(str(tmp_path / "m.jpg"), plain_space(("a", "b")))
 
 
+@pytest.mark.parametrize("channel", [0, 1, 2])
+def test_colors_that_differ_in_one_channel_are_told_apart(tmp_path, channel):
+    """Also from each other's neighbors in the code 0xRRGGBB, which differ by 1, 256, or 65,536."""
+    low = np.array([40, 80, 120])
+    high = low + 60 * (np.arange(3) == channel)
+    classes = drawn(0)
+    jpeg(tmp_path / "m.jpg", np.uint8([low, high])[classes], 100)
+    colors = {int(color @ [1 << 16, 1 << 8, 1]): train for train, color in enumerate((low, high))}
+    labels = LabelSpace(("a", "b"), ((0, 0, 0), (1, 1, 1)), 255, {0: 0, 1: 1}, colors)
+    assert np.array_equal(ids_of(str(tmp_path / "m.jpg"), labels)[0], classes)
+
+
+def test_a_gray_looking_mask_of_three_channels_is_read_by_color_if_classes_have_colors(tmp_path):
+    """Black is void there, not the id 0; a mask of one channel holds ids, as in a PNG."""
+    gray = drawn(0) * np.uint8(70)
+    labels = LabelSpace(("a", "b"), ((0, 0, 0), (1, 1, 1)), 255, {0: 0, 70: 1}, {0: 255, 0x464646: 0, 0xFF0000: 1})
+    jpeg(tmp_path / "rgb.jpg", np.dstack([gray] * 3), 100)
+    jpeg(tmp_path / "gray.jpg", gray, 100)
+    assert np.array_equal(ids_of(str(tmp_path / "rgb.jpg"), labels)[0], np.where(drawn(0), 0, 255))
+    assert np.array_equal(ids_of(str(tmp_path / "gray.jpg"), labels)[0], drawn(0))
+
+
 def test_splits_lists_and_other_formats_are_kept(tmp_path, capsys):
     root = gray_set(tmp_path / "set", ("train", "val"))
     Image.fromarray(drawn(1) * np.uint8(255)).save(root / "label/val/p1_mask.png")
@@ -120,9 +142,8 @@ def test_splits_lists_and_other_formats_are_kept(tmp_path, capsys):
 
 def test_nothing_is_written_where_something_is_wrong(tmp_path):
     root, out = gray_set(tmp_path / "set"), tmp_path / "out" / "new"
-    with refused("mask-ids-too-close", found=[0, 1, 255]) as caught:
+    with refused("mask-ids-too-close", found=[0, 1, 255]):
         convert_folder(str(root), str(out), None, ["data.classes=[a, b]"])
-    assert caught.value.settings == {"data.label_map": {0: 0, 255: 1}}
     classes = ["data.classes=[a, b]", "data.label_map={0: 0, 255: 1}"]
     (root / "label/p1_mask.jpg").write_bytes(b"")
     with refused("samples-faulty", faults=1):

@@ -168,20 +168,21 @@ def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, in
 def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
     """Train ids uint8 (H, W) of a mask of any format, and how many of its pixels were ambiguous. Raises DataError."""
     content, name = decode.load(mask)
-    if decode.read_header(content, name).format != "jpeg":
+    header = decode.read_header(content, name)
+    if header.format != "jpeg":
         return labels.remap(decode.decode_mask(content, name), name), 0
     pixels = decode.decode_image(content, name)
-    if _is_gray(pixels):
-        known = {raw: train for raw, train in labels.raw_to_train.items() if 0 <= raw < 256}
-        table, unsure = _nearest(np.arange(256)[:, None], np.array(list(known))[:, None], known.values())
-        return table[pixels[..., 1]], int(unsure[pixels[..., 1]].sum())
-    if not labels.colors:
+    if labels.colors and header.channels == 3:
+        known = labels.colors
+    elif _is_gray(pixels):
+        known = {raw * 0x010101: train for raw, train in labels.raw_to_train.items() if 0 <= raw < 256}
+    else:
         setting = "data.classes={road: [128, 64, 128], ...}"
         says = f"{name}: is a JPEG mask in color: set the color of each class, as in {setting}"
         raise DataError(says, code="mask-rgb-without-colors", file=name)
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     found, inverse = np.unique(codes, return_inverse=True)
-    table, unsure = _nearest(_rgb(found), _rgb(np.array(list(labels.colors))), labels.colors.values())
+    table, unsure = _nearest(_rgb(found), _rgb(np.array(list(known))), known.values())
     inverse = inverse.reshape(codes.shape)
     return table[inverse], int(unsure[inverse].sum())
 
@@ -201,26 +202,23 @@ def _nearest(values: np.ndarray, known: np.ndarray, train: Iterable[int]) -> tup
     ``train``: the train id of each row of ``known``. The second array is true where the choice is ambiguous: the
     nearest row is more than half as far away as the second nearest.
     """
-    distance = np.sqrt(((values[:, None].astype(np.int32) - known[None]) ** 2).sum(2))
-    near = np.sort(distance, axis=1)
-    unsure = 2 * near[:, 0] > near[:, 1] if len(known) > 1 else np.zeros(len(values), bool)
-    return np.array(list(train), np.uint8)[distance.argmin(1)], unsure
+    squares = ((values[:, None].astype(np.int32) - known[None]) ** 2).sum(2)
+    near = np.sort(squares, axis=1)
+    unsure = 4 * near[:, 0] > near[:, 1] if len(known) > 1 else np.zeros(len(values), bool)
+    return np.array(list(train), np.uint8)[squares.argmin(1)], unsure
 
 
 def refuse_near_values(dataset: Dataset) -> None:
-    """Raise DataError if class ids are too close for JPEG masks. The error proposes a data.label_map if possible."""
+    """Raise DataError if class ids are too close for JPEG masks."""
     if not any(is_jpeg(str(entry.mask), dataset.store) for entry in dataset.entries[:_SHOWN]):
         return
     labels = dataset.labels
     raw = sorted(value for value in labels.raw_to_train if 0 <= value < 256)
     if labels.colors or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
         return
-    proposed = proposed_map([str(entry.mask) for entry in dataset.entries], labels.num_classes, dataset.store)
-    fix = command({"data.label_map": proposed}) if proposed else "set data.label_map to say which value is which class"
     says = f"{dataset.name}: the ids {some_of(raw, 12)} are too close for JPEG masks, whose values are off by a few"
-    error = DataError(f"{says}: {fix}", code="mask-ids-too-close", found=raw)
-    error.settings = {"data.label_map": proposed} if proposed else None
-    raise error
+    fix = "set data.label_map to say which value is which class"
+    raise DataError(f"{says}: {fix}", code="mask-ids-too-close", found=raw)
 
 
 def is_jpeg(mask: str, store: Store) -> bool:
