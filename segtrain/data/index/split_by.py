@@ -90,7 +90,7 @@ def _left_empty(parts: np.ndarray, rule: SplitBy) -> str:
 
 
 def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, where: str) -> DataError:
-    """The error for a split that stays empty. It proposes numbers of images that fill every split, if possible."""
+    """The error for a split that stays empty. It proposes numbers of images that fill every split."""
     images, splits = int(sizes.sum()), 3 if rule.test else 2
     units = counted(images, "image") + (f" in {counted(len(sizes), 'group')}" if rule.group else "")
     says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}"
@@ -103,13 +103,8 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
     asked = {name: part for name, part in (("val", rule.val), ("test", rule.test)) if part}
     shares = {name: share(part) for name, part in asked.items()}
     counts = {n: int(part) if (of := shares[n]) is None else max(1, round(of * images)) for n, part in asked.items()}
-    # Try the settings with the fewest changes first. The last try always works: a split of one image takes one group.
-    tries = (
-        {empty: counts[empty]} if empty in counts else {},
-        counts,
-        {name: max(1, min(number, images // 5)) for name, number in counts.items()},
-        dict.fromkeys(asked, 1),
-    )
+    # The last try always works: a split of one image takes one group.
+    tries = {name: max(1, min(number, images // 5)) for name, number in counts.items()}, dict.fromkeys(asked, 1)
     numbers = next(n for n in tries if not _left_empty(_parts(drawn, sizes, rule.model_copy(update=n)), rule))
     settings = {f"data.split_by.{name}": number for name, number in numbers.items() if number != asked[name]}
     few = ", and a share of so few may be none or all of them. Give a number of images instead"
