@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -88,11 +87,10 @@ def test_training_is_refused_with_one_error(tmp_path):
         ids(tmp_path / "set" / "valannot" / f"n{index:02d}.png", (0, 99))
     with refused("samples-faulty", faults=30) as caught:
         check_before_training(dataset)
-    _, *lines, last = str(caught.value).splitlines()
+    _, *lines, _ = str(caught.value).splitlines()
     assert len(lines) == 4  # one for each kind: 27 masks have unknown ids
     (unknown,) = [line for line in lines if "; 26 more like this: " in line]
     assert [name in unknown for name in ("n02.png", "n04.png", "n05.png", "n06.png")] == [True, True, True, False]
-    assert len(Path(last.split()[0]).read_text().splitlines()) == 30
 
 
 def test_a_split_of_void_is_refused(tmp_path):

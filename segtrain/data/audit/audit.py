@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -47,15 +46,15 @@ def check_before_training(dataset: Dataset, faults: str = "error", report: Audit
     """Audit a split, and refuse a faulty one. Returns the report, from the cache if no file changed.
 
     Raises DataError if there are faults, or with ``faults="skip"`` only if every sample is faulty. The message lists
-    the kinds of faults. If it leaves some faults out, it names a file that lists all of them. Also raises DataError if
-    every pixel is void. ``report``: the result of ``audit``, if it is known.
+    the kinds of faults. Also raises DataError if every pixel is void. ``report``: the result of ``audit``, if it is
+    known.
     """
     report = report or audit(dataset)
     where, split, bad, count = f"{dataset.name} {dataset.split}", dataset.split, len(report.bad), len(report.faults)
     if count and (faults == "error" or bad == len(dataset)):
         lines = [f"{where}: {counted(count, 'fault')} in {bad:,} of {len(dataset):,} samples"]
         lines += (kinds := grouped(report.faults)[:_SHOWN])
-        lines += [_list_of_all(report)] * (len(kinds) < count)
+        lines += ["`segtrain data check --json` lists them all"] * (len(kinds) < count)
         if bad < len(dataset):
             lines.append("repair or remove the files, or train on the other samples: data.faults=skip")
         file, message = report.faults[0]
@@ -75,19 +74,6 @@ def refuse_void(dataset: Dataset) -> None:
     """Raise DataError if every pixel of an unchecked split is void. Reads masks until one has a class."""
     if all((dataset.read_mask(index) == dataset.labels.ignore_index).all() for index in range(len(dataset))):
         raise _all_void(dataset)
-
-
-def _list_of_all(report: AuditReport) -> str:
-    """Write all faults to a file in the cache folder. Returns a line with its path, or with a command to print them."""
-    name = re.sub(r"[^\w.-]", "_", f"faults-{report.name}-{report.split}.txt")
-    path = cache_folder() / name
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = "\n".join(message for _, message in report.faults)
-        path.write_text(text + "\n", encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return "`segtrain data check --json` lists them all"
-    return f"{path} lists them all"
 
 
 def audit(
