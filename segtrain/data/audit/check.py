@@ -11,7 +11,6 @@ import yaml
 from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data, make_config, parse_overrides
-from segtrain.config.paste import command
 from segtrain.data.audit.audit import AuditReport, audit
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.flips import flip_finding
@@ -29,12 +28,12 @@ from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.index.subset import whole
-from segtrain.data.labels.space import LabelSpace, plain_space
+from segtrain.data.labels.space import LabelSpace
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import ConfigError, some_of
 
-# If classes have no names, the values in about _SOME masks are read, and at most _NAMED names are proposed.
-_NAMED, _SOME = 16, 50
+# If classes have no names, the values in about this many masks are read.
+_SOME = 50
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def check_folder(
 
 
 def _opened(data: Data, split: str) -> Dataset:
-    """Open a split. If the classes have no names, the error lists the mask values and proposes settings."""
+    """Open a split. If the classes have no names, the error lists the values in some masks."""
     try:
         return open_dataset(data, split)
     except ConfigError as error:
@@ -133,14 +132,7 @@ def _opened(data: Data, split: str) -> Dataset:
         ids = ids_of(values)
         if not ids:
             raise
-        count = len(ids) - (255 in ids and len(ids) > 2)
-        fix = ""
-        if 2 <= count <= _NAMED:
-            names = ("background", *(f"class{index}" for index in range(1, count)))
-            finding = mask_finding(data, plain_space(names), {split: values})
-            mapped = finding.settings if finding and finding.fatal else {}
-            fix = f": such as {command({'data.classes': list(names), **mapped})}"
-        says = f"{error}\n  the masks of {split} have the ids {shown(ids)}{fix}\n  found so far: {pasted(data)}"
+        says = f"{error}\n  the masks of {split} have the ids {shown(ids)}\n  found so far: {pasted(data)}"
         raise ConfigError(says, code=error.code, **{**error.values, "ids": sorted(ids)}) from None
 
 

@@ -53,11 +53,7 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
         found = palette_against_colors(labels, values, where)
         if found:
             return found
-    return (
-        _two_encodings(labels, splits, values, where)
-        or _plain_ids(labels, ids, values, where)
-        or _unknown_ids(labels, values, ids, where)
-    )
+    return _plain_ids(labels, ids, values, where) or _unknown_ids(labels, values, ids, where)
 
 
 def _one_class(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues]) -> SplitFinding:
@@ -93,24 +89,6 @@ def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFindin
         table = {place: labels.raw_to_train[raw] for place, raw in enumerate(raws)}
         return mapped(labels, ids, f"{says}, and the masks have the ids 0 to {len(raws) - 1}. Map them", table)
     return None
-
-
-def _two_encodings(
-    labels: LabelSpace, splits: dict[str, MaskValues], values: MaskValues, where: str
-) -> SplitFinding | None:
-    """The finding about masks of two classes, of which some store the second class as 1, others as ``ignore_index``."""
-    void, ids = labels.ignore_index, values.ids
-    if labels.num_classes != 2 or set(ids) != {0, 1, void} or values.colors:
-        return None
-    stored = [set(split.ids) for split in splits.values()]
-    apart = {0, 1} in stored and {0, void} in stored
-    if not apart and ids[void] <= ids[1]:
-        return None
-    says = f"{where}: the masks have the values {shown(ids)}, but {'no split has both 1 and' if apart else 'mostly'} "
-    says += f"{void}, which is void by default. If some masks store class {labels.names[1]!r} as {void}, map both"
-    really = f"if {void} really is void", {0: 0, 1: 1, void: -1}
-    sure = apart or ids[1] < STRAY * sum(ids.values())
-    return mapped(labels, ids, says, {0: 0, 1: 1, void: 1}, really, fatal=sure)
 
 
 def _plain_ids(labels: LabelSpace, ids: dict[int, int], values: MaskValues, where: str) -> SplitFinding | None:
