@@ -95,6 +95,7 @@ lint: install
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python bench/size.py
 
 # Builds the pages as a site, in site/. A broken link, or a page that is not in the navigation, is an error.
 docs: install
