@@ -5,8 +5,8 @@
 An input is *stated* by the account or by its public repository, or *open*: then it has a range, and a prediction has the
 interval that holds 80 % of 4000 draws from the ranges. Each row is one of four kinds. *predicted*: the model's own figure,
 with a bound that its error must keep. *arithmetic*: follows from stated figures without a model. *given*: an input of
-other rows. *not determined*: the account leaves open what it depends on; the range over the open inputs holds the figure,
-the curves below the table show which inputs give it, and no more is claimed. Nothing is fitted to the figure that it
+other rows. *not determined*: the account leaves open what it depends on; the range over the open inputs holds the figure, and no
+more is claimed. Nothing is fitted to the figure that it
 predicts.
 """
 
@@ -15,9 +15,8 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -76,7 +75,6 @@ class Row:
     found: tuple[float, float, float] | None = None
     bound: float = 0.0
     said_most: float | None = None  # where the account gives a range
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def error(self) -> float | None:
@@ -169,12 +167,11 @@ def rows() -> list[Row]:
             (57 / 10,) * 3, 10),
         Row("SageMaker", "scaling to 64 GPUs", 93, "%", "not determined",
             "8 x 8 V100, 25 Gbit/s stated; step, gradients, share of the network, spread open",
-            over(SAGEMAKER, scaling, whole=True), notes=curve_of_scaling()),
+            over(SAGEMAKER, scaling, whole=True)),
         Row("Ray", "work per dollar", 23, "%", "arithmetic", "prices stated, a speed-up of 1.94 given",
             (100 * (1.94 / both - 1),) * 3, 5),
         Row("Ray", "speed-up by 16 vCPUs", 1.94, "x", "not determined",
-            "4 and 16 vCPUs, batch 64 stated; cost of a sample, step open", over(RAY, helped, whole=True),
-            notes=curve_of_helpers()),
+            "4 and 16 vCPUs, batch 64 stated; cost of a sample, step open", over(RAY, helped, whole=True)),
         Row("ParallelCluster", "epoch on one GPU", 60, "s", "given", ""),
         Row("ParallelCluster", "epoch on 4 GPUs", 15, "s", "arithmetic", "60 s, 4 GPUs stated", (60 / 4,) * 3, 10, 20),
         Row("Vertex AI", "one GPU, local files", LOCAL_S, "s", "given", ""),
@@ -188,61 +185,12 @@ def rows() -> list[Row]:
             f"804 and 432 s given; 2 workers per process from its repository, so {1000 * latency:.0f} ms a file and at most "
             f"{most:.0f} files/s; repeat open", over(REPEATED, lambda repeat: repeat * own), 15),
         Row("Vertex AI", "one GPU, mounted bucket", 804, "s", "not determined", no_figure,
-            over(MOUNT, mounted(1, 1), whole=True), notes=curve_of_mount("one GPU", 804, 1)),
+            over(MOUNT, mounted(1, 1), whole=True)),
         Row("Vertex AI", "dp, mounted bucket", 738, "s", "not determined", no_figure,
-            over(MOUNT, mounted(1, GPUS), whole=True), notes=curve_of_mount("dp", 738, 1)),
+            over(MOUNT, mounted(1, GPUS), whole=True)),
         Row("Vertex AI", "ddp, mounted bucket", 432, "s", "not determined", no_figure,
-            over(MOUNT, mounted(GPUS, GPUS), whole=True), notes=curve_of_mount("ddp", 432, GPUS)),
+            over(MOUNT, mounted(GPUS, GPUS), whole=True)),
     ]  # fmt: skip
-
-
-def solved(of: Callable[[float], float], wanted: float, least: float, most: float) -> float | None:
-    """Where the rising or falling function ``of`` has a value, from ``least`` to ``most``; None if nowhere."""
-    rises = of(least) < of(most)
-    if not min(of(least), of(most)) <= wanted <= max(of(least), of(most)):
-        return None
-    for _ in range(60):
-        middle = (least * most) ** 0.5
-        least, most = (middle, most) if (of(middle) < wanted) == rises else (least, middle)
-    return most
-
-
-def curve(
-    said: str, of: Callable[[float, float], float], wanted: float, where: Sequence[float], ends: tuple[float, float]
-) -> str:
-    """The ``x`` in ``ends`` with ``of(one, x) == wanted``, for each of ``where``."""
-    found = [(one, solved(partial(of, one), wanted, *ends)) for one in where]
-    return f"{said}: " + ", ".join(f"{one:g}: {'none' if x is None else f'{x:.3g}'}" for one, x in found)
-
-
-def curve_of_scaling() -> tuple[str, ...]:
-    """The step that gives 93 %, for sizes of gradients and shares of the network, at 2 % of spread.
-
-    Hardly more than the last bucket is exposed: what full buckets leave, which is less of 250 MB than of 25.
-    """
-
-    def of(used: float, size: float, step: float) -> float:
-        return scaling(step / 1e3, 1e6 * size, used, 0.02)
-
-    said = "93 % at {:.0%} of the network needs, by MB of gradients, a step of so many ms"
-    sizes = (25, 50, 100, 150, 200, 250)
-    return tuple(curve(said.format(used), partial(of, used), 93, sizes, (10, 10_000)) for used in (0.5, 0.7, 0.9))
-
-
-def curve_of_helpers() -> tuple[str, ...]:
-    """The GPU's step that gives 1.94 x, for costs of a sample."""
-    said = "1.94x needs, by ms of CPU for a sample, a GPU step of so many s"
-    return (curve(said, lambda cost, step: helped(cost / 1e3, step), 1.94, (40, 60, 80, 120, 160), (0.25, 10)),)
-
-
-def curve_of_mount(name: str, seconds: float, processes: int) -> tuple[str, ...]:
-    """The latency of a file that gives an epoch of ``seconds``, for numbers of workers, at 200 files/s at most."""
-
-    def of(workers: float, latency: float) -> float:
-        return IMAGES / model.reads(processes * int(workers), latency / 1e3, 200.0)
-
-    said = f"{name}, {seconds:g} s at 200 files/s at most needs, by workers, a latency of so many ms"
-    return (curve(said, of, seconds, (2, 3, 4, 6, 8), (5, 500)),)
 
 
 def text(row: Row) -> str:
@@ -268,10 +216,6 @@ def main() -> None:
     for name, ranges in named:
         for key, (least, most, why) in ranges.items():
             print(f"- {name}, {key}: {least:g} to {most:g} {why}")
-    print("\nInputs that give a figure that is not determined:\n")
-    for row in table:
-        for note in row.notes:
-            print(f"- {note}")
     counts = [
         sum(row.kind == kind and row.passed for row in table) for kind in ("predicted", "arithmetic", "not determined")
     ]

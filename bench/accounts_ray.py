@@ -12,10 +12,8 @@ sides take turns. It needs root, two cores, and an environment with the extra `r
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -24,20 +22,20 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import price_of_help  # noqa: E402
+import page  # noqa: E402
 from buckets import photos  # noqa: E402
-from origin import model  # noqa: E402
 from two_hosts import CORE, PYTHONPATH, TRAINS, TwoHosts, soon  # noqa: E402
 
 from segtrain.cores import cores  # noqa: E402
 from segtrain.diagnose import diagnose  # noqa: E402
 
-CROP = (224, 224)
+BATCH, CROP = 64, (224, 224)
 LEAST_STEPS = 3  # of a measurement
 START_S = 120.0  # until the measurement of a side begins
 BOTH = ",".join(CORE.values())
@@ -69,7 +67,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=12.0, help="least seconds of a measurement")
     parser.add_argument("--device-s", type=float, default=0.5, help="seconds of a step of the device")
-    parser.add_argument("--batch", type=int, default=price_of_help.BATCH, help="images of a step")
+    parser.add_argument("--batch", type=int, default=BATCH, help="images of a step")
     parser.add_argument("--sides", default="", help="only these, such as 'alone,helpers'")
     parser.add_argument(
         "--out", type=Path, default=None, help="without ending; default: bench/results/DATE-accounts-ray"
@@ -185,30 +183,50 @@ def rounds(args: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
             yield {"side": side.name, "round": number + 1, **found}
 
 
+def spread(results: list[dict[str, Any]], side: str, key: str, form: str) -> str:
+    """Median, least, and most of the rounds."""
+    values = [result[key] for result in results if result["side"] == side and key in result]
+    if not values:
+        return ""
+    middle, least, most = (format(value, form) for value in (median(values), min(values), max(values)))
+    return middle if len(values) == 1 else f"{middle} ({least} to {most})"
+
+
+def table(results: list[dict[str, Any]]) -> list[str]:
+    """Medians of the rounds by side, and the diagnosis of the side ``alone``."""
+    lines = [
+        "| side | images/s | device idle | CPU ms per image | link, kB per image | made by helpers |",
+        "|---" * 6 + "|",
+    ]
+    keys = {"rate": ".1f", "idle": ".0%", "cpu_ms": ".1f", "wire_kb": ".1f", "share": ".0%"}
+    for side in SIDES:
+        rows = [result for result in results if result["side"] == side.name]
+        errors = [f"failed: {result['error']}" for result in rows if "error" in result]
+        cells = [spread(rows, side.name, key, form) for key, form in keys.items()]
+        if rows:
+            lines.append(f"| {side.said} | {' | '.join([errors[0]] if errors else cells)} |")
+    diagnoses = sorted({result["diagnosis"] for result in results if "diagnosis" in result})
+    return [*lines, "", *(f"`segtrain diagnose` of `one core`: {text}." for text in diagnoses)]
+
+
 def main() -> int:
     args = arguments()
     if cores() < 2 or os.geteuid():
         sys.exit("it needs root and two cores")
-    out = args.out or HERE / "results" / f"{datetime.date.today()}-accounts-ray"
-    load = "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
+    setting = (
+        f"crops of 224x224, batches of {args.batch}, a device of {args.device_s:g} s per step, {args.rounds} rounds of "
+        f"at least {args.seconds:g} s for each side"
+    )
+    facts = page.facts(setting=setting)
     results = []
     with tempfile.TemporaryDirectory() as temporary:
         os.environ["PYTHONPATH"] = PYTHONPATH
-        said = photos.make(Path(temporary), "photos", 128)
+        facts["data"] = photos.make(Path(temporary), "photos", 128)
         for result in rounds(args, Path(temporary)):
             results.append(result)
-            print(price_of_help.line(result), flush=True)
-    facts = {
-        "date": str(datetime.date.today()), "load before": load, "data": said,
-        "machine": f"{cores()} cores of {model()}, Python {platform.python_version()}",
-        "setting": f"crops of 224x224, batches of {args.batch}, a device of {args.device_s:g} s a step, {args.rounds} rounds of "
-        f"at least {args.seconds:g} s for each side",
-        "command": " ".join(["python", "bench/accounts_ray.py", *sys.argv[1:]]),
-    }  # fmt: skip
-    out.with_suffix(".json").write_text(json.dumps({**facts, "results": results}, indent=1) + "\n", encoding="utf-8")
-    page = price_of_help.page(facts, {side.name: side.said for side in SIDES}, args.device_s, args.batch, results)
-    out.with_suffix(".md").write_text(page, encoding="utf-8")
-    print(page)
+            print(result, flush=True)
+    title = "Ten blurs for each sample on a small GPU host"
+    print(page.save("accounts-ray", args.out, title, facts, table(results), results))
     return 0
 
 

@@ -11,9 +11,6 @@ Debian packages slurmctld, slurmd, slurm-client, and munge.
 from __future__ import annotations
 
 import argparse
-import datetime
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -22,11 +19,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests")]
 
+import page  # noqa: E402
 from cluster_slurm import Cluster, slurm_cluster  # noqa: E402
-from origin import model  # noqa: E402
 from plants import pictures  # noqa: E402
 
-from segtrain.cores import cores  # noqa: E402
 from segtrain.diagnose import diagnose  # noqa: E402
 
 ACCOUNT = {1: "60 s", 2: "", 4: "15 to 20 s"}
@@ -60,7 +56,7 @@ def run(cluster: Cluster, data: Path, out: Path, ranks: int, device_s: float, st
     return IMAGES / found.facts["images_per_s"], found.bound
 
 
-def table(results: list[tuple[str, int, float, str]]) -> str:
+def table(results: list[tuple[str, int, float, str]]) -> list[str]:
     """One row for each case and number of ranks. Ratios are formed within a round."""
     rows = ["| case | ranks | epoch, s | of one rank | bound by | account |", "|---" * 6 + "|"]
     for case in ("device", "cores"):
@@ -73,7 +69,7 @@ def table(results: list[tuple[str, int, float, str]]) -> str:
             rows.append(
                 f"| {case} | {ranks} | {spread} | {statistics.median(ratios):.0%} | {bounds} | {ACCOUNT[ranks]} |"
             )
-    return "\n".join(rows)
+    return rows
 
 
 def main() -> None:
@@ -81,7 +77,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=60, help="of each run")
     args = parser.parse_args()
-    before = "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
+    setting = (
+        f"two nodes of a private Slurm on this machine, {BATCH} images per rank and step, {IMAGES} images in an epoch, "
+        f"a device step of {DEVICE_S} s, {args.steps} steps for each run"
+    )
+    facts = page.facts(setting=setting)
     results = []
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
@@ -95,19 +95,10 @@ def main() -> None:
                         )
                         results.append((case, ranks, seconds, bound))
                         print(f"round {number + 1}  {case}  {ranks} ranks  {seconds:.1f} s  {bound}", flush=True)
-    page = "\n".join(
-        [
-            f"# An epoch on 1, 2, and 4 ranks under Slurm, {datetime.date.today()}\n",
-            f"- machine: {cores()} cores of {model()}, Python {platform.python_version()}; load before {before}",
-            f"- setting: two nodes of a private Slurm on this machine, {BATCH} images per rank and step, {IMAGES} images "
-            f"in an epoch, a device step of {DEVICE_S} s, {args.steps} steps for each run",
-            f"- command: `python bench/accounts_slurm.py --rounds {args.rounds} --steps {args.steps}`\n",
-            "Medians of the rounds, with the least and the most. The account had one and four GPUs.\n",
-            table(results),
-        ]
+    note = "Medians of the rounds, with the least and the most. The account had one and four GPUs.\n"
+    print(
+        page.save("accounts-slurm", None, "An epoch on 1, 2, and 4 ranks under Slurm", facts, [note, *table(results)])
     )
-    (HERE / "results" / f"{datetime.date.today()}-accounts-slurm.md").write_text(page + "\n", encoding="utf-8")
-    print(page)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import contextlib
 import datetime
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,10 +29,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "data_rivals"), str(HERE.parent)]
 
+import page  # noqa: E402
 from buckets import photos, sides, tables  # noqa: E402
 from buckets.server import Store, mounted, serving, why_not_mounted  # noqa: E402
 from data_rivals import install  # noqa: E402
-from origin import model  # noqa: E402
 
 from segtrain.cores import cores  # noqa: E402
 
@@ -114,7 +113,7 @@ def main() -> int:
     done = max((result["round"] for result in results), default=0)
     facts = {
         "date": str(datetime.date.today()),
-        "machine": f"{cores()} cores of {model()}, Python {platform.python_version()}",
+        "machine": page.machine(),
         "data": [
             photos.make(args.data, "photos", args.images),
             photos.make(args.data, "streets", args.images // 16),
@@ -133,9 +132,9 @@ def main() -> int:
                 results.append(result)
                 print(tables.line(result), flush=True)
                 saved.write_text(json.dumps({**facts, "results": results}, indent=1) + "\n", encoding="utf-8")
-    page = tables.page(facts, results, args.ranks)
-    out.with_name(out.name + ".md").write_text(page, encoding="utf-8")
-    print(page)
+    text = tables.page(facts, results, args.ranks)
+    out.with_name(out.name + ".md").write_text(text, encoding="utf-8")
+    print(text)
     print(tables.verdict(results))
     return 0
 

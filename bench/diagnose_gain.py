@@ -14,10 +14,7 @@ keeps most steps the same on a shared machine; where the CPU itself is the cause
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
-import platform
 import random
 import shutil
 import statistics
@@ -30,11 +27,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import page as results  # noqa: E402
 from drawn_plants import draw  # noqa: E402
 from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, pictures  # noqa: E402
 from real_plants import REAL, large_pictures  # noqa: E402
 
-from segtrain.cores import cores  # noqa: E402
 from segtrain.diagnose import Diagnosis, diagnose  # noqa: E402
 from segtrain.diagnose.words import page  # noqa: E402
 from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
@@ -147,22 +144,19 @@ def main() -> int:
         "--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-diagnose-gain"
     )
     args = parser.parse_args()
-    date = datetime.date.today().isoformat()
+    facts = results.facts()
     drawn = "-real" if args.real else f"-draws-{args.seed}" if args.draws else ""
-    out = args.out or HERE / "results" / f"{date}-diagnose-gain{drawn}"
     known = REAL if args.real else {**PLANTS, "slow-network": SLOW_NETWORK}
     plants = {name: plant for name, plant in known.items() if name not in LEFT_OUT}
     wanted = [name for name in args.only.split(";") if name] or list(plants)
     rows: list[dict] = []
-    load = "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
         (large_pictures if args.real else pictures)(data)
-        machine = f"{cores()} cores, {platform.machine()}, Python {platform.python_version()}; load before {load}"
         for name, plant in _chosen(plants, wanted, args.draws, args.seed):
             rows.append(compare(name, plant, data, args.rounds, args.show))
             print(line(rows[-1]), flush=True)
-            save(out, rows, machine, date)
+            save(f"diagnose-gain{drawn}", args.out, facts, rows)
     return 0
 
 
@@ -174,14 +168,10 @@ def _chosen(plants: dict[str, Plant], wanted: list[str], draws: int, seed: int) 
     ]
 
 
-def save(out: Path, rows: list[dict], machine: str, date: str) -> None:
+def save(name: str, out: Path | None, facts: dict, rows: list[dict]) -> None:
     near = sum(abs(row["predicted"] / row["measured"] - 1) <= CLOSE for row in rows)
     right = sum(named == row["cause"] for row in rows for named in row["named"])
     lines = [
-        f"# What cures bring, predicted and measured, {date}",
-        "",
-        f"- machine: {machine}",
-        f"- command: python bench/diagnose_gain.py {' '.join(sys.argv[1:])}".rstrip(),
         f"- {right} of {sum(len(row['named']) for row in rows)} times the planted cause is named first; "
         f"{near} of {len(rows)} predictions are within {CLOSE:.0%} of what was measured",
         "",
@@ -189,8 +179,7 @@ def save(out: Path, rows: list[dict], machine: str, date: str) -> None:
         "|---" * 9 + "|",
         *map(line, rows),
     ]
-    out.with_name(out.name + ".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    out.with_name(out.name + ".json").write_text(json.dumps(rows, indent=1) + "\n")
+    results.save(name, out, "Gains of fixes, predicted and measured", facts, lines, rows)
 
 
 if __name__ == "__main__":

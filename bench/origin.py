@@ -11,9 +11,7 @@ Then with the settings that the diagnosis names. Both run folders stay, with the
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -23,9 +21,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import page as results  # noqa: E402
 from plants import pictures  # noqa: E402
 
-from segtrain.cores import cores  # noqa: E402
 from segtrain.diagnose import Diagnosis, diagnose  # noqa: E402
 from segtrain.diagnose.verify import HELD  # noqa: E402
 from segtrain.diagnose.words import page  # noqa: E402
@@ -113,28 +111,26 @@ HEAD = (
 )
 
 
-def table(rows: list[tuple[str, float, float]]) -> str:
+def table(rows: list[tuple[str, float, float]]) -> list[str]:
     off = [predicted / measured - 1 for _, predicted, measured in rows]
     within = sum(abs(value) <= HELD for value in off)
     spread = [
         f"{min(of):.2f} to {max(of):.2f} (median {statistics.median(of):.2f})" for of in zip(*(r[1:] for r in rows))
     ]
-    return "\n".join(
-        [
-            f"- {within} of {len(rows)} predictions within {HELD:.0%}: off by {min(off):+.0%} to {max(off):+.0%}, median "
-            f"{statistics.median(off):+.0%}",
-            f"- predicted {spread[0]}, measured {spread[1]}",
-            "",
-            HEAD,
-            *(line for line, *_ in rows),
-        ]
-    )
+    return [
+        f"- {within} of {len(rows)} predictions within {HELD:.0%}: off by {min(off):+.0%} to {max(off):+.0%}, median "
+        f"{statistics.median(off):+.0%}",
+        f"- predicted {spread[0]}, measured {spread[1]}",
+        "",
+        HEAD,
+        *(line for line, *_ in rows),
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/origin"))
-    parser.add_argument("--result", type=Path, default=None, help="file to write; empty: bench/results/DATE-origin.md")
+    parser.add_argument("--result", type=Path, help="without ending; default: bench/results/DATE-origin")
     parser.add_argument("--repeat", type=int, default=1, help="times that both runs are made")
     parser.add_argument(
         "--steps", type=int, default=50, help="of the run before; the run after has three times as many"
@@ -146,34 +142,19 @@ def main() -> None:
     data.mkdir(parents=True)
     pictures(data, 12, (1024, 2048))
     (data / "naive.py").write_text(NAIVE)
-    result = args.result or HERE / f"results/{datetime.date.today()}-origin{'-repeat' * (args.repeat > 1)}.md"
-    head = (
-        f"# The origin story in small, {datetime.date.today()}\n\n"
-        f"- machine: {cores()} cores, {model()}, Python {platform.python_version()}; load before "
-        f"{' '.join(f'{x:.1f}' for x in os.getloadavg())}\n"
-        f"- command: python bench/origin.py {' '.join(sys.argv[1:])}".rstrip()
-        + f"\n- {RANKS} ranks, {BATCH} images a step, a device of {1000 * DEVICE_S:g} ms a step\n"
-    )
+    setting = f"{RANKS} ranks, {BATCH} images per step, a device of {1000 * DEVICE_S:g} ms per step"
+    facts = results.facts(setting=setting)
+    name = "origin-repeat" if args.repeat > 1 else "origin"
     rows = []
     for number in range(1, args.repeat + 1):
         naive, cured = both(data, out, args.steps)
         rows.append(row(number, naive, cured))
         print(HEAD if number == 1 else "", rows[-1][0], sep="\n" if number == 1 else "", flush=True)
-        result.write_text(head + table(rows) + "\n")
     for run in ("before", "after"):
         subprocess.run([sys.executable, "-m", "segtrain", "report", str(out / run)], check=True, cwd=HERE.parent)
     pages = "\n\n".join(page(Path(name), found) for name, found in (("before", naive), ("after", cured)))
-    result.write_text(f"{head}{table(rows)}\n\n```text\n{pages}\n```\n")
-    print(result.read_text())
-
-
-def model() -> str:
-    """Name of the processor, where Linux tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    lines = [*table(rows), "", "```text", pages, "```"]
+    print(results.save(name, args.result, "The origin story in small", facts, lines))
 
 
 if __name__ == "__main__":

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
-import platform
 import random
 import subprocess
 import sys
@@ -31,9 +29,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+import page  # noqa: E402
 from links import hub  # noqa: E402
-from links.rank import NETWORKS, shapes  # noqa: E402
-from links.ways import gradients  # noqa: E402
+from links.rank import NETWORKS, gradients, shapes  # noqa: E402
 
 from segtrain.plan.model import BACKWARD, buckets_of, exposed_gloo  # noqa: E402
 
@@ -110,7 +108,7 @@ def run_all(settings: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]
     return found
 
 
-def table(runs: list[dict[str, Any]]) -> str:
+def table(runs: list[dict[str, Any]]) -> list[str]:
     """Markdown: a row for each setting, and the errors."""
     lines = [
         "| hosts | network | Gbit/s | latency, ms | bucket, MB | drawn | alone, ms | measured, ms | predicted, ms | error |",
@@ -132,7 +130,7 @@ def table(runs: list[dict[str, Any]]) -> str:
                 f"\n{'drawn' if is_drawn else 'chosen'}: {within} of {len(found)} within 15 %, mean absolute error "
                 f"{mean(map(abs, found)):.1%}, mean {mean(found):+.1%}, median {median(found):+.1%}"
             )
-    return "\n".join(lines)
+    return lines
 
 
 def main() -> None:
@@ -140,18 +138,12 @@ def main() -> None:
     parser.add_argument("--draw", type=int, default=12, help="number of drawn settings")
     parser.add_argument("--seed", type=int, default=1, help="of the drawn settings")
     parser.add_argument("--chosen", type=int, default=12, help="number of the chosen settings")
-    parser.add_argument("--out", type=Path, help="a Markdown file; default: bench/results")
+    parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-plan-links")
     args = parser.parse_args()
+    facts = page.facts()
     with tempfile.TemporaryDirectory() as folder:
         runs = run_all(chosen()[: args.chosen] + drawn(args.draw, args.seed), Path(folder))
-    found = table(runs)
-    print(found)
-    day = datetime.date.today().isoformat()
-    out = args.out or HERE / f"results/{day}-plan-links.md"
-    out.write_text(
-        f"# A planned step on slow links, beside a measured one\n\n`python {' '.join(sys.argv)}`, {day}, "
-        f"{os.cpu_count()} cores {platform.processor() or platform.machine()}, load {os.getloadavg()[0]:.1f}.\n\n{found}\n"
-    )
+    print(page.save("plan-links", args.out, "A planned step on slow links, beside a measured one", facts, table(runs)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ between two runs of a job on CPUs (``again on CPUs`` in segtrain/plan/offers.py)
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import random
 import subprocess
@@ -29,7 +28,7 @@ from statistics import median
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from origin import model  # noqa: E402
+import page  # noqa: E402
 
 from segtrain.cores import cores  # noqa: E402
 from segtrain.diagnose import diagnose  # noqa: E402
@@ -156,9 +155,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--again", type=int, default=0, metavar="N", help="run three jobs N times, and plan nothing")
     parser.add_argument("--note", default="", help="what else ran on the machine")
-    parser.add_argument("--out", type=Path, help="a Markdown file; default: bench/results/DATE-plan-runs.md")
+    parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-plan-runs")
     args = parser.parse_args()
-    before = os.getloadavg()[0]
+    facts = page.facts(note=args.note)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SEGTRAIN_CACHE"] = f"{folder}/cache"
         if args.again:
@@ -169,20 +168,15 @@ def main() -> None:
         rows = rows_of(args.jobs, args.runs, args.seed, Path(folder))
     errors = [row.error for row in rows]
     inside = sum(row.inside for row in rows)
-    day = datetime.date.today().isoformat()
-    page = "\n".join([
-        f"# Real runs beside their plans, {day}\n",
-        f"- machine: {cores()} cores of {model()}; load before: {before:.1f}. {args.note}".rstrip(),
-        f"- command: `python bench/plan_runs.py {' '.join(sys.argv[1:])}".rstrip() + "`",
+    lines = [
         f"- {inside} of {len(rows)} runs ({inside / len(rows):.0%}) are within their 80 % interval; median error "
         f"{median(errors):+.1%}, mean absolute error {sum(map(abs, errors)) / len(errors):.1%}\n",
         "| crop | images per rank | network | costly samples | ranks | workers | source, images/s | planned (80 % interval) | "
         "actual | error | |",
         "|---" * 11 + "|",
         *(row.line for row in rows),
-    ])  # fmt: skip
-    (args.out or HERE / f"results/{day}-plan-runs.md").write_text(page + "\n", encoding="utf-8")
-    print(page)
+    ]
+    print(page.save("plan-runs", args.out, "Real runs beside their plans", facts, lines))
 
 
 if __name__ == "__main__":

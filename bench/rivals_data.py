@@ -12,10 +12,8 @@ within each round, and their medians reported.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -27,6 +25,7 @@ from typing import Any, NamedTuple
 from data_rivals import install, pictures
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
 REFERENCE = "decode"
 
 
@@ -99,7 +98,7 @@ def arguments() -> argparse.Namespace:
         "--uniform", action="store_true", help="rivals draw the scale uniformly, as most libraries do by themselves"
     )
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds that one start may take")
-    parser.add_argument("--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-rivals-data")
+    parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-rivals-data")
     return parser.parse_args()
 
 
@@ -213,31 +212,17 @@ def table(results: list[dict[str, Any]], kind: str, sides: list[str], counts: li
     return [*lines, "", *sorted(failed), *([""] if failed else [])]
 
 
-def save(out: Path, facts: dict[str, Any], results: list[dict[str, Any]], sides: list[str], counts: list[int]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_name(out.name + ".json").write_text(
-        json.dumps({**facts, "results": results}, indent=1) + "\n", encoding="utf-8"
-    )
-    lines = [f"# Input pipelines, CPU time for a sample, {facts['date']}", ""]
-    lines += [f"- {key}: {facts[key]}" for key in ("machine", "work", "setting", "load before")]
-    lines += [
-        f"- {name}: {', '.join(f'{k} {v}' for k, v in found.items())}" for name, found in facts["versions"].items()
-    ]
-    lines += [f"- {side}: {SIDES[side].note}" for side in sides]
-    lines += [f"- command: `{facts['command']}`", ""]
-    lines += [
+def tables(data: dict[str, str], results: list[dict[str, Any]], sides: list[str], counts: list[int]) -> list[str]:
+    lines = [
+        *(f"- {side}: {SIDES[side].note}" for side in sides),
+        "",
         "CPU time is that of the whole process tree. `/ decode` and `/ best rival`: samples for each CPU second, relative to decoding alone",
         "and to the best rival with the same distribution of crops, medians of the ratios within each round. Memory: the most of any start.",
         "",
     ]
     for kind in dict.fromkeys(r["kind"] for r in results):
-        lines += [f"## {kind}", "", facts["data"][kind], "", *table(results, kind, sides, counts)]
-    out.with_name(out.name + ".md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-
-
-def _processor() -> str:
-    names = [line.partition(":")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-    return names[0].strip() if names else platform.machine()
+        lines += [f"## {kind}", "", data[kind], "", *table(results, kind, sides, counts)]
+    return lines
 
 
 def chosen(text: str, known: dict[str, Any], what: str) -> list[str]:
@@ -262,28 +247,24 @@ def main() -> int:
     missing = [name for name in needed if not install.python_of(args.envs, name).exists()]
     if missing:
         sys.exit(f"no environment for {', '.join(missing)}: run with --install {','.join(missing)} --envs {args.envs}")
-    date = datetime.date.today().isoformat()
+    import page
+
     law = "uniform for the rivals" if args.uniform else "log-uniform"
-    facts: dict[str, Any] = {
-        "date": date,
-        "machine": f"{len(os.sched_getaffinity(0))} cores of {_processor()}, Python {platform.python_version()}",
-        "work": f"decode image and mask, scale 0.5 to 2 ({law}), crop, flip, jitter (p 0.5; 0.5, 0.5, 0.5, hue 0.05), normalize or uint8 "
+    data = {kind: pictures.make(kind, args.data / kind, args.frames, args.count) for kind in kinds}
+    packages = install.versions(sys.executable, ("torch", "opencv-python-headless", "simplejpeg"))
+    versions = {"segtrain's environment": packages}
+    for name in needed:
+        shown = install.ENVIRONMENTS[name].shown
+        versions[name] = install.versions(install.python_of(args.envs, name), shown)
+    facts = page.facts(
+        work=f"decode image and mask, scale 0.5 to 2 ({law}), crop, flip, jitter (p 0.5; 0.5, 0.5, 0.5, hue 0.05), normalize or uint8 "
         "(see 'gives'), batches of 8",
-        "setting": f"{args.samples} samples in the steady state, {args.rounds} rounds, files in the page cache",
-        "load before": "{:.2f} {:.2f} {:.2f}".format(*os.getloadavg()),
-        "versions": {
-            "segtrain's environment": install.versions(
-                sys.executable, ("torch", "opencv-python-headless", "simplejpeg")
-            ),
-            **{
-                name: install.versions(install.python_of(args.envs, name), install.ENVIRONMENTS[name].shown)
-                for name in needed
-            },
-        },
-        "data": {kind: pictures.make(kind, args.data / kind, args.frames, args.count) for kind in kinds},
-        "command": " ".join(["python", "bench/rivals_data.py", *sys.argv[1:]]),
-    }
-    out = args.out or HERE / "results" / f"{date}-rivals-data"
+        setting=f"{args.samples} samples in the steady state, {args.rounds} rounds, files in the page cache",
+        versions="; ".join(
+            f"{name}: {', '.join(f'{package} {version}' for package, version in found.items())}"
+            for name, found in versions.items()
+        ),
+    )
     results: list[dict[str, Any]] = []
     for kind in kinds:
         warm(args.data / kind)
@@ -304,8 +285,8 @@ def main() -> int:
                     )
                     said += f"  without {found['without']}" if "without" in found else ""
                     print(f"{kind:16} round {number}  {workers} workers  {side:18} {said}", flush=True)
-                    save(out, facts, results, sides, counts)
-    print(f"written: {out}.md and {out}.json")
+    title = "Input pipelines, CPU time for a sample"
+    print(page.save("rivals-data", args.out, title, facts, tables(data, results, sides, counts), results))
     return 1 if any("error" in r for r in results) else 0
 
 

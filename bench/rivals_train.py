@@ -16,10 +16,8 @@ reported.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -30,6 +28,7 @@ from pathlib import Path
 from rivals import install, pictures, race
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
 OURS = "segtrain"
 DEFAULT = ("torchvision", "lightning", "mmengine", "composer", "hf")
 
@@ -59,7 +58,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--amp", action="store_true", help="with --device: 16-bit arithmetic")
     parser.add_argument("--tiny", action="store_true", help="with --device: a rehearsal, whose figures mean nothing")
     parser.add_argument("--minutes", type=float, default=30.0, help="with --device: start nothing after this time")
-    parser.add_argument("--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-rivals-train")
+    parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-rivals-train")
     return parser.parse_args()
 
 
@@ -101,8 +100,8 @@ def rival_ranks(args: argparse.Namespace) -> int:
     return len(os.sched_getaffinity(0)) if args.ranks == "per-core" else int(args.ranks)
 
 
-def compete(args: argparse.Namespace, sides: list[str], data: str, work: Path, note) -> list[race.Result]:
-    """All models, all rounds, sides in turns; ``note`` gets the results so far after each start."""
+def compete(args: argparse.Namespace, sides: list[str], data: str, work: Path) -> list[race.Result]:
+    """All models, all rounds, sides in turns."""
     results: list[race.Result] = []
     for model in args.models.split(","):
         for number in range(1, args.rounds + 1):
@@ -126,7 +125,6 @@ def compete(args: argparse.Namespace, sides: list[str], data: str, work: Path, n
                     ),
                     flush=True,
                 )
-                note(results)
     return results
 
 
@@ -180,52 +178,20 @@ def table(results: list[race.Result], model: str, sides: list[str]) -> list[str]
     return [*lines, "", *failed, *([""] if failed else [])]
 
 
-def machine() -> str:
-    names = [s.partition(":")[2].strip() for s in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in s]
-    cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores of {names[0] if names else platform.machine()}, Python {platform.python_version()}"
-
-
-def save(out: Path, facts: dict, results: list[race.Result], sides: list[str]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    whole = {**facts, "results": [asdict(r) for r in results]}
-    out.with_name(out.name + ".json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-    lines = [f"# Training speed next to other trainers, {facts['date']}", ""]
-    lines += [f"- {key}: {facts[key]}" for key in ("machine", "data", "setting", "rivals start", "load before")]
-    lines += [
-        f"- {side}: {', '.join(f'{k} {v}' for k, v in found.items())}" for side, found in facts["versions"].items()
-    ]
-    lines += [f"- command: `{facts['command']}`", ""]
-    for model in dict.fromkeys(r.model for r in results):
-        lines += table(results, model, sides)
-    out.with_name(out.name + ".md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-
-
 def loops_alone(args: argparse.Namespace) -> int:
     """In this process: every library that this Python has. Writes the rows as they come."""
-    sys.path.insert(0, str(HERE.parent))
+    import page
     from loops.race import race
 
-    date, rows = datetime.date.today().isoformat(), list[tuple[str, str]]()
-    out = args.out or HERE / "results" / f"{date}-rivals-{args.device}"
-    command = " ".join(["python", "bench/rivals_train.py", *sys.argv[1:]])
+    rows = ["| | |", "|---|---|"]
+    facts = page.facts()
 
     def note(what: str, result: str) -> None:
         print(f"{what:70} {result}", flush=True)
-        rows.append((what, result))
-        lines = [
-            f"# Training loops on {args.device}, {date}",
-            "",
-            f"- machine: {machine()}",
-            f"- command: `{command}`",
-            "",
-        ]
-        lines += ["| | |", "|---|---|", *(f"| {one} | {other} |" for one, other in rows)]
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.with_name(out.name + ".md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        rows.append(f"| {what} | {result} |")
+        page.save(f"rivals-{args.device}", args.out, f"Training loops on {args.device}", facts, rows)
 
     race(args.device, args.amp, args.tiny, args.rounds, time.monotonic() + 60 * args.minutes, note)
-    print(f"written: {out}.md")
     return 0
 
 
@@ -242,27 +208,28 @@ def main() -> int:
     if missing:
         sys.exit(f"no environment for {', '.join(missing)}: run with --install {','.join(missing)} --envs {args.envs}")
     sides = ([] if args.segtrain == "none" else [OURS]) + rivals
-    ranks, date = rival_ranks(args), datetime.date.today().isoformat()
+    import page
+
+    ranks = rival_ranks(args)
     kind = "" if args.ranks == "default" else f"-{ranks}-ranks"
-    out = args.out or HERE / "results" / f"{date}-rivals-train{kind}"
     work = Path(tempfile.mkdtemp(prefix="rivals-"))
     what = pictures.make(work / "data", args.data, args.classes)
     data = str(work / "data") if (work / "data").exists() else str(Path(args.data).absolute())
-    facts = {
-        "date": date,
-        "machine": machine(),
-        "data": what,
-        "setting": f"global batch {args.batch}, crop {args.crop}x{args.crop}, float32, {args.rounds} rounds, "
+    versions = {name: install.versions(name, args.envs) for name in rivals}
+    facts = page.facts(
+        data=what,
+        setting=f"global batch {args.batch}, crop {args.crop}x{args.crop}, float32, {args.rounds} rounds, "
         f"{args.steps} steps timed after {args.warmup}",
-        "rivals start": "one process, torch's default threads"
-        if ranks == 1
-        else f"torchrun, {ranks} ranks, 1 thread each",
-        "load before": "{:.2f} {:.2f} {:.2f}".format(*os.getloadavg()),
-        "versions": {name: install.versions(name, args.envs) for name in rivals},
-        "command": " ".join(["python", "bench/rivals_train.py", *sys.argv[1:]]),
-    }
-    results = compete(args, sides, data, work, lambda so_far: save(out, facts, so_far, sides))
-    print(f"written: {out}.md and {out}.json")
+        rivals="one process, torch's default threads" if ranks == 1 else f"torchrun, {ranks} ranks, 1 thread each",
+        versions="; ".join(
+            f"{side}: {', '.join(f'{package} {version}' for package, version in found.items())}"
+            for side, found in versions.items()
+        ),
+    )
+    results = compete(args, sides, data, work)
+    lines = [line for model in dict.fromkeys(r.model for r in results) for line in table(results, model, sides)]
+    rows = [asdict(result) for result in results]
+    print(page.save(f"rivals-train{kind}", args.out, "Training speed next to other trainers", facts, lines, rows))
     if all(r.ok for r in results):
         shutil.rmtree(work)
     return 0 if all(r.ok for r in results) else 1

@@ -11,10 +11,8 @@ own threads.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -48,7 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--size", type=int, nargs=2, default=(720, 1280), help="height and width of an image")
     parser.add_argument("--crop", type=int, nargs=2, default=(512, 512))
     parser.add_argument("--sides", default="", help="parts of names, separated by semicolons; empty: all")
-    parser.add_argument("--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-starve")
+    parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-starve")
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)  # one rank's own work, as JSON
     return parser.parse_args()
 
@@ -176,7 +174,7 @@ def race(task: dict) -> dict:
     }
 
 
-def compete(args: argparse.Namespace, base: dict, cost: float, cores: int, note) -> list[dict]:
+def compete(args: argparse.Namespace, base: dict, cost: float, cores: int) -> list[dict]:
     results: list[dict] = []
     wanted = [side for side in SIDES if not args.sides or any(part in side for part in args.sides.split(";"))]
     for number in range(1, args.rounds + 1):
@@ -201,14 +199,11 @@ def compete(args: argparse.Namespace, base: dict, cost: float, cores: int, note)
                         f"{100 * result['wait']:5.1f} %  step {1000 * result['step_s']:5.0f} ms",
                         flush=True,
                     )
-                    note(results)
     return results
 
 
-def save(out: Path, facts: dict, results: list[dict]) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_name(out.name + ".json").write_text(json.dumps({**facts, "results": results}, indent=1) + "\n")
-    lines = [f"# Does the device wait, {facts['date']}", "", *(f"- {key}: {value}" for key, value in facts.items()), ""]
+def tables(results: list[dict]) -> list[str]:
+    lines = []
     factors = sorted({r["factor"] for r in results})
     for ranks in sorted({r["ranks"] for r in results}):
         lines += [
@@ -225,34 +220,31 @@ def save(out: Path, facts: dict, results: list[dict]) -> None:
                 cells.append(f"{100 * wait:.1f} % ({1000 * step:.0f})" if mine else "")
             lines.append(f"| {side} | {' | '.join(cells)} |")
         lines.append("")
-    out.with_name(out.name + ".md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    return lines
 
 
 def main() -> int:
     args = arguments()
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
     if args.rank:
         rank_main(json.loads(args.rank))
+    import page
+
     from segtrain.cores import cores
 
-    date, count = datetime.date.today().isoformat(), cores()
-    out = args.out or HERE / "results" / f"{date}-starve"
+    count = cores()
     with tempfile.TemporaryDirectory() as folder:
         pictures(Path(folder), args.images, tuple(args.size))
         base = {"data": folder, "crop": list(args.crop), "batch": args.batch}
         cost = cpu_cost(base)
         print(f"{1000 * cost:.1f} CPU-ms a sample on {count} cores", flush=True)
-        facts = {
-            "date": date,
-            "machine": f"{count} cores, {platform.machine()}, Python {platform.python_version()}",
-            "data": f"{args.images} JPEG images {args.size[0]}x{args.size[1]} with PNG masks, crop {args.crop[0]}x{args.crop[1]}",
-            "CPU-ms a sample": f"{1000 * cost:.2f}",
-            "need": "ranks x batch x CPU time of a sample / cores: the step time for which the cores just suffice",
-            "load before": "{:.2f} {:.2f} {:.2f}".format(*os.getloadavg()),
-            "command": " ".join(["python", "bench/starve.py", *sys.argv[1:]]),
-        }
-        compete(args, base, cost, count, lambda so_far: save(out, facts, so_far))
-    print(f"written: {out}.md and {out}.json")
+        facts = page.facts(
+            data=f"{args.images} JPEG images {args.size[0]}x{args.size[1]} with PNG masks, crop {args.crop[0]}x{args.crop[1]}",
+            sample=f"{1000 * cost:.2f} ms of CPU time",
+            need="ranks x batch x CPU time of a sample / cores: the step time for which the cores just suffice",
+        )
+        results = compete(args, base, cost, count)
+    print(page.save("starve", args.out, "Does the device wait", facts, tables(results), results))
     return 0
 
 

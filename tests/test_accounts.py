@@ -28,11 +28,6 @@ def accounts() -> ModuleType:
     return of_bench("accounts")
 
 
-@pytest.fixture(scope="module")
-def prices() -> ModuleType:
-    return of_bench("price_of_help")
-
-
 def test_predictions_keep_their_bounds(accounts: ModuleType) -> None:
     rows = accounts.rows()
     kinds = [row.kind for row in rows]
@@ -54,22 +49,3 @@ def test_the_mount_is_solved_from_two_figures(accounts: ModuleType) -> None:
     latency, most = accounts.mount_of((2, 60.0), (8, 110.0))
     assert model.reads(2, latency, most) == pytest.approx(60.0, rel=1e-3)
     assert model.reads(8, latency, most) == pytest.approx(110.0, rel=1e-3)
-
-
-def test_the_price_table_gives_the_gain_of_the_account(prices: ModuleType) -> None:
-    rows = list(prices.stated())
-    assert {speed_up for _, speed_up, *_ in rows} == {1.94, 2.05}
-    assert len(rows) == 4
-    for said, speed_up, gain, miss in rows:
-        assert abs(gain - 23) < 5, (said, speed_up)
-        assert miss == pytest.approx(gain - 23)
-
-
-def test_helpers_pay_only_on_a_gpu_that_waits_long_enough(prices: ModuleType) -> None:
-    cpu_s = {"alone": 0.06, "ray data": 0.09, "opencv": 0.004}
-    exact = prices.step_of(1.94, cpu_s["alone"])
-    found = {device_s: {name: rest for name, *rest in prices.ways(device_s, cpu_s)} for device_s in (exact, 2 * exact)}
-    speed_up, more = found[exact]["helpers on ml.c5.4xlarge"]
-    assert (speed_up, more) == pytest.approx((1.94, 23), abs=0.2)
-    assert found[2 * exact]["helpers on ml.c5.4xlarge"] == pytest.approx([1.0, -36.7], abs=0.1)
-    assert found[exact]["blurs of OpenCV"][1] > more  # the same speed for the price of one machine

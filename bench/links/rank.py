@@ -22,7 +22,6 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent)]
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from links import ways  # noqa: E402
 from links.hub import Link, address, space  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torchvision import models  # noqa: E402
@@ -69,6 +68,15 @@ class Sleeper(nn.Module):
         return x
 
 
+def gradients(shapes: list[torch.Size]) -> list[tuple[float, float]]:
+    """(bytes, share of the backward pass after which it is ready) of each, in the order in which they are made."""
+    made, layers, found = 0, sum(len(shape) > 1 for shape in shapes), []
+    for shape in reversed(shapes):
+        made += len(shape) > 1
+        found.append((4.0 * shape.numel(), made / layers))
+    return found
+
+
 def _steps(model: nn.Module, count: int) -> float:
     """The median seconds of a step; the first two do not count, because DDP rebuilds its buckets after the first."""
     x, times = torch.zeros(1, requires_grad=True), []
@@ -79,11 +87,8 @@ def _steps(model: nn.Module, count: int) -> float:
     return median(times[2:])
 
 
-def measured(setting: dict[str, Any], host: int, hosts: int, link: Link, own: Any) -> dict[str, float]:
-    """Seconds of a step without and with the network, and of an all-reduce of 4 bytes on links without a delay.
-
-    With a "way" (ways.py), also "work": the step with all that the way does, among this rank alone (the group ``own``).
-    """
+def measured(setting: dict[str, Any], host: int, hosts: int, link: Link) -> dict[str, float]:
+    """Seconds of a step without and with the network, and of an all-reduce of 4 bytes on links without a delay."""
     mtu = 65000 if setting["gbit"] > 0.8 else 9000
     subprocess.run(["ip", "link", "set", space(host), "mtu", str(mtu)], check=True)
     if host == 0:
@@ -100,10 +105,6 @@ def measured(setting: dict[str, Any], host: int, hosts: int, link: Link, own: An
     alone = Sleeper(setting["network"], setting["device_ms"] / 1e3)
     device = _steps(alone, 5)
     message = median(times) / (2 * (hosts - 1))
-    if "way" in setting:
-        work = ways.seconds(alone, setting["way"], own)
-        again = Sleeper(setting["network"], setting["device_ms"] / 1e3)
-        return {"message": message, "device": device, "work": work, "step": ways.seconds(again, setting["way"])}
     model = wrap(alone, "ddp", Parallel(bucket_mb=setting["bucket_mb"]), torch.device("cpu"), hosts)
     return {"message": message, "device": device, "step": _steps(model, 5)}
 
@@ -114,10 +115,9 @@ def main() -> None:
     torch.set_num_threads(1)
     limit = datetime.timedelta(seconds=300)
     dist.init_process_group("gloo", init_method=f"tcp://{address(0)}:29400", rank=host, world_size=hosts, timeout=limit)
-    own = [dist.new_group([rank]) for rank in range(hosts)][host]
     results = []
     for setting in settings:
-        results.append({**setting, **measured(setting, host, hosts, link, own)})
+        results.append({**setting, **measured(setting, host, hosts, link)})
         if host == 0:
             print(json.dumps(results[-1]), flush=True)
     if host == 0:
