@@ -13,9 +13,8 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
@@ -28,15 +27,12 @@ from launch.aws.job import COMMAND, SageMakerJob, load_job  # noqa: E402
 from launch.aws.preflight.machines import ranks  # noqa: E402
 from launch.aws.prepare import Source, code_place, prepare, read, sound  # noqa: E402
 from launch.aws.prepare import upload_code as upload_code  # noqa: E402
-from launch.findings import Finding, agreed, errors, refused, tell  # noqa: E402
+from launch.findings import agreed, errors, refused, tell  # noqa: E402
 from launch.rehearse.cluster import PLANTS  # noqa: E402
-from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
-
-if TYPE_CHECKING:
-    from launch.aws.tune import Tuning
+from segtrain.errors import EXIT_ERROR  # noqa: E402
 
 NOT_OF_THE_JOB = {
-    *("settings", "dry_run", "rehearse", "attach", "stop", "update", "tune", "yes", "no_follow", "job"),
+    *("settings", "dry_run", "rehearse", "attach", "stop", "update", "yes", "no_follow", "job"),
     *OF_A_REHEARSAL,
 }
 
@@ -55,10 +51,9 @@ def _act(known: dict[str, Any]) -> int:
     job = load_job(known.get("job"), flags, known.get("settings", []))
     if not {"job", "config"} & set(known):
         job = console.spread(job, ranks(job))
-    tuning = _tuning(known)
     if known.get("dry_run"):
-        return _dry_run(job, tuning)
-    return _rehearse(job, known) if known.get("rehearse") else _send(job, known, tuning)
+        return _dry_run(job)
+    return _rehearse(job, known) if known.get("rehearse") else _send(job, known)
 
 
 def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
@@ -92,39 +87,16 @@ def inputs(job: Source) -> dict[str, Any]:
     return notebook.inputs(read(job, ()))
 
 
-def _tuning(known: dict[str, Any]) -> Tuning | None:
-    if "tune" not in known:
-        return None
-    from launch.aws.tune import read
-
-    if known.get("rehearse"):
-        raise ConfigError("--rehearse plays one training job: leave --tune out")
-    return read(known["tune"])
-
-
-def _tuned(job: SageMakerJob, request: dict[str, Any], tuning: Tuning) -> tuple[dict[str, Any], list[Finding]]:
-    """The request of a tuning job, made from the request of its training jobs, and findings about it."""
-    from launch.aws import tune
-
-    whole = tune.request(job, request, tuning, datetime.now(timezone.utc))
-    return whole, list(tune.findings(job, whole, tuning, ROOT))
-
-
-def _dry_run(job: SageMakerJob, tuning: Tuning | None) -> int:
+def _dry_run(job: SageMakerJob) -> int:
     """Print the request on stdout, and the findings and the cost on stderr."""
     job, request, findings = prepare(job)
-    if tuning is not None:
-        request, more = _tuned(job, request, tuning)
-        findings += more
-    return console.dry_run(request, findings, lambda: _say_cost(job, tuning))
+    return console.dry_run(request, findings, lambda: _say_cost(job))
 
 
-def _say_cost(job: SageMakerJob, tuning: Tuning | None = None) -> None:
+def _say_cost(job: SageMakerJob) -> None:
     from launch.aws.preflight.cost import cost_ceiling
-    from launch.aws.tune import cost
 
-    words = cost(job, tuning) if tuning is not None else cost_ceiling(job)[1]
-    tell(f"cost     {words}")
+    tell(f"cost     {cost_ceiling(job)[1]}")
 
 
 def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
@@ -139,50 +111,43 @@ def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
     return int(rehearse(job, request, hosts=hosts, **given).exit_code)
 
 
-def _send(job: SageMakerJob, known: dict[str, Any], tuning: Tuning | None = None) -> int:
+def _send(job: SageMakerJob, known: dict[str, Any]) -> int:
     from launch.aws.bundle import build
     from launch.aws.cloud import connect, fill, upload
     from launch.aws.preflight.online import online
 
-    located, asked, said = prepare(job)  # offline findings are printed before credentials are needed
-    if tuning is not None:
-        said += _tuned(located, asked, tuning)[1]
+    located, _, said = prepare(job)  # offline findings are printed before credentials are needed
     if refused(said, "nothing was sent"):
         return EXIT_ERROR
-    _say_cost(located, tuning)
+    _say_cost(located)
     clients = connect(located.region)
     job, request, findings = prepare(fill(replace(job, region=located.region), clients))
-    whole, more = (request, []) if tuning is None else _tuned(job, request, tuning)
-    findings += more
     if not errors(findings):  # with an error, the job is not sent anyway, so AWS is not asked
         findings += online(job, request, clients)
     if refused([finding for finding in findings if finding not in said], "nothing was sent"):
         return EXIT_ERROR
-    name = whole.get("HyperParameterTuningJobName", request["TrainingJobName"])
+    name = request["TrainingJobName"]
     if not known.get("yes") and not agreed(f"send {name} to {job.region}?"):
         tell("nothing was sent")
         return 1
     with tempfile.TemporaryDirectory() as scratch:
         bundle = Path(scratch) / "sourcedir.tar.gz"
         build(ROOT, job, bundle)
-        upload(clients, bundle, code_place(job, request["TrainingJobName"]))
-    return _start(clients, job, whole, bool(known.get("no_follow")))
+        upload(clients, bundle, code_place(job, name))
+    return _start(clients, job, request, bool(known.get("no_follow")))
 
 
 def _start(clients: Any, job: SageMakerJob, request: dict[str, Any], no_follow: bool) -> int:
-    """Send a training or a tuning job, and follow it."""
-    from launch.aws import cloud, tuning_job
+    """Send the job, and follow it."""
+    from launch.aws import cloud
 
-    tunes = "HyperParameterTuningJobName" in request
-    name = request["HyperParameterTuningJobName" if tunes else "TrainingJobName"]
+    name = request["TrainingJobName"]
     try:
-        console.out(f"sent {(tuning_job if tunes else cloud).submit(clients, request)}")
+        console.out(f"sent {cloud.submit(clients, request)}")
     except KeyboardInterrupt:
-        stop = tuning_job.stop_command(name, job.region) if tunes else f"{COMMAND} --stop {name} --region {job.region}"
+        stop = f"{COMMAND} --stop {name} --region {job.region}"
         tell(f"interrupted: {name} may have been sent, and is billed if it runs. Stop it: {stop}")
         return 130
-    if tunes:
-        return 0 if no_follow else tuning_job.follow(clients, name, say=console.out)
     if no_follow:
         console.out(f"follow it: {COMMAND} --attach {name} --region {job.region}")
         return 0

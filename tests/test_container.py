@@ -17,6 +17,7 @@ from segtrain.errors import ConfigError, DataError
 from segtrain.parallel.sagemaker_hosts import read_hosts
 from segtrain.platforms import container, decoder, outcome
 from segtrain.platforms import sagemaker as entry
+from segtrain.runs import remote
 
 ROOT = Path(__file__).parents[1]
 MAIN = "import sys; from segtrain.platforms.sagemaker import main; sys.exit(main())"
@@ -112,6 +113,14 @@ def test_generated_scenes_say_that_the_channel_is_not_used(tmp_path: Path) -> No
     config, remarks = resolved(base)
     assert config.data.root == ""
     assert "is not used" in remarks[0]
+
+
+def test_jobs_of_a_tuning_do_not_share_a_run(tmp_path: Path) -> None:
+    """They have one checkpoint prefix: without folders of their own, each would go on from another's checkpoint."""
+    (make_base(tmp_path, {"_tuning_objective_metric": "val:miou_percent"}) / "checkpoints").mkdir()
+    assert container.run_folder(tmp_path, {"TRAINING_JOB_NAME": "t-1"}) == tmp_path / "checkpoints/t-1"
+    job = {"TrainingJobName": "t-1", "CheckpointConfig": {"S3Uri": "s3://b/c/"}, "TuningJobArn": "arn:aws:x"}
+    assert remote._uris_of(job) == ["s3://b/c/t-1"]
 
 
 def test_the_run_folder_is_what_sagemaker_saves(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import yaml
 from launch import sagemaker
 from launch.aws.job import SageMakerJob, load_job
 from launch.aws.prepare import code_place
+from launch.aws.service_model import violations
 from launch.job import ROOT
 from segtrain.errors import ConfigError
 
@@ -120,6 +121,22 @@ def test_what_would_fail_is_raised_and_what_is_doubtful_is_said(capsys: pytest.C
     assert "retired" in capsys.readouterr().err
     with pytest.raises(ConfigError, match=r"the job: unknown key 'instance': did you mean 'instances'"):
         sagemaker.request({"instance": 3})
+
+
+def test_the_tuning_job_of_the_page_fits_the_model_of_the_service() -> None:
+    pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
+    page = (ROOT / "docs/sagemaker-notebook.md").read_text().partition("## Hyperparameter tuning")[2]
+    found: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], found)
+    request = found["request"]
+    assert violations(request, operation="CreateHyperParameterTuningJob") == []
+    definition, tuning = request["TrainingJobDefinition"], request["HyperParameterTuningJobConfig"]
+    assert json.loads(definition["StaticHyperParameters"]["config"]) == "configs/camvid_cpu.yaml"
+    assert not {one["Name"] for one in tuning["ParameterRanges"]["ContinuousParameterRanges"]} & set(
+        definition["StaticHyperParameters"]
+    )
+    metrics = {one["Name"] for one in definition["AlgorithmSpecification"]["MetricDefinitions"]}
+    assert tuning["HyperParameterTuningJobObjective"]["MetricName"] in metrics
 
 
 @pytest.mark.parametrize("name", JOBS)

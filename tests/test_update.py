@@ -132,19 +132,16 @@ def test_flags_of_a_new_job_are_refused_for_one_that_was_sent(
     assert not cloud.calls
 
 
-@pytest.mark.parametrize("tunes", [False, True])
 def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
-    tunes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: Any) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("launch.aws.tuning_job.submit" if tunes else "launch.aws.cloud.submit", interrupt)
-    request = {"TrainingJobName": "job-1"} | ({"HyperParameterTuningJobName": "tune-1"} if tunes else {})
-    assert sagemaker._start(None, SageMakerJob(region="us-east-1"), request, no_follow=True) == 130
-    said = capsys.readouterr().err
-    assert ("stop-hyper-parameter-tuning-job" if tunes else "--stop job-1 --region us-east-1") in said
-    assert ("tune-1" if tunes else "job-1") + " may have been sent" in said
+    monkeypatch.setattr("launch.aws.cloud.submit", interrupt)
+    job = SageMakerJob(region="us-east-1")
+    assert sagemaker._start(None, job, {"TrainingJobName": "job-1"}, no_follow=True) == 130
+    assert "job-1 may have been sent" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["--stop", "job-1"], ["--update", "job-1", "--profile-ms", "0"]])

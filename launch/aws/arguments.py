@@ -62,7 +62,6 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rehearse", action="store_true", help="run the same request on this machine, on CPU ranks")
     group.add_argument("--attach", metavar="NAME", help="follow a submitted job, and fetch its model")
     group.add_argument("--stop", metavar="NAME", help="stop a job; it saves its state first")
-    group.add_argument("--tune", metavar="FILE", help="submit a hyperparameter tuning job over ranges of settings")
     group.add_argument(
         "--update",
         metavar="NAME",

@@ -255,15 +255,13 @@ def submit(clients: Clients, request: Mapping[str, Any]) -> str:
         if (again or passing(error)) and (arn := _same(clients, request)):
             return arn
         problem = explain(error, f"CreateTrainingJob of {name}")
-        if passing(error):
-            raise maybe_sent(name, problem, f"{COMMAND} --stop {quote(name)} --region {clients.region}") from None
-        raise problem from None
-
-
-def maybe_sent(name: str, problem: Exception, stop: str) -> SegtrainError:
-    """The error of a submission whose answer was lost. ``stop``: the command that stops the job."""
-    text = f"{name} may have been sent, and is billed if it runs ({problem}). Stop it: {stop}"
-    return SegtrainError(text, code="job-maybe-sent", name=name, reason=str(problem))
+        if not passing(error):
+            raise problem from None
+        raise SegtrainError(
+            f"{name} may have been sent, and is billed if it runs ({problem}). Stop it: {COMMAND} --stop "
+            f"{quote(name)} --region {clients.region}",
+            code="job-maybe-sent", name=name, reason=str(problem),
+        ) from None  # fmt: skip
 
 
 def _same(clients: Clients, request: Mapping[str, Any]) -> str:

@@ -96,8 +96,6 @@ class CloudEndpoint(Lustre):
         super().__init__()
         self.plays: dict[str, Play] = {"": COMPLETES, **(plays or {})}
         self.jobs: dict[str, Life] = {}
-        self.tunings: dict[str, dict[str, Any]] = {}  # name -> request
-        self.tuning_answers: list[dict[str, Any]] = []
         self.file_systems: list[dict[str, Any]] = []  # as DescribeFileSystems answers
         self.quotas: list[dict[str, Any]] = []  # of ServiceCode sagemaker, as ListServiceQuotas answers
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -211,28 +209,6 @@ class CloudEndpoint(Lustre):
             life.request[key] = {**kept, **value} if isinstance(kept, dict) and isinstance(value, dict) else value
         life.last_change = self.clock
         return {"TrainingJobArn": life.arn}
-
-    def _CreateHyperParameterTuningJob(self, request: dict[str, Any], region: str) -> dict[str, Any]:
-        config, definition = request["HyperParameterTuningJobConfig"], request["TrainingJobDefinition"]
-        ranges = [one["Name"] for listed in config["ParameterRanges"].values() for one in listed]
-        if twice := sorted(set(ranges) & set(definition["StaticHyperParameters"])):
-            raise Refused("ValidationException", f"static and tuned hyperparameters overlap: {twice}")
-        wanted = config["HyperParameterTuningJobObjective"]["MetricName"]
-        if wanted not in {one["Name"] for one in definition["AlgorithmSpecification"]["MetricDefinitions"]}:
-            raise Refused("ValidationException", f"the objective metric {wanted} is not defined")
-        if found := rules(definition):
-            raise Refused("ValidationException", "; ".join(found))
-        name = request["HyperParameterTuningJobName"]
-        self.tunings[name] = request
-        return {"HyperParameterTuningJobArn": f"arn:aws:sagemaker:{region}:{ACCOUNT}:hyper-parameter-tuning-job/{name}"}
-
-    def _DescribeHyperParameterTuningJob(self, request: dict[str, Any], region: str) -> dict[str, Any]:
-        """``tuning_answers``: what is said one time after another; the last one stays."""
-        name = request["HyperParameterTuningJobName"]
-        if name not in self.tunings:
-            raise Refused("ResourceNotFound", f"The hyperparameter tuning job {name} does not exist.")
-        answer = self.tuning_answers.pop(0) if len(self.tuning_answers) > 1 else self.tuning_answers[0]
-        return {"HyperParameterTuningJobName": name, "CreationTime": self.clock, **answer}
 
     def _ListTrainingJobs(self, request: dict[str, Any], region: str) -> dict[str, Any]:
         found = []
