@@ -250,11 +250,6 @@ def ours_for(contract: str, theirs: dict[str, Any]) -> dict[str, Any]:
     return create_training_job(job, image=image, name=name, code=f"s3://seg-out/{name}/source/sourcedir.tar.gz")
 
 
-def test_every_contract_has_its_job() -> None:
-    assert {path.stem for path in FILES} == set(JOBS)
-    assert len(FILES) >= 8
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_our_request_is_the_sdks_but_for_the_listed_differences(path: Path) -> None:
     theirs = json.loads(path.read_text(encoding="utf-8"))
@@ -265,19 +260,3 @@ def test_our_request_is_the_sdks_but_for_the_listed_differences(path: Path) -> N
         if (not item.only or path.stem in item.only) and path.stem not in item.without
     }
     assert found == listed
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_field_more_or_less_or_other_is_seen(path: Path) -> None:
-    """The comparison itself: each field of the request, taken out or changed, is a difference at its place."""
-    request = json.loads(path.read_text(encoding="utf-8"))
-    assert not list(differences(request, json.loads(json.dumps(request))))
-    for key, value in request.items():
-        without = {other: item for other, item in request.items() if other != key}
-        assert [place for place, *_ in differences(request, without)] == [key]
-        assert [place for place, *_ in differences(without, request)] == [key]
-        assert list(differences(request, {**request, key: [value]}))
-
-
-def test_every_difference_has_a_reason() -> None:
-    assert all(len(item.why) > 15 for item in DIFFERENCES)

@@ -36,53 +36,22 @@ BROKEN: list[tuple[Change, str]] = [
         lambda r: r["ResourceConfig"].update(InstanceTyp="x"),
         "ResourceConfig.InstanceTyp: unknown (nearest 'InstanceType')",
     ),
-    (
-        lambda r: r["ResourceConfig"].update(InstanceType="ml.p4d.24xlarg"),
-        "ResourceConfig.InstanceType='ml.p4d.24xlarg': not one of",
-    ),
-    (
-        lambda r: r["ResourceConfig"].update(InstanceType="ml.p4d.24xlarg"),
-        "(nearest 'ml.p4d.24xlarge')",
-    ),
-    (
-        lambda r: r["ResourceConfig"].update(InstanceCount="5"),
-        "ResourceConfig.InstanceCount='5': must be a whole number",
-    ),
-    (
-        lambda r: r["ResourceConfig"].update(InstanceCount=True),
-        "ResourceConfig.InstanceCount=True: must be a whole number",
-    ),
-    (
-        lambda r: r["StoppingCondition"].update(MaxRuntimeInSeconds=0),
-        "StoppingCondition.MaxRuntimeInSeconds=0: must be at least 1",
-    ),
-    (
-        lambda r: r["RetryStrategy"].update(MaximumRetryAttempts=31),
-        "RetryStrategy.MaximumRetryAttempts=31: must be from 1 to 30",
-    ),
+    (lambda r: r["ResourceConfig"].update(InstanceType="ml.p4d.24xlarg"), "(nearest 'ml.p4d.24xlarge')"),
+    (lambda r: r["ResourceConfig"].update(InstanceCount=True), "InstanceCount=True: must be a whole number"),
+    (lambda r: r["StoppingCondition"].update(MaxRuntimeInSeconds=0), "MaxRuntimeInSeconds=0: must be at least 1"),
+    (lambda r: r["RetryStrategy"].update(MaximumRetryAttempts=31), "MaximumRetryAttempts=31: must be from 1 to 30"),
     (lambda r: r.update(EnableManagedSpotTraining="true"), "EnableManagedSpotTraining='true': must be true or false"),
-    (lambda r: r.update(TrainingJobName="bad_name!"), "TrainingJobName='bad_name!': does not match"),
     # Anchored at both ends: a legal name inside is not enough.
     (lambda r: r.update(TrainingJobName="job-1 "), "TrainingJobName='job-1 ': does not match"),
     (lambda r: r.update(TrainingJobName="x" * 64), "64 characters, allowed are from 1 to 63"),
-    (lambda r: r["HyperParameters"].update(long="y" * 2501), "HyperParameters.long='yyyyy"),
     (lambda r: r["HyperParameters"].update({"k" * 257: "v"}), "(its name)"),
     (lambda r: r["HyperParameters"].update({f"k{i}": "v" for i in range(100)}), "entries, allowed are from 0 to 100"),
-    (lambda r: r["HyperParameters"].update(lines="a\nb"), "HyperParameters.lines='a\\nb': does not match"),
     (lambda r: r["HyperParameters"].update(number=3), "HyperParameters.number=3: must be a text"),
-    (lambda r: r["Environment"].update(A="y" * 513), "Environment.A="),
-    (lambda r: r.update(InputDataConfig={}), "InputDataConfig={}: must be a list"),
     (lambda r: r.update(InputDataConfig=[]), "InputDataConfig=[]: 0 items, allowed are from 1 to 20"),
-    (
-        lambda r: r["InputDataConfig"][0].update(InputMode="Fast"),
-        "InputDataConfig[0].InputMode='Fast': not one of Pipe, File, FastFile",
-    ),
     (
         lambda r: r["InputDataConfig"][0]["DataSource"]["FileSystemDataSource"].update(FileSystemId="fs-01"),
         "InputDataConfig[0].DataSource.FileSystemDataSource.FileSystemId='fs-01'",
     ),
-    (lambda r: r["AlgorithmSpecification"].update(ContainerArguments=["a" * 257]), "ContainerArguments[0]="),
-    (lambda r: r["AlgorithmSpecification"].update(ContainerArguments=["a"] * 101), "101 items"),
     (lambda r: r.update(StoppingCondition="1h"), "StoppingCondition='1h': must be keys with values"),
 ]
 

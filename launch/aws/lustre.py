@@ -12,7 +12,6 @@ from typing import Any
 
 from launch.aws.cloud import Clients, split_uri
 from launch.aws.cures import explain, passing
-from launch.aws.job import SageMakerJob
 from launch.aws.service_model import violations
 from segtrain.errors import ConfigError, SegtrainError
 
@@ -63,15 +62,10 @@ def check(wanted: WantedFileSystem) -> None:
     if wanted.throughput not in PRICES:
         legal = ", ".join(str(one) for one in PRICES if one)
         raise ConfigError(f"--throughput {wanted.throughput}: must be one of {legal} (MB/s for each TiB), or --scratch")
-    from launch.aws.preflight.network import network
-
-    job = SageMakerJob(subnets=(wanted.subnet,), security_groups=wanted.security_groups)
-    wrong = [
-        f"{one.message}: {one.cure.replace('--subnets', '--subnet')}" for one in network(job) if one.level == "error"
-    ]
-    wrong = wrong or violations(system_request(wanted), operation="CreateFileSystem", service="fsx") or []
-    if wrong:
-        raise ConfigError("; ".join(wrong))
+    if not wanted.security_groups:
+        raise ConfigError("--security-groups is empty: name those of the jobs", code="security-groups-missing")
+    if wrong := violations(system_request(wanted), operation="CreateFileSystem", service="fsx"):
+        raise ConfigError("; ".join(wrong), code="fsx-request", found=wrong)
 
 
 def system_request(wanted: WantedFileSystem) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -29,13 +28,11 @@ ENTRYPOINT = ROOT / "docker/sagemaker/entrypoint.sh"
 CONTAINER_ENTRYPOINT = ("bash", "-c", 'eval "$(printf "%s\\n" "$@")"', "entrypoint")
 CODE_CHANNEL = "code"
 ISOLATED_CODE = f"{CHANNELS}/{CODE_CHANNEL}/sourcedir.tar.gz"
-_STAMP = 24  # characters of "-2026-11-21-03-56-05-089"
 
 
 def training_job_name(job: SageMakerJob, now: datetime) -> str:
-    """``segtrain-2026-11-21-03-56-05-089``: letters, digits and single hyphens, at most 63 characters."""
-    base = re.sub(r"[^A-Za-z0-9]+", "-", job.name)[: 63 - _STAMP].strip("-") or "segtrain"
-    return f"{base}-{now:%Y-%m-%d-%H-%M-%S}-{now.microsecond // 1000:03d}"
+    """``segtrain-2026-11-21-03-56-05-089``."""
+    return f"{job.name}-{now:%Y-%m-%d-%H-%M-%S}-{now.microsecond // 1000:03d}"
 
 
 def region(job: SageMakerJob) -> str:

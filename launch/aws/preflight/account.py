@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,13 +10,8 @@ from launch.aws.instances import INSTANCES, nearest
 from launch.aws.job import SageMakerJob
 from launch.aws.job_parts import Group
 from launch.aws.preflight.asking import Answer, Asking
-from launch.aws.preflight.levels import hours
+from launch.aws.preflight.levels import IMAGE, hours
 from launch.findings import Finding, error, note, warning
-
-IMAGE = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)"
-    r"(:(?P<tag>[^@]+))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
-)
 
 
 def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:

@@ -17,23 +17,10 @@ FSX_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"
 FASTFILE_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"
 NVME_DOCS = "ResourceConfig in the SageMaker API reference"
 SPARE_GB = 10  # needed in addition to the data, for code, packages, checkpoints, and the model
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 
 
 def channels(job: SageMakerJob) -> Iterator[Finding]:
-    names = [channel.name for channel in job.data]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield error("channel-name", f"data: {name!r} is there twice", "give each channel its own name")
-    if len(names) > 20:
-        yield error("channel-count", f"data: {len(names)} channels; the service allows 20", "leave some out", API)
     for channel in job.data:
-        if not _NAME.fullmatch(channel.name):
-            yield error(
-                "channel-name",
-                f"data: {channel.name!r} is not a valid name: use at most 64 letters, digits, and . _ -",
-                "",
-                API,
-            )
         yield from _file_system(channel) if channel.is_file_system else _s3(channel, job)
     yield from _groups(job)
     yield from _room(job)
@@ -68,24 +55,12 @@ def _s3(channel: Channel, job: SageMakerJob) -> Iterator[Finding]:
 
 def _file_system(channel: Channel) -> Iterator[Finding]:
     where = f"data.{channel.name} on {channel.file_system}"
-    if not re.fullmatch(r"fs-[0-9a-f]{8}([0-9a-f]{9})?", channel.file_system):
-        yield error(
-            "fsx-id",
-            f"{where}: {channel.file_system!r} is not the ID of a file system",
-            "as fs-0123456789abcdef0: aws fsx describe-file-systems",
-        )
     if channel.mode != "File":
         yield error(
             "fsx-fastfile",
             f"{where} with mode={channel.mode}: a file system is mounted, FastFile is for S3",
             "leave --mode out",
             FSX_DOCS,
-        )
-    if channel.distribution != "FullyReplicated":
-        yield error(
-            "fsx-sharded",
-            f"{where} with distribution={channel.distribution}: every host sees the whole file system",
-            "leave distribution out",
         )
     if channel.groups:
         yield error(
@@ -94,36 +69,25 @@ def _file_system(channel: Channel) -> Iterator[Finding]:
             "leave groups out: every group mounts it",
             API,
         )
-    if channel.file_system_type == "FSxLustre":
-        yield from _lustre_path(channel)
-    elif not channel.path.startswith("/"):
-        yield error("efs-path", f"{where}: path={channel.path!r} does not begin with a slash", "as /FOLDER")
+    yield from _path(channel)
 
 
-def _lustre_path(channel: Channel) -> Iterator[Finding]:
-    """Findings for a path other than ``/MOUNTNAME/folder``. The mount name is ``fsx`` or eight characters from AWS."""
+def _path(channel: Channel) -> Iterator[Finding]:
+    """Findings for a path that does not begin with a slash, or, on Lustre, with the mount name: ``fsx``, or eight
+    characters from AWS.
+    """
     where = f"data.{channel.name}: path={channel.path!r} on {channel.file_system}"
-    mount, _, rest = channel.path.removeprefix("/").partition("/")
-    cure = (
-        "--fsx ID:/MOUNTNAME/FOLDER; aws fsx describe-file-systems tells MountName (fsx, or eight letters and digits)"
-    )
-    source = f"{FSX_DOCS}; aws/sagemaker-python-sdk#4257"
-    if not channel.path.startswith("/") or not mount or "//" in channel.path or ".." in rest.split("/"):
-        yield error("fsx-path", f"{where} is not /MOUNTNAME/FOLDER", cure, source)
-    elif stands_for(mount):
+    mount = channel.path.removeprefix("/").partition("/")[0]
+    if not channel.path.startswith("/"):
+        yield error("fsx-path", f"{where} does not begin with a slash", "as /FOLDER")
+    if channel.file_system_type != "FSxLustre" or stands_for(mount):
         return
-    elif not re.fullmatch(r"[A-Za-z0-9_-]{1,8}", mount):
-        yield error(
-            "fsx-path", f"{where} begins with {mount!r}, which is not a mount name (8 characters)", cure, source
-        )
+    cure = "--fsx ID:/MOUNTNAME/FOLDER; aws fsx describe-file-systems tells MountName"
+    source = f"{FSX_DOCS}; aws/sagemaker-python-sdk#4257"
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,8}", mount):
+        yield error("fsx-path", f"{where} is not /MOUNTNAME/FOLDER", cure, source)
     elif mount != "fsx" and not re.fullmatch(r"[a-z0-9]{8}", mount):
-        yield warning(
-            "fsx-path",
-            f"{where} begins with {mount!r}, which looks like a path on your own machine: the first folder must be the "
-            "file system's mount name",
-            cure,
-            source,
-        )
+        yield warning("fsx-path", f"{where}: a mount name is fsx, or eight letters and digits", cure, source)
 
 
 def _groups(job: SageMakerJob) -> Iterator[Finding]:
@@ -137,27 +101,18 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
                 f"data.{channel.name}: there is no group {unknown!r} ({there})",
                 "name one of them, or leave groups out",
             )
-    systems = [channel for channel in job.data if channel.is_file_system and not channel.groups]
-    free = [channel for channel in job.data if not channel.is_file_system and not channel.groups]
+    free = [channel for channel in job.data if not channel.groups]
     assigned = [channel for channel in given if not channel.is_file_system]
     if assigned and free:
         yield error(
             "channel-groups-mixed",
             f"data.{assigned[0].name} has groups={','.join(assigned[0].groups)}, data.{free[0].name} has none: "
-            "the service wants groups on all channels or on none",
-            f"give data.{free[0].name} groups too ({', '.join(sorted(names))})",
+            "the service wants groups on all channels or on none, and a file system can have none",
+            f"give data.{free[0].name} groups too ({', '.join(sorted(names))}), or leave them out",
             "aws/sagemaker-python-sdk#5225, #6089",
         )
-    elif assigned and systems:
-        yield error(
-            "fsx-groups",
-            f"data.{assigned[0].name} has groups={','.join(assigned[0].groups)}, and data.{systems[0].name} is a file "
-            "system, which can have none: the service wants groups on all channels or on none",
-            f"leave the groups of data.{assigned[0].name} out",
-            "aws/sagemaker-python-sdk#5225; S3DataSource alone has InstanceGroupNames",
-        )
     trains = {group.name for group in job.training_groups}
-    if assigned and not free and not systems and not any(trains & set(channel.groups) for channel in assigned):
+    if assigned and not free and not any(trains & set(channel.groups) for channel in assigned):
         yield error(
             "channel-group",
             f"no channel reaches the group that trains ({', '.join(sorted(trains))}): data.{assigned[0].name} goes to "
@@ -168,9 +123,6 @@ def _groups(job: SageMakerJob) -> Iterator[Finding]:
 
 def _room(job: SageMakerJob) -> Iterator[Finding]:
     """Findings for disks that are too small: each host downloads all of a File channel before the training."""
-    if job.volume_gb < 1 or job.volume_gb > 16384:
-        yield error("volume-range", f"volume_gb={job.volume_gb}: a disk has from 1 to 16384 GB", "--volume-gb 100")
-        return
     instance = INSTANCES.get(job.training_type)
     nvme = instance.nvme_gb if instance else 0
     if nvme and job.volume_gb > nvme:
@@ -191,12 +143,18 @@ def _room(job: SageMakerJob) -> Iterator[Finding]:
             f"data.{copied[0]} is copied to each host before training; whether it fits the disk is not known here",
             "--data-gb GB (with an account, S3 is asked for the size before sending)",
         )
-    elif job.data_gb + SPARE_GB > (nvme or job.volume_gb):
-        disk = f"own disks of {job.training_type}, {nvme} GB" if nvme else f"volume_gb={job.volume_gb}"
-        larger = "a type with larger disks" if nvme else f"--volume-gb {round(job.data_gb * 1.2) + SPARE_GB}"
+    else:
+        yield from small_disk(job, job.data_gb)
+
+
+def small_disk(job: SageMakerJob, data_gb: float) -> Iterator[Finding]:
+    """An error if data of this size, copied to each host, do not fit its disk."""
+    instance = INSTANCES.get(job.training_type)
+    room = (instance.nvme_gb if instance else 0) or job.volume_gb
+    if data_gb + SPARE_GB > room:
         yield error(
             "volume-small",
-            f"data_gb={job.data_gb:g} and {SPARE_GB} GB for the rest do not fit: {disk}; mode=File copies all "
-            "of it to each host",
-            f"{larger}, or --mode FastFile with shards, or --fsx",
+            f"{data_gb:,.0f} GB of data and {SPARE_GB} GB for the rest do not fit the {room} GB of a host's disks; "
+            "mode=File copies all of it to each host",
+            f"--volume-gb {round(data_gb * 1.2) + SPARE_GB}, or --mode FastFile with shards, or --fsx",
         )

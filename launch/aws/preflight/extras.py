@@ -12,21 +12,12 @@ from launch.aws.preflight.levels import API
 from launch.aws.preflight.machines import ranks
 from launch.findings import Finding, error, note, warning
 
-MOST_PREFERENCES = 5
-WARM_DOCS = "SageMaker developer guide, train-warm-pools, 2023-02-18"
-
 
 def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     yield from _keys(job)
     yield from _regions(job)
     yield from _isolation(job, choice)
     yield from _fallbacks(job, choice)
-    if job.encrypt_traffic and job.hosts == 1 and not job.fallbacks:
-        yield note("encrypt-traffic", "encrypt_traffic=true with one host: there is no traffic between containers")
-    elif job.encrypt_traffic:
-        yield note(
-            "encrypt-traffic", "encrypt_traffic=true: gradients travel encrypted, which takes longer", source=API
-        )
     if job.training_plan and job.spot:
         yield warning(
             "plan-spot",
@@ -60,13 +51,6 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
             f"volume_kms={job.volume_kms} is an alias: for volumes the service takes the key's ID or its ARN",
             "aws kms describe-key --key-id ALIAS prints both",
             API,
-        )
-    if job.warm_pool:
-        yield note(
-            "warm-pool-kms",
-            f"warm_pool={job.warm_pool} s with volume_kms: the next job starts on these machines only with the "
-            "same key (and role, type, count, volume_gb, network, encrypt_traffic and network_isolation)",
-            source=WARM_DOCS,
         )
 
 
@@ -125,10 +109,6 @@ def _fallbacks(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
                 API,
             )
     names = types(job)
-    if len(names) > MOST_PREFERENCES:
-        yield error(
-            "fallbacks-count", f"{len(names)} types with type={job.type}; the service allows 5", "leave some out", API
-        )
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield error("fallbacks-twice", f"type {name} is there twice", "name each type once", API)
     for other in job.fallbacks:
@@ -164,10 +144,4 @@ def _fallback(job: SageMakerJob, other: SageMakerJob, choice: ImageChoice) -> It
             f"fallbacks: train.batch_size={batch} does not divide by the {after} ranks of {other.instances} x "
             f"{other.type}",
             f"train.batch_size={-(-batch // after) * after}, or another count: {other.type}*N",
-        )
-    elif before != after:
-        yield note(
-            "fallback-ranks",
-            f"fallbacks: {after} ranks on {other.type} instead of {before}: gradients are the same, speed and "
-            "cost are not",
         )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from shlex import quote
 from typing import Any
 
 from launch.aws.job import SageMakerJob
 from launch.aws.job_parts import Channel
-from launch.aws.preflight.levels import folder
 from launch.aws.request import CHANNELS, data_place, settings
 from launch.findings import Finding, warning
 from segtrain.errors import ConfigError
@@ -43,16 +41,11 @@ def _compare(channel: Channel, keys: Sequence[str], inner: str, data: Any) -> It
         return
     where = f"data.{channel.name}={channel.uri!r}"
     there = ", ".join(dict.fromkeys(_top(key) for key in keys))
-    better = next((place for place in _places(keys, needed[0]) if _all_in(keys, place, needed)), None)
-    if better is not None:
-        cure = f"--data {quote(f'{channel.name}={folder(channel.uri)}{better}')}"
-    else:
-        cure = "upload the folder that holds them, or set data.layout and its folders as the data are"
     yield warning(
         "data-layout",
         f"{where}: data.layout={data.layout} reads {', '.join(inner + start for start in needed)}, and nothing "
         f"begins with {', '.join(inner + start for start in missing)}; there is {_short(there)}",
-        cure,
+        "--data of the folder that holds them, or data.layout and its folders as the data are",
     )
 
 
@@ -69,16 +62,6 @@ def expected(data: Any) -> list[str]:
 def _top(key: str) -> str:
     first, slash, _ = key.partition("/")
     return first + slash
-
-
-def _places(keys: Sequence[str], start: str) -> list[str]:
-    """Folders below the prefix that contain a key beginning with ``start``, the shortest first."""
-    found = (key[: key.index(f"/{start}") + 1] for key in keys if f"/{start}" in key)
-    return sorted(set(found), key=len)
-
-
-def _all_in(keys: Sequence[str], place: str, needed: Sequence[str]) -> bool:
-    return all(any(key.startswith(place + start) for key in keys) for start in needed)
 
 
 def _short(text: str, most: int = 80) -> str:

@@ -1,4 +1,4 @@
-"""Functions for S3 addresses and times that several checks share."""
+"""Addresses of S3 and ECR, and times, for several checks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ API = "CreateTrainingJob in the SageMaker API reference (botocore 1.44.5)"
 
 BUCKET_RULE = "s3://BUCKET/PREFIX/; a bucket's name has 3 to 63 lowercase letters, digits, dots and hyphens"
 _S3 = re.compile(r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/(?P<key>.*))?")
+
+
+# The address of an image in ECR.
+IMAGE = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)"
+    r"(:(?P<tag>[^@]+))?(@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
 
 
 def s3_parts(uri: str) -> tuple[str, str] | None:

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
-from launch.aws.images import ImageChoice, version
+from launch.aws.images import ImageChoice
 from launch.aws.instances import INSTANCES
 from launch.aws.job import SageMakerJob
-from launch.aws.preflight.levels import API
+from launch.aws.job_parts import Group
+from launch.aws.preflight.levels import IMAGE
 from launch.aws.preflight.places import stands_for
 from launch.aws.regions import ACCOUNTS, ACCOUNTS_FROM
 from launch.aws.type_checks import about_type
 from launch.findings import Finding, error, warning
 
-FSDP_TORCH = (2, 4)  # the first torch with FSDP2, which segtrain uses
 SPREAD = ("ddp", "fsdp", "smddp")
 
 
@@ -31,31 +31,19 @@ def ranks(job: SageMakerJob) -> int:
 
 
 def machines(job: SageMakerJob, request: Mapping[str, Any], choice: ImageChoice) -> Iterator[Finding]:
-    yield from _groups(job, request) if job.groups else _hosts(job)
+    for group in job.groups or (Group("", job.type, job.instances),):
+        if group.instances < 1:
+            where = f"groups.{group.name}: " if group.name else ""
+            yield error("instances-range", f"{where}instances={group.instances}: at least one", "--instances 1")
+    yield from _groups(job)
     yield from _strategy(job)
-    yield from _image(job, choice)
+    yield from _region(job, choice)
     if job.image and not stands_for(job.image):
         yield from _registry(job, request)
 
 
-def _hosts(job: SageMakerJob) -> Iterator[Finding]:
-    if job.instances < 1:
-        yield error("instances-range", f"instances={job.instances}: at least one", "--instances 1")
-
-
-def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
-    names = [group.name for group in job.groups]
-    if len(names) > 5:
-        yield error("group-count", f"{len(names)} groups ({', '.join(names)}); the service allows 5", "join some", API)
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield error("group-name", f"groups: {name!r} is there twice", "give each group its own name")
+def _groups(job: SageMakerJob) -> Iterator[Finding]:
     for group in job.groups:
-        if group.instances < 1:
-            yield error("instances-range", f"groups.{group.name}: instances={group.instances}: at least one", "")
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", group.name, re.ASCII):
-            yield error(
-                "group-name", f"groups: {group.name!r} is not a valid name: use letters, digits, and _ . -", "", API
-            )
         if group.type != job.training_type:  # the type that trains is checked when the image is chosen
             yield from about_type(
                 group.type, image=job.image, unknown_ok=job.unknown_type_ok, where=f"groups.{group.name}: "
@@ -73,15 +61,6 @@ def _groups(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
             "group-types",
             f"groups that train have several types ({listed}): each host must run the same number of ranks",
             "mark only one of them to train, or give them the same type",
-        )
-    parameters = request.get("HyperParameters", {})
-    if job.strategy in SPREAD and "sagemaker_distribution_instance_groups" not in parameters:
-        yield error(
-            "group-distribution",
-            f"the request has groups ({', '.join(names)}) but no sagemaker_distribution_instance_groups: each "
-            "group would train its own model",
-            "build the request with launch.aws.request",
-            "rehearsed with sagemaker-training 5.1.4, 2026-11-21",
         )
 
 
@@ -101,10 +80,6 @@ def _strategy(job: SageMakerJob) -> Iterator[Finding]:
             f"strategy=single uses one of the {gpus} GPUs of {job.training_type}; all are paid for",
             "--strategy ddp, or a type with one GPU",
         )
-    if job.strategy == "dp" and gpus == 1:
-        yield warning(
-            "strategy-pointless", f"strategy=dp on {job.training_type}, which has one GPU", "--strategy single"
-        )
     if job.strategy == "smddp" and job.training_hosts == 1:
         yield warning(
             "smddp-single-host",
@@ -114,14 +89,7 @@ def _strategy(job: SageMakerJob) -> Iterator[Finding]:
         )
 
 
-def _image(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
-    image = choice.image
-    if image is not None and job.strategy == "fsdp" and version(image.torch) < FSDP_TORCH:
-        yield error(
-            "fsdp-image",
-            f"strategy=fsdp, but image {image.tag} has torch {image.torch}: FSDP2 is in 2.4 and later",
-            "--strategy ddp, or a newer --image",
-        )
+def _region(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     match = re.search(r"\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com", choice.uri)
     if job.image and match and job.region and match[1] != job.region:
         yield error(
@@ -131,12 +99,6 @@ def _image(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
         )
 
 
-_ECR = re.compile(
-    r"(?P<account>\d{12})\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<name>[^:@]+)"
-    r"(:(?P<tag>[^@]+))?(@sha256:[0-9a-f]{64})?"
-)
-
-
 def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings for an image that SageMaker cannot pull (it pulls only from private ECR registries), or that cannot
     train, as some of AWS's own images.
@@ -144,7 +106,7 @@ def _registry(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
     private = request.get("AlgorithmSpecification", {}).get("TrainingImageConfig", {})
     if private.get("TrainingRepositoryAccessMode") == "Vpc":  # the user's own registry, reached through the job's VPC
         return
-    found = _ECR.fullmatch(job.image)
+    found = IMAGE.fullmatch(job.image)
     if found is None:
         name = job.image.rpartition("/")[2]
         public = job.image.startswith("public.ecr.aws/deep-learning-containers/")

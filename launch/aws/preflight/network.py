@@ -1,8 +1,7 @@
-"""Checks of subnets and security groups: the form of their IDs, and that a job has them if it needs them."""
+"""Checks of subnets and security groups: that a job has them if it needs them."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from launch.aws.job import SageMakerJob
@@ -10,17 +9,10 @@ from launch.aws.preflight.levels import API
 from launch.findings import Finding, error, note, warning
 
 FSX_DOCS = "SageMaker developer guide, model-access-training-data and train-vpc, 2023-02-18"
-_SHAPES = {
-    "subnets": re.compile(r"subnet-[0-9a-f]{8}([0-9a-f]{9})?"),
-    "security_groups": re.compile(r"sg-[0-9a-f]{8}([0-9a-f]{9})?"),
-}
-_MOST = {"subnets": 16, "security_groups": 5}
 _FLAGS = {"subnets": "--subnets subnet-...", "security_groups": "--security-groups sg-..."}
 
 
 def network(job: SageMakerJob) -> Iterator[Finding]:
-    for key in ("subnets", "security_groups"):
-        yield from _ids(job, key)
     systems = [channel for channel in job.data if channel.is_file_system]
     if bool(job.subnets) != bool(job.security_groups):
         there, gone = ("subnets", "security_groups") if job.subnets else ("security_groups", "subnets")
@@ -49,19 +41,6 @@ def network(job: SageMakerJob) -> Iterator[Finding]:
             "it needs an S3 gateway endpoint and, for requirements.txt, a NAT gateway; checked before sending",
             FSX_DOCS,
         )
-
-
-def _ids(job: SageMakerJob, key: str) -> Iterator[Finding]:
-    given = tuple(getattr(job, key))
-    wrong = [one for one in given if not _SHAPES[key].fullmatch(one)]
-    if wrong:
-        yield error(
-            "vpc-id",
-            f"{key}: {', '.join(map(repr, wrong))} is not a valid ID",
-            f"as in {_FLAGS[key]} (8 or 17 hex digits)",
-        )
-    if len(given) > _MOST[key]:
-        yield error("vpc-count", f"{key}: {len(given)} of them; {_MOST[key]} are allowed", "leave some out", API)
 
 
 def _ids_of(job: SageMakerJob, key: str) -> str:

@@ -25,23 +25,14 @@ from launch.findings import Finding, error, note
 from launch.job import config_file
 from segtrain.errors import SegtrainError
 
-# Member of the request -> prefixes of finding codes. If there is an error with such a code, it describes the problem
-# with this member more clearly than botocore's model of the request does.
-SAID_BY: dict[str, tuple[str, ...]] = {
-    "TrainingJobName": ("name-",),
-    "HyperParameters": ("hyperparameter-",),
-    "AlgorithmSpecification": ("metric-", "entrypoint-", "image-"),
-    "RoleArn": ("role-",),
-    "InputDataConfig": ("channel-", "fsx-", "efs-"),
-    "OutputDataConfig": ("output-",),
-    "ResourceConfig": ("instances-", "unknown-type", "unfit-type", "group-", "volume-", "warm-pool-"),
-    "VpcConfig": ("vpc-",),
-    "StoppingCondition": ("max-run-", "spot-", "wait-"),
-    "RetryStrategy": ("retries-",),
-    "CheckpointConfig": ("checkpoints-",),
-    "ProfilerConfig": ("profiler-", "output-"),
-    "Environment": ("environment-",),
-    "Tags": ("tag",),
+# Violations of the service's model that another finding describes better, or that do not stop the job: code of that
+# finding -> beginning of the violation.
+TOLD_BY: dict[str, str | tuple[str, ...]] = {
+    "vpc-half": "VpcConfig",
+    "unknown-type": "ResourceConfig.Instance",
+    "role-name": "RoleArn",
+    "output-uri": ("OutputDataConfig.S3OutputPath", "ProfilerConfig.S3OutputPath"),
+    "checkpoints-uri": "CheckpointConfig.S3Uri",
 }
 
 
@@ -92,14 +83,7 @@ def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Fin
             "pip install 'segtrain[sagemaker]'",
         )
         return
-    codes = [finding.code for finding in found if finding.level == "error"]
-    # Two violations that do not stop the job, because a warning or a note reports them already: an unknown type that a
-    # flag allows, and a role that is given by name.
-    let_through = {"unknown-type": "InstanceType=", "role-name": "RoleArn="}
-    passed = tuple(text for code, text in let_through.items() if any(finding.code == code for finding in found))
+    codes = {finding.code for finding in found}
     for line in wrong:
-        member = line.partition("=")[0].partition(".")[0].partition("[")[0].partition(":")[0]
-        if any(text in line for text in passed):
-            continue
-        if not any(code.startswith(SAID_BY.get(member, ("?",))) for code in codes):
+        if not any(line.startswith(start) for code, start in TOLD_BY.items() if code in codes):
             yield error("service-model", line, source="botocore's model of CreateTrainingJob")

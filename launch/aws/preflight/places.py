@@ -31,13 +31,13 @@ def stands_for(text: str) -> str:
 def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _unset(job)
     yield from _role(job)
-    if job.output and not stands_for(job.output) and s3_parts(job.output) is None:
-        yield error(
-            "output-uri",
-            f"output={job.output!r} is not an S3 address ({BUCKET_RULE}): results go nowhere else",
-            "--output s3://BUCKET/x",
-        )
-    yield from _checkpoints(job, request)
+    for key, uri in (("output", job.output), ("checkpoints", job.checkpoints)):
+        if uri and not stands_for(uri) and s3_parts(uri) is None:
+            yield error(
+                f"{key}-uri",
+                f"{key}={uri!r} is not an S3 address ({BUCKET_RULE}): nothing is kept elsewhere",
+                f"--{key} s3://BUCKET/NAME/",
+            )
     yield from _apart(job, request)
 
 
@@ -78,30 +78,6 @@ def _role(job: SageMakerJob) -> Iterator[Finding]:
         return
     if _ROLE_NAME.fullmatch(job.role):
         yield note("role-name", f"role={job.role!r} is a name: its ARN is looked up in your account before sending")
-        return
-    what = "a user" if ":user/" in job.role else "no ARN of a role"
-    yield error(
-        "role-arn", f"role={job.role!r} is {what}: SageMaker assumes a role", "--role arn:aws:iam::ACCOUNT:role/NAME"
-    )
-
-
-def _checkpoints(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
-    uri = request.get("CheckpointConfig", {}).get("S3Uri", job.checkpoints)
-    if not uri or stands_for(uri):
-        return
-    if s3_parts(uri) is None:
-        yield error(
-            "checkpoints-uri",
-            f"checkpoints={uri!r} is not an S3 address ({BUCKET_RULE})",
-            "--checkpoints s3://BUCKET/NAME/ (or none)",
-        )
-    elif not uri.endswith("/"):
-        yield error(
-            "checkpoints-slash",
-            f"checkpoints={uri!r} does not end in a slash: those of {uri + '-2'} would be restored too",
-            f"--checkpoints {quote(uri)}/",
-            "syne-tune/syne-tune#363",
-        )
 
 
 def _apart(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:

@@ -10,9 +10,8 @@ from typing import Any
 
 from launch.aws.cloud import SERVICE
 from launch.aws.job import SageMakerJob
-from launch.aws.preflight.account import IMAGE
 from launch.aws.preflight.asking import Asking
-from launch.aws.preflight.levels import s3_parts
+from launch.aws.preflight.levels import IMAGE, s3_parts
 from launch.aws.regions import partition
 from launch.findings import Finding, error, note, warning
 

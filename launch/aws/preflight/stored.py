@@ -9,11 +9,10 @@ from shlex import quote
 from typing import Any
 
 from launch.aws.cloud import default_bucket
-from launch.aws.instances import INSTANCES
 from launch.aws.job import SageMakerJob
 from launch.aws.job_parts import Channel
 from launch.aws.preflight.asking import Asking
-from launch.aws.preflight.channels import SPARE_GB
+from launch.aws.preflight.channels import small_disk
 from launch.aws.preflight.layout import layout_checks
 from launch.aws.preflight.levels import folder, s3_parts
 from launch.findings import Finding, error, note
@@ -43,7 +42,8 @@ def stored(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterat
             size, findings = _prefix(job, channel, ask)
             yield from findings
             total += size if channel.mode == "File" else 0
-    yield from _fits(job, total)
+    if total:
+        yield from small_disk(job, total / 1e9)
 
 
 def _bucket(key: str, uri: str, job: SageMakerJob, ask: Asking, made: bool) -> Iterator[Finding]:
@@ -109,19 +109,6 @@ def _frozen(channel: Channel, files: list[dict[str, Any]]) -> Iterator[Finding]:
             f"data.{channel.name}={channel.uri!r}: {len(cold)} of {len(files)} objects are in "
             f"{cold[0]['StorageClass']}, such as {cold[0]['Key']}: they cannot be read before they are restored",
             "aws s3api restore-object for each of them (hours), or copy them to another storage class",
-        )
-
-
-def _fits(job: SageMakerJob, size: int) -> Iterator[Finding]:
-    instance = INSTANCES.get(job.training_type)
-    room = (instance.nvme_gb if instance else 0) or job.volume_gb
-    gigabytes = size / 1e9
-    if size and gigabytes + SPARE_GB > room:
-        yield error(
-            "volume-small",
-            f"the data have {gigabytes:,.0f} GB (or more), but the disks of a host have {room} GB, and {SPARE_GB} "
-            "GB of that are needed for everything else",
-            f"--volume-gb {round(gigabytes * 1.2) + SPARE_GB}, or --mode FastFile with shards, or --fsx",
         )
 
 
