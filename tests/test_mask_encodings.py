@@ -152,13 +152,6 @@ REFUSED: dict[str, tuple[Encode, str, bool, str]] = {
         by_table({0: 1000, 1: 24000, 2: 26000}, np.uint16), THREE, False, "data.label_map={1000: 0, 24000: 1, 26000: 2}"
     ),
     "gray levels": (by_table({1: 85, 2: 170, 3: 255}), FOUR, False, "data.label_map={0: 0, 85: 1, 170: 2, 255: 3}"),
-    "RGB of two classes": (
-        rgb(COLORS[:2]), TWO, False, "data.classes={background: [0, 0, 0], cell: [128, 64, 128]}"
-    ),
-    "RGB, Pascal VOC's colors": (
-        rgb(np.array([[0, 0, 0], [128, 0, 0], [0, 128, 0]], np.uint8)), THREE, False,
-        "data.classes={background: [0, 0, 0], road: [128, 0, 0], car: [0, 128, 0]}",
-    ),
 }  # fmt: skip
 
 

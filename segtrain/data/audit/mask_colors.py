@@ -11,9 +11,9 @@ from typing import Any
 from segtrain import config
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import SHOWN, Clash, MaskValues, percent, rgb
-from segtrain.data.audit.tried import LISTED, is_background, mapped, works
+from segtrain.data.audit.tried import LISTED, mapped, works
 from segtrain.data.labels.class_file import read_classes
-from segtrain.data.labels.space import LabelSpace, code, color_wheel
+from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import SegtrainError
 
 _VOID = "void"
@@ -69,23 +69,15 @@ def colors_wanted(data: config.Data, labels: LabelSpace, values: MaskValues, whe
 
 
 def _named(data: config.Data, labels: LabelSpace, colors: dict[int, int], says: str) -> SplitFinding:
-    """A finding whose settings give each color the name in a file beside the data, or that is clear; otherwise '?'."""
-    names, voc = labels.names, [0, *(code(color) for color in color_wheel(max(labels.num_classes - 1, 1)))]
-    named: dict[str, Any] = {}
+    """A finding whose settings give each color the name in a file beside the data; otherwise a question mark."""
     for path in sorted(Path(data.root).glob("*")):
         with suppress(SegtrainError):
             file = read_classes(path) if path.suffix in (".csv", ".txt", ".json", ".yaml") else labels
             if file is not labels and set(colors) <= {0, *file.colors}:
-                named = {} if 0 in file.colors or 0 not in colors else {"background": rgb(0)}
+                named: dict[str, Any] = {} if 0 in file.colors or 0 not in colors else {"background": rgb(0)}
                 return SplitFinding(f"{says}. {path} names them", True, {"data.classes": named | table_of(file)})
-    if set(colors) <= {*voc, 0xE0E0C0}:
-        named = {name: rgb(color) for name, color in zip(names, voc)}
-        named |= {_VOID: rgb(0xE0E0C0)} if 0xE0E0C0 in colors else {}
-    elif len(names) == len(colors) == 2 and 0 in colors and is_background(names[0]):
-        named = dict(zip(names, map(rgb, sorted(colors))))
-    if not named:
-        says += ". Write the name of each color in the place of its question mark"
-        named = {f"?{n}": rgb(c) for n, c in enumerate(sorted(colors, key=lambda color: -colors[color]), 1)}
+    says += ". Write the name of each color in the place of its question mark"
+    named = {f"?{n}": rgb(c) for n, c in enumerate(sorted(colors, key=lambda color: -colors[color]), 1)}
     return SplitFinding(says, True, {"data.classes": named})
 
 

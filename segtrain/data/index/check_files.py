@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 
-import numpy as np
-
 from segtrain.bucket import is_bucket, key_in, split_url
 from segtrain.data.index.entries import Column, Entries
 from segtrain.data.index.listing import Watch
@@ -32,10 +30,7 @@ def checked(entries: Entries, source: str, watch: Watch) -> Entries:
 
 
 def _repeated(paths: Column) -> list[str]:
-    """Absolute paths that occur more than once, also in other spellings (``./``, ``//``, ``x/../``).
-
-    Hashes are compared first, since a table of a million strings would take much memory.
-    """
+    """Absolute paths that occur more than once, also in other spellings (``./``, ``//``, ``x/../``)."""
     here = os.getcwd()
 
     def absolute(path: str | None) -> str:
@@ -44,11 +39,7 @@ def _repeated(paths: Column) -> list[str]:
             return f"{base}/{key_in(base, str(path))}"
         return os.path.normpath(os.path.join(here, str(path)))
 
-    hashes = np.fromiter((hash(absolute(path)) for path in paths), np.int64, len(paths))
-    order = np.argsort(hashes)
-    equal = np.flatnonzero(np.diff(hashes[order]) == 0)
-    rows = np.unique(order[np.concatenate([equal, equal + 1])]).tolist()
-    return [path for path, count in Counter(absolute(paths[row]) for row in rows).items() if count > 1]
+    return [path for path, count in Counter(map(absolute, paths)).items() if count > 1]
 
 
 def _absent(paths: Column, watch: Watch) -> list[str]:
@@ -60,15 +51,12 @@ def _absent(paths: Column, watch: Watch) -> list[str]:
     for folder, rows in rows_of.items():
         watch.look(folder)
         if watch.store is not LOCAL:
-            names = set(watch.store.list(folder, ""))
-            absent += [row for row in rows if os.path.basename(str(paths[row])) not in names]
-            continue
-        if len(rows) < _MANY or not os.path.isdir(folder):
+            there = set(watch.store.list(folder, ""))
+        elif len(rows) < _MANY or not os.path.isdir(folder):
             absent += [row for row in rows if not os.path.isfile(str(paths[row]))]
             continue
-        # Compare hashes, since a set of a million names would take much memory.
-        with os.scandir(folder) as listing:
-            there = np.fromiter((hash(item.name) for item in listing if item.is_file()), np.int64)
-        hashes = np.fromiter((hash(os.path.basename(str(paths[row]))) for row in rows), np.int64, len(rows))
-        absent += np.array(rows)[~np.isin(hashes, there)].tolist()
+        else:
+            with os.scandir(folder) as listing:
+                there = {item.name for item in listing if item.is_file()}
+        absent += [row for row in rows if os.path.basename(str(paths[row])) not in there]
     return [str(paths[row]) for row in sorted(absent)]
