@@ -23,7 +23,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.index import check_files, listing
 from segtrain.data.index import entries as kept
 from segtrain.data.index import stamps as looks
-from segtrain.data.index.entries import ColumnBuilder, Entries, Entry, pack_keys
+from segtrain.data.index.entries import Entries, Entry, column_of, with_endings
 from segtrain.data.index.layouts import LAYOUTS
 from segtrain.errors import DataError
 
@@ -241,8 +241,7 @@ def test_a_kept_listing_of_no_use_is_made_again_and_said_once(tmp_path, small, c
 
 
 def test_damaged_entries_never_pass_for_whole(tmp_path):
-    rows = [f"k{number:04d}\0\1" for number in range(300)]
-    images = pack_keys(rows, "/x/", ("", ".jpg"))
+    images = with_endings(column_of(f"k{number:04d}" for number in range(300)), "/x/", [".jpg"] * 300)
     good = kept.save(Entries(images, images, {}), tmp_path)
     content, expected = Path(good.file).read_bytes(), list(good)
     chance = random.Random(0)
@@ -373,13 +372,11 @@ print(pss(), flush=True); sys.stdin.readline()
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="no /proc/self/smaps_rollup")
 def test_a_million_entries_are_shared_by_all_processes(tmp_path):
-    rows = [f"part{number // 10000:03d}/frame_{number:012d}\0\1" for number in range(1_000_000)]
-    images = pack_keys(rows, "/data/i/train/", ("", ".jpg"))
-    masks = replace(images, prefix="/data/m/train/", tails=("", ".png"))
-    town = ColumnBuilder()
-    for number in range(1_000_000):
-        town.append(f"town{number % 100}")
-    entries = kept.save(Entries(images, masks, {"name": images.keys, "town": town.done()}), tmp_path)
+    names = column_of(f"part{number // 10000:03d}/frame_{number:012d}" for number in range(1_000_000))
+    images = with_endings(names, "/data/i/train/", [".jpg"] * len(names))
+    masks = replace(images, prefix="/data/m/train/", tails=(".png",))
+    town = column_of(f"town{number % 100}" for number in range(1_000_000))
+    entries = kept.save(Entries(images, masks, {"name": names, "town": town}), tmp_path)
     length = len("/data/i/train/part000/frame_000000000000.jpg")
     command = [sys.executable, "-c", READER, pickle.dumps(entries).hex(), str(length)]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]

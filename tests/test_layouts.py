@@ -284,7 +284,6 @@ import os
 from segtrain.data.index.layout import Layout
 from segtrain.data.index.pairs import pair
 from segtrain.data.index.skeleton import is_dir
-from segtrain.data.index.walk import files_under
 from segtrain.data.labels.space import plain_space
 
 FILES = "{split}/image_2/{name}.png", "{split}/semantic/{name}.png"
@@ -293,7 +292,7 @@ FOLDERS = {"train": "training", "val": "testing"}
 
 def kitti(data, split, watch):
     images, masks = (os.path.join(data.root, os.path.dirname(file)).format(split=FOLDERS[split]) for file in FILES)
-    return pair(files_under(images, "images", watch), files_under(masks, "masks", watch), images, watch)
+    return pair((images, masks), ("images", "masks"), watch)
 
 
 def detect(root, store):

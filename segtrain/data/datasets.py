@@ -201,7 +201,7 @@ def open_dataset(data: config.Data, split: str) -> Dataset:
         return _scenes(data, split)
     layout, store = LAYOUTS[data.layout], store_of(data.root, data.outage_s, data)
     if store is LOCAL and not os.path.isdir(data.root):
-        raise no_folder(data.root, "data.root")
+        raise no_folder(data.root, "data.root", store)
     if layout.lister is None:
         from segtrain.data.shards.reader import open_shards
 

@@ -6,7 +6,6 @@ import os
 
 from segtrain import config
 from segtrain.data.bucket import OUTAGE_S, store_of
-from segtrain.data.bucket.tree import no_bucket_folder
 from segtrain.data.index.layouts import LAYOUTS, SHARDS
 from segtrain.data.index.lists import LIST
 from segtrain.data.index.names import folders_in
@@ -30,10 +29,9 @@ def detect(root: str) -> tuple[config.Data, tuple[str, ...]]:
     The settings include train_split and split if the splits are not named train and val (but VAL, for example).
     """
     store = tree_of(root)
-    if store is not LOCAL and not any(store.list(root, ending) for ending in ("", "/")):
-        raise no_bucket_folder(store_of(root, OUTAGE_S), root.rstrip("/"), "the data folder")
-    if store is LOCAL and not os.path.isdir(root):
-        raise no_folder(root, "the data folder")
+    there = os.path.isdir(root) if store is LOCAL else any(store.list(root, ending) for ending in ("", "/"))
+    if not there:
+        raise no_folder(root, "the data folder", store_of(root, OUTAGE_S))
     fits = ((layout.name, *found) for layout in LAYOUTS.values() if (found := layout.detect(root, store)))
     # Shards without an index come last: a tar file may only be the download of the data set beside it.
     layout, settings, splits = next(fits, None) or (SHARDS.name, {}, splits_in(root, store=store))

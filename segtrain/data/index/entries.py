@@ -85,9 +85,6 @@ class Column:
             for text, code in zip(texts, codes)
         ]
 
-    def same_keys(self, other: Column) -> bool:
-        return bool(np.array_equal(self.bounds, other.bounds)) and self.blob == other.blob
-
 
 def _bounds(lengths: np.ndarray) -> np.ndarray:
     bounds = np.zeros(len(lengths) + 1, np.uint64)
@@ -122,20 +119,12 @@ def column_of(strings: Iterable[str | None], prefix: str = "") -> Column:
     return builder.done(prefix)
 
 
-def pack_keys(rows: list[str], prefix: str, tails: tuple[str, ...]) -> Column:
-    """A Column from sorted rows ``key + "\\0" + chr(code)``, where code (1 to 127) is an index in ``tails``.
-
-    Empties ``rows``.
-    """
-    content = "".join(rows).encode("utf-8", "surrogatepass")
-    # A million strings take more memory than everything below.
-    rows.clear()
-    whole = np.frombuffer(content, np.uint8)
-    zeros = np.flatnonzero(whole == 0)
-    keep = np.ones(len(whole), bool)
-    keep[zeros] = keep[zeros + 1] = False
-    bounds = _bounds(np.diff(zeros, prepend=-2) - 2)
-    return Column(whole[keep].tobytes(), bounds, prefix, tails, whole[zeros + 1])
+def with_endings(names: Column, prefix: str, endings: Iterable[str]) -> Column:
+    """The strings ``prefix + name + ending``. They share the texts of ``names``."""
+    numbers: dict[str, int] = {}
+    codes = np.array([numbers.setdefault(ending, len(numbers)) for ending in endings], np.int64)
+    codes = codes.astype(np.min_scalar_type(len(numbers)))
+    return replace(names, prefix=prefix, tails=tuple(numbers) or ("",), codes=codes)
 
 
 @dataclass(frozen=True)

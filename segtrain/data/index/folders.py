@@ -15,7 +15,7 @@ from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import NAME
 from segtrain.data.index.pairs import by_pattern, name_patterns, pair
 from segtrain.data.index.unpaired import several_masks
-from segtrain.data.index.walk import files_under, pictures
+from segtrain.data.index.walk import pictures
 from segtrain.errors import DataError
 
 
@@ -34,12 +34,12 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
         says = f"{images}: data.images and data.masks are the same folder: say which files are masks, as in "
         setting = command({"data.pair": ["{name}.jpg", "{name}_mask.png"]})
         raise DataError(says + setting, code="masks-among-images", folder=images)
-    found = files_under(images, "data.images", watch), files_under(masks, "data.masks", watch)
     splits = dict.fromkeys((split, data.train_split, data.split) if "{split}" in data.images else (split,))
 
     where: dict[str, Any] = {"folders": (data.images, data.masks), "splits": [*splits], "store": watch.store}
     tried = partial(in_all_splits, root=data.root, **where)
-    return pair(*found, images, watch, partial(name_patterns, tried=tried))
+    fix = partial(name_patterns, images, tried=tried)
+    return pair((images, masks), ("data.images", "data.masks"), watch, fix=fix)
 
 
 def _files(data: config.Data) -> tuple[str, str]:

@@ -9,16 +9,12 @@ import csv
 import json
 import os
 import re
-from array import array
 from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
 
 from segtrain import config
 from segtrain.data.bucket.tree import local_copy
 from segtrain.data.index.check_files import checked
-from segtrain.data.index.entries import ColumnBuilder, Entries, column_of
+from segtrain.data.index.entries import ColumnBuilder, Entries, column_of, with_endings
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES
@@ -99,7 +95,7 @@ class _Table:
     def __init__(self) -> None:
         self.count, self.empty = 0, list[int]()
         self.stems, self.masks = ColumnBuilder(), ColumnBuilder()
-        self.tails, self.codes = dict[str, int](), array("L")
+        self.suffixes = list[str]()
         self.others: dict[str, ColumnBuilder] = {}
 
     def append(self, row: dict[str, str], number: int) -> None:
@@ -109,7 +105,7 @@ class _Table:
             return
         stem, suffix = os.path.splitext(image)
         self.stems.append(stem)
-        self.codes.append(self.tails.setdefault(suffix, len(self.tails)))
+        self.suffixes.append(suffix)
         self.masks.append(mask)
         for key, value in row.items():
             if key not in ("image", "mask"):
@@ -127,8 +123,7 @@ class _Table:
         for column in self.others.values():
             self._fill(column)
         under, stems = os.path.join(root, ""), self.stems.done()
-        codes = np.array(self.codes, np.min_scalar_type(len(self.tails)))
-        images = replace(stems, prefix=under, tails=tuple(self.tails) or ("",), codes=codes)
+        images = with_endings(stems, under, self.suffixes)
         others = {key: column.done() for key, column in self.others.items()}
         # A row without a value in the column ``name`` is named after its image.
         if "name" in others:

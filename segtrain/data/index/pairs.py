@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 
 from segtrain.config.paste import command
-from segtrain.data.index.entries import Column, Entries, column_of, pack_keys
+from segtrain.data.index.entries import Column, Entries, column_of, with_endings
 from segtrain.data.index.listing import WARNING, Watch
 from segtrain.data.index.names import NAME, SUFFIXES, Patterns, name_in, part, propose
 from segtrain.data.index.unpaired import refuse_unicode_forms, several_masks
@@ -21,54 +20,89 @@ _SAME_NAME = "an image and its mask must have the same name: add or remove files
 
 
 def pair(
-    images: Column, masks: Column, where: str, watch: Watch, fix: Callable[[Column, Column], str] | None = None
+    folders: tuple[str, str],
+    what: tuple[str, str],
+    watch: Watch,
+    endings: tuple[str, str] = ("", ""),
+    fix: Callable[[list[str], list[str]], str] | None = None,
 ) -> Entries:
-    """Entries of images and masks with the same key. Raises DataError with the files that have no partner.
+    """Entries of the images and masks of two folders with the same name, each before its ending and suffix.
 
-    If ``watch.skips``, masks without an image are left out instead, with a warning.
-
-    ``fix``: returns the advice at the end of that error, given the images and the masks.
+    Raises DataError for files that have no partner. If ``watch.skips``, masks without an image are left out instead,
+    with a warning. ``what``: what the folders should hold. ``fix``: returns the advice at the end of that error, given
+    the paths of the images and the masks.
     """
-    if not len(images):
+    in_images, in_masks = (
+        _named(folder, pictures(folder, held, watch), NAME + ending)
+        for folder, held, ending in zip(folders, what, endings)
+    )
+    if not in_images:
         kinds = ", ".join(sorted(SUFFIXES))
-        says = f"{where}: the split has no images ({kinds}): check the folder, data.train_split, and data.split"
-        raise DataError(says, code="split-empty", folder=where)
-    as_named = masks
-    if not images.same_keys(masks):
-        masks = _without_ending(images, masks)
-    alone = list(_without_partner(images, masks)), list(_without_partner(masks, images))
-    if watch.skips and alone[1] and not alone[0]:
-        assert masks.codes is not None
-        extra = set(alone[1])
-        masks = replace(masks, codes=masks.codes[[path not in extra for path in masks]])
-        watch.notes.append(f"{WARNING}{counted(len(extra), 'mask')} without an image left out: {some_of(alone[1])}")
-    elif any(alone):
-        refuse_unicode_forms(where, map(str, images.keys), map(str, masks.keys))
-        others = [text for folder in (images.prefix, masks.prefix) for text in unread(folder)]
-        raise _unpaired(where, *alone, others, fix(images, as_named) if fix else _SAME_NAME)
-    return Entries(images, replace(masks, blob=images.blob, bounds=images.bounds), {"name": images.keys})
+        says = f"{folders[0]}: the split has no images ({kinds}): check the folder, data.train_split, and data.split"
+        raise DataError(says, code="split-empty", folder=folders[0])
+    paths = [[named[name] for name in sorted(named)] for named in (in_images, in_masks)]
+    in_masks = _without_ending(in_images, in_masks)
+    extra = [os.path.join(folders[1], in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
+    entries = _entries(folders, in_images, in_masks, watch, lambda: fix(*paths) if fix else _SAME_NAME)
+    if extra:
+        watch.notes.append(f"{WARNING}{counted(len(extra), 'mask')} without an image left out: {some_of(extra)}")
+    return entries
 
 
-def _unpaired(where: str, images: list[str], masks: list[str], others: list[str], fix: str) -> DataError:
-    """The error for images and masks without a partner. ``others``: sentences about other files in the folders."""
-    problems = [f"{counted(len(images), 'file')} without a mask: {some_of(images)}"] * bool(images)
-    problems += [f"{counted(len(masks), 'file')} (masks) without an image: {some_of(masks)}"] * bool(masks)
-    fix += "" if images else ". To leave these masks out: data.faults=skip"
-    says = f"{where}: {'; '.join(problems + others)}: {fix}"
-    return DataError(says, code="files-unpaired", folder=where, images=len(images), masks=len(masks))
+def _entries(
+    folders: tuple[str, str],
+    in_images: dict[str, str],
+    in_masks: dict[str, str],
+    watch: Watch,
+    fix: Callable[[], str],
+) -> Entries:
+    """Entries of all images, sorted by name. Raises DataError for images without a mask, and for masks without an
+    image unless ``watch.skips``.
+
+    in_images, in_masks: name -> path. fix: returns the advice at the end of the error.
+    """
+    without_mask = [os.path.join(folders[0], in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
+    without_image = [os.path.join(folders[1], in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
+    if without_mask or (without_image and not watch.skips):
+        refuse_unicode_forms(folders[0], in_images, in_masks)
+        problems = [f"{counted(len(without_mask), 'file')} without a mask: {some_of(without_mask)}"] * bool(
+            without_mask
+        )
+        if without_image:
+            problems.append(f"{counted(len(without_image), 'file')} (masks) without an image: {some_of(without_image)}")
+        problems += [text for folder in folders for text in unread(os.path.join(folder, ""))]
+        says = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
+        says += "" if without_mask else ". To leave these masks out: data.faults=skip"
+        values = {"folder": folders[0], "images": len(without_mask), "masks": len(without_image)}
+        raise DataError(says, code="files-unpaired", **values)
+    names = sorted(in_images)
+    column = column_of(names)
+    image, mask = (
+        _paths(os.path.join(folder, ""), column, [named[name] for name in names])
+        for folder, named in zip(folders, (in_images, in_masks))
+    )
+    return Entries(image, mask, {"name": column})
 
 
-def name_patterns(images: Column, masks: Column, tried: Callable[[Patterns], list[str] | None]) -> str:
+def _paths(prefix: str, names: Column, paths: list[str]) -> Column:
+    """The paths as a column, which shares the texts of ``names`` if each path begins with its name."""
+    endings = [path.removeprefix(str(name)) for path, name in zip(paths, names)]
+    shared = all(len(ending) < len(path) for ending, path in zip(endings, paths))
+    return with_endings(names, prefix, endings) if shared else column_of(paths, prefix)
+
+
+def name_patterns(
+    folder: str, images: list[str], masks: list[str], tried: Callable[[Patterns], list[str] | None]
+) -> str:
     """The advice for images and masks without a partner: patterns for data.pair, if some fit.
 
     tried: returns the patterns in the form that fits all splits, or None.
     Raises DataError if images have several masks.
     """
-    names = [[str(path)[len(files.prefix) :] for path in files] for files in (images, masks)]
-    found = propose(names[0], names[1])
-    several = several_masks(names[0], names[1], found.patterns[0] if found else NAME)
+    found = propose(images, masks)
+    several = several_masks(images, masks, found.patterns[0] if found else NAME)
     if several:
-        raise DataError(f"{images.prefix}: {several}", code="several-masks-per-image", folder=images.prefix)
+        raise DataError(f"{folder}: {several}", code="several-masks-per-image", folder=folder)
     if not found:
         return _SAME_NAME
     patterns = tried(found.patterns)
@@ -87,23 +121,21 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     """
     paths = pictures(images, "data.images", watch), pictures(masks, "data.masks", watch)
     in_images, in_masks = _named(images, paths[0], patterns[0]), _named(masks, paths[1], patterns[1])
+    for folder, these, named, pattern in zip((images, masks), paths, (in_images, in_masks), patterns):
+        if not named:
+            few = ", ".join(os.path.join(folder, path) for path in these[:3])
+            says = f"{folder}: no file matches {pattern!r} of data.pair: the folder has {few or 'no images'}"
+            raise DataError(says, code="pattern-matches-nothing", folder=folder, pattern=pattern)
     together = os.path.realpath(images) == os.path.realpath(masks)
     if together:
         part(patterns, in_images, in_masks)
-    without_mask = [os.path.join(images, in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
-    without_image = [os.path.join(masks, in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
-    if without_mask or (without_image and not watch.skips):
-        refuse_unicode_forms(images, in_images, in_masks)
-        fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
-        raise _unpaired(images, without_mask, without_image, [], fix)
-    names = sorted(in_images)
-    in_masks = {name: in_masks[name] for name in names}
+    fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
+    entries = _entries((images, masks), in_images, in_masks, watch, lambda: fix)
+    in_masks = {name: in_masks[name] for name in in_images}
     others = [set(these) - set(known.values()) for these, known in zip(paths, (in_images, in_masks))]
     left = [(images, others[0] & others[1])] if together else [(images, others[0]), (masks, others[1])]
-    watch.notes += _left_out(patterns, len(names), [len(these) for these in paths], left)
-    image = column_of(map(in_images.get, names), os.path.join(images, ""))
-    mask = column_of(map(in_masks.get, names), os.path.join(masks, ""))
-    return Entries(image, mask, {"name": column_of(names)})
+    watch.notes += _left_out(patterns, len(entries), [len(these) for these in paths], left)
+    return entries
 
 
 def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: list[tuple[str, set[str]]]) -> list[str]:
@@ -124,44 +156,21 @@ def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: li
 def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
     """Name (see ``name_in``) -> path of each file that matches the pattern.
 
-    Raises DataError if two files have the same name, or if no file matches.
+    Raises DataError if two files have the same name.
     """
     found = dict[str, str]()
     for path in paths:
         key = name_in(pattern, path)
-        if key is None:
-            continue
-        if key in found:
-            file, other = os.path.join(folder, path), os.path.join(folder, found[key])
-            says = f"{file}: {other} has the same name under {pattern!r}: keep one of them"
+        if key is not None and found.setdefault(key, path) != path:
+            other, file = sorted(os.path.join(folder, name) for name in (path, found[key]))
+            says = f"{file}: {other} has the same name: keep one of them, or choose the ending with data.pair"
             raise DataError(says, code="name-repeated", file=file, other=other)
-        found[key] = path
-    if not found:
-        few = ", ".join(os.path.join(folder, path) for path in paths[:3])
-        says = f"{folder}: no file matches {pattern!r} of data.pair: the folder has {few or 'no images'}"
-        raise DataError(says, code="pattern-matches-nothing", folder=folder, pattern=pattern)
     return found
 
 
-def _without_ending(images: Column, masks: Column) -> Column:
-    """Remove an ending of MASK_ENDINGS that all keys of the masks have, unless a key already equals an image's."""
-    ending = next((e for e in MASK_ENDINGS if len(masks) and all(str(key).endswith(e) for key in masks.keys)), "")
-    if not ending or sum(1 for _ in _without_partner(masks, images)) < len(masks):
-        return masks
-    assert masks.codes is not None
-    rows = [f"{str(key)[: -len(ending)]}\0{chr(code)}" for key, code in zip(masks.keys, masks.codes.tolist())]
-    rows.sort()
-    return pack_keys(rows, masks.prefix, tuple(ending + tail for tail in masks.tails))
-
-
-def _without_partner(these: Column, those: Column) -> Iterator[str]:
-    """Files of the first column whose key is not in the second. Both are sorted, so one pass without a set suffices."""
-    if these.same_keys(those):
-        return
-    others = iter(those.keys)
-    other = next(others, None)
-    for index, key in enumerate(these.keys):
-        while other is not None and str(other) < str(key):
-            other = next(others, None)
-        if other != key:
-            yield str(these[index])
+def _without_ending(in_images: dict[str, str], in_masks: dict[str, str]) -> dict[str, str]:
+    """Remove an ending of MASK_ENDINGS that all names of masks have, unless a name already equals an image's."""
+    ending = next((e for e in MASK_ENDINGS if all(name.endswith(e) for name in in_masks)), "")
+    if in_images.keys() & in_masks.keys():
+        return in_masks
+    return {name.removesuffix(ending): path for name, path in in_masks.items()}

@@ -11,7 +11,6 @@ from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.pairs import pair
 from segtrain.data.index.skeleton import is_dir
-from segtrain.data.index.walk import files_under
 from segtrain.data.labels import presets
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.storage import Store
@@ -19,12 +18,7 @@ from segtrain.data.storage import Store
 
 def _of_split(images: str, masks: str, split: str, watch: Watch, endings: tuple[str, str] = ("", "")) -> Entries:
     """Entries of two folders. ``endings``: the ending of file names in each folder, before the suffix."""
-    return pair(
-        files_under(images, f"images of split {split!r}", watch, endings[0]),
-        files_under(masks, f"masks of split {split!r}", watch, endings[1]),
-        images,
-        watch,
-    )
+    return pair((images, masks), (f"images of split {split!r}", f"masks of split {split!r}"), watch, endings)
 
 
 def _camvid(data: config.Data, split: str, watch: Watch) -> Entries:

@@ -6,12 +6,9 @@ import os
 import re
 from dataclasses import replace
 
-import numpy as np
-
 from segtrain import config
-from segtrain.data.bucket.tree import no_bucket_folder
 from segtrain.data.index.check_files import checked
-from segtrain.data.index.entries import Column, Entries, column_of
+from segtrain.data.index.entries import Column, Entries, column_of, with_endings
 from segtrain.data.index.layout import Detected, Layout
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.lists import lines
@@ -20,7 +17,7 @@ from segtrain.data.index.skeleton import is_dir
 from segtrain.data.index.walk import no_folder, pictures
 from segtrain.data.labels import presets
 from segtrain.data.labels.space import voc_colored
-from segtrain.data.storage import LOCAL, Store
+from segtrain.data.storage import Store
 
 
 def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
@@ -29,10 +26,8 @@ def _voc(data: config.Data, split: str, watch: Watch) -> Entries:
     A split whose name ends with "aug" reads ``SegmentationClassAug`` where that folder exists.
     """
     root = _home(data.root, watch.store, watch)
-    if root is None and watch.store is not LOCAL:
-        raise no_bucket_folder(watch.store, f"{data.root.rstrip('/')}/JPEGImages", "images of Pascal VOC")
     if root is None:
-        raise no_folder(os.path.join(data.root, "JPEGImages"), "images of Pascal VOC")
+        raise no_folder(os.path.join(data.root, "JPEGImages"), "images of Pascal VOC", watch.store)
     source = os.path.join(root, "ImageSets", "Segmentation", f"{split}.txt")
     listed = column_of(line.strip() for line in lines(watch.look(source)) if line.strip())
     augmented = watch.look(os.path.join(root, "SegmentationClassAug"))
@@ -73,9 +68,7 @@ def _images(listed: Column, folder: str, watch: Watch) -> Column:
         return (text, suffix_of[text]) if text in suffix_of else None
 
     files = [found(line) or found(line.split()[0]) or (line, ".jpg") for line in map(str, listed)]
-    suffixes = dict.fromkeys(suffix for _, suffix in files)
-    codes = np.array([[*suffixes].index(suffix) for _, suffix in files], np.uint8)
-    return replace(column_of(name for name, _ in files), prefix=folder, tails=(*suffixes,), codes=codes)
+    return with_endings(column_of(name for name, _ in files), folder, (suffix for _, suffix in files))
 
 
 def _detect(root: str, store: Store) -> Detected | None:

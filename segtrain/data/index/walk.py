@@ -2,60 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from segtrain.data.bucket.tree import rows_below
-from segtrain.data.index.entries import Column, pack_keys
 from segtrain.data.index.listing import Watch
 from segtrain.data.index.names import SUFFIXES, is_folder
 from segtrain.data.storage import LOCAL, Store, system_folder
-from segtrain.errors import DataError, closest
+from segtrain.errors import DataError, closest, some_of
 
 _NOT_READ = {".txt": " (YOLO labels are boxes or polygons: draw them into masks of class ids)"}
 
 
-def no_folder(folder: str, what: str) -> DataError:
+def no_folder(folder: str, what: str, store: Store) -> DataError:
     """The error for a missing folder, with the most similar existing name. ``what``: what the folder should hold."""
-    path = Path(folder)
-    parent = next((p for p in path.parents if p.is_dir()), Path("."))
-    missing = path.relative_to(parent).parts[0] if parent in path.parents else path.name
-    there = sorted(p.name for p in parent.iterdir() if p.is_dir() and not p.name.startswith("."))
+    above, missing = os.path.split(folder.rstrip("/"))
+    while store is LOCAL and above and not os.path.isdir(above):
+        above, missing = os.path.split(above)
+    there = [name[:-1] for name in store.list(above or ".", "/") if name[:-1] != missing]
     near = closest(missing, there, 0.4)
-    holds = f"{str(parent)!r} holds {', '.join(there[:8]) or 'no folder'}"
-    says = f"{folder}: {what}: no such folder: {f'did you mean {str(parent / near)!r}?' if near else holds}"
+    holds = f"{above or '.'!r} holds {some_of(there, 8) or 'no folder'}"
+    says = f"{folder}: {what}: no such folder: {f'did you mean {os.path.join(above, near)!r}?' if near else holds}"
     return DataError(says, code="folder-missing", folder=folder, near=near)
 
 
-def files_under(folder: str, what: str, watch: Watch, ending: str = "") -> Column:
-    """Images in a folder and its subfolders, sorted by key, which is the relative path without ``ending`` and suffix.
+def pictures(folder: str, what: str, watch: Watch) -> list[str]:
+    """Relative paths of the images in a folder and below it.
 
-    Raises DataError for a folder that is missing or cannot be read, and for two files with the same key.
-    """
-    rows, tails = _listed(folder, what, watch, ending)
-    rows.sort()
-    files = pack_keys(rows, os.path.join(folder, ""), ("", *tails))
-    for index, (key, after) in enumerate(itertools.pairwise(files.keys)):
-        if key == after:
-            first, second = sorted((files[index] or "", files[index + 1] or ""))
-            says = f"{second}: {first} has the same name: keep one of them, or choose the ending with data.pair"
-            raise DataError(says, code="name-repeated", file=second, other=first)
-    return files
-
-
-def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[list[str], list[str]]:
-    """One row ``key + "\\0" + chr(number)`` per file, and the list of file endings.
-
-    A file has the ending number ``number`` of that list, counted from 1. The rows sort like the keys.
+    Raises DataError for a folder that is missing, cannot be read, or is reached on two ways.
     """
     if watch.store is not LOCAL:
-        return rows_below(watch.store, folder, what, ending, watch.left_out)
+        return _in_bucket(folder, what, watch)
     if not os.path.isdir(folder):
-        raise no_folder(folder, what)
-    rows, tails = list[str](), dict[str, int]()
+        raise no_folder(folder, what, LOCAL)
+    found = list[str]()
     pending, path = [(folder, "")], folder
     try:
         walked = {_identity(str(above)): str(above) for above in Path(os.path.realpath(folder)).parents}
@@ -66,18 +47,34 @@ def _listed(folder: str, what: str, watch: Watch, ending: str = "") -> tuple[lis
                 raise DataError(says, code="folder-linked-twice", folder=path, other=other)
             with os.scandir(watch.look(path)) as listing:
                 for item in listing:
-                    stem, _, suffix = item.name.rpartition(".")
                     if is_folder(item) and system_folder(item.name):
                         watch.left_out[item.name] += sum(1 for _ in images_below(item.path, LOCAL))
                     elif is_folder(item):
                         pending.append((os.path.join(path, item.name), f"{below}{item.name}/"))
-                    elif stem and item.name[0] != "." and stem.endswith(ending) and f".{suffix}".lower() in SUFFIXES:
-                        number = tails.setdefault(f"{ending}.{suffix}", len(tails) + 1)
-                        rows.append(f"{below}{stem[: len(stem) - len(ending)]}\0{chr(number)}")
+                    elif _is_image(item.name):
+                        found.append(below + item.name)
     except OSError as error:
         says = f"{path}: cannot be listed ({error.strerror or error}): check its permissions"
         raise DataError(says, code="folder-unreadable", folder=path) from None
-    return rows, list(tails)
+    return found
+
+
+def _in_bucket(folder: str, what: str, watch: Watch) -> list[str]:
+    found, empty = list[str](), True
+    for path in watch.store.walk(folder):
+        empty = False
+        below, _, name = path.rpartition("/")
+        if _is_image(name) and (system := system_folder(below)):
+            watch.left_out[system] += 1
+        elif _is_image(name):
+            found.append(path)
+    if empty:
+        raise no_folder(folder, what, watch.store)
+    return found
+
+
+def _is_image(name: str) -> bool:
+    return name[:1] != "." and os.path.splitext(name)[1].lower() in SUFFIXES
 
 
 def images_below(folder: str, store: Store) -> Iterator[str]:
@@ -101,9 +98,3 @@ def unread(folder: str) -> list[str]:
         + _NOT_READ.get(ending, "")
         for ending, count in others
     ]
-
-
-def pictures(folder: str, what: str, watch: Watch) -> list[str]:
-    """Relative paths of the images in a folder and below it. Raises DataError if it cannot be listed."""
-    rows, tails = _listed(folder, what, watch)
-    return [row[:-2] + tails[ord(row[-1]) - 1] for row in rows]
