@@ -10,11 +10,14 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from launch.findings import Finding, errors, note, say, tell
 from launch.job import ROOT, Job
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
+
+if TYPE_CHECKING:
+    from launch.rehearse.apart import RehearsalSpec
 
 DEFAULT_BATCH = 8  # train.batch_size of configs/scenes.yaml
 JobT = TypeVar("JobT", bound=Job)
@@ -87,11 +90,17 @@ def refuse_others(known: Mapping[str, Any], fit: Collection[str]) -> None:
 
 
 def rehearsal(
-    job: Job, known: Mapping[str, Any], plants: Sequence[str], name: str, build: Callable[[Path, Any, Path], Any]
-) -> dict[str, Any]:
-    """Build the bundle (``name``) in the folder of a rehearsal. Returns arguments of a platform's ``rehearse``."""
+    job: Job,
+    known: Mapping[str, Any],
+    plants: Sequence[str],
+    name: str,
+    build: Callable[[Path, Any, Path], Any],
+    hosts: int | None,
+) -> RehearsalSpec:
+    """Build the bundle (``name``) in the folder of a rehearsal. Returns its spec."""
     if sys.platform == "win32":
         raise ConfigError("--rehearse needs Linux or macOS: on Windows, use WSL 2", code="rehearse-windows")
+    from launch.rehearse.apart import RehearsalSpec
     from launch.rehearse.cluster import read_plant
     from launch.rehearse.fit import shorter
 
@@ -100,9 +109,10 @@ def rehearsal(
     folder = known.get("folder") or Path(tempfile.mkdtemp(prefix="segtrain-rehearsal-"))
     folder.mkdir(parents=True, exist_ok=True)
     build(ROOT, job, folder / name)
-    told = any(setting.startswith("train.duration=") for setting in known.get("settings", []))
-    short = {} if told else shorter(job, 0 if plant.kind in ("fail", "late") else plant.at)
+    chosen = any(setting.startswith("train.duration=") for setting in known.get("settings", []))
+    short = {} if chosen else shorter(job, 0 if plant.kind in ("fail", "late") else plant.at)
     if short:
         out(f"note: a short training, train.duration={short['train.duration']}: give train.duration=... to choose")
-    given = {key: known.get(key) for key in ("procs", "sample")}
-    return {**given, "bundle": folder / name, "plant": text, "settings": short, "folder": folder, "say": out}
+    return RehearsalSpec(
+        str(folder / name), str(folder), str(known.get("sample", "")), hosts, known.get("procs"), text, short
+    )  # fmt: skip

@@ -107,8 +107,8 @@ def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
     hosts = known["hosts"] if "hosts" in known else None if job.groups else min(job.hosts, MOST_HOSTS)
-    given = console.rehearsal(job, known, PLANTS, "sourcedir.tar.gz", build)
-    return int(rehearse(job, request, hosts=hosts, **given).exit_code)
+    spec = console.rehearsal(job, known, PLANTS, "sourcedir.tar.gz", build, hosts)
+    return rehearse(job, request, spec, console.out).exit_code
 
 
 def _send(job: SageMakerJob, known: dict[str, Any]) -> int:

@@ -71,8 +71,8 @@ def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
-    given = console.rehearsal(job, known, PLANTS, "bundle.tar.gz", build)
-    return int(rehearse(job, request, hosts=known.get("hosts"), **given).exit_code)
+    spec = console.rehearsal(job, known, PLANTS, "bundle.tar.gz", build, known.get("hosts"))
+    return rehearse(job, request, spec, console.out).exit_code
 
 
 def _send(job: VertexJob, known: dict[str, Any]) -> int:

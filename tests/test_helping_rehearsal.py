@@ -15,11 +15,12 @@ from ray_hosts import TRANSFORM
 
 from launch.aws.bundle import build
 from launch.aws.job import load_job
-from launch.aws.rehearse.report import Report
 from launch.aws.rehearse.run import rehearse
 from launch.aws.request import create_training_job
 from launch.job import ROOT
 from launch.rehearse import network
+from launch.rehearse.apart import RehearsalSpec
+from launch.rehearse.report import Report
 from segtrain.observe.journal import read_journal
 from segtrain.platforms import ray_node
 from segtrain.platforms.ray_node import RayNode
@@ -69,9 +70,8 @@ class Played:
                 then()
                 (folder / "quick").touch()
 
-        self.report: Report = rehearse(
-            job, request, folder / "code.tar.gz", folder=folder / "stage", say=say, plant=plant, grace_s=30
-        )
+        spec = RehearsalSpec(str(folder / "code.tar.gz"), str(folder / "stage"), plant=plant, grace_s=30)
+        self.report: Report = rehearse(job, request, spec, say)
         self._stage, self._trains = folder / "stage", f"algo-{helping + 1}"
         self.head = self.log(self._trains)
         self.codes = {host.name: host.code for host in self.report.hosts}

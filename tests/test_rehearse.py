@@ -22,14 +22,15 @@ from launch.aws.job import SageMakerJob, load_job
 from launch.aws.job_parts import channels as read_channels
 from launch.aws.rehearse import channels, hosts
 from launch.aws.rehearse.plan import ONE_GROUP, set_stage
-from launch.aws.rehearse.report import Report
 from launch.aws.rehearse.run import rehearse
 from launch.aws.rehearse.s3 import S3Server
 from launch.aws.rehearse.sync import Sync
 from launch.aws.request import create_training_job
 from launch.rehearse import drawn, fit, network
+from launch.rehearse.apart import RehearsalSpec
 from launch.rehearse.cluster import Plant, RehearsalCluster, read_plant, refuse_rank
 from launch.rehearse.guard import left
+from launch.rehearse.report import Report
 from segtrain.config import load_config
 from segtrain.errors import EXIT_ERROR, ConfigError
 
@@ -342,10 +343,10 @@ def play(
             "output": "s3://out/seg", "spot": plant.startswith("spot"), "max_wait": "48h", "type": "ml.g5.xlarge",
         },
     )  # fmt: skip
-    return rehearse(
-        job, request_of(job), bundle(tmp_path, **program), hosts=hosts, sample=sample(tmp_path / "sample"), plant=plant,
-        folder=tmp_path / "stage", say=print, namespaces=namespaces, grace_s=grace_s,
-    )  # fmt: skip
+    files = {"bundle": bundle(tmp_path, **program), "folder": tmp_path / "stage", "sample": sample(tmp_path / "sample")}
+    paths = {key: str(path) for key, path in files.items()}
+    spec = RehearsalSpec(**paths, hosts=hosts, plant=plant, namespaces=namespaces, grace_s=grace_s)
+    return rehearse(job, request_of(job), spec)
 
 
 def statuses(report: Report) -> list[str]:
@@ -428,7 +429,7 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     }
     job = load_job(None, {**flags, "type": "ml.p4d.24xlarge", "output": "s3://out"}, settings)
     build(ROOT, job, tmp_path / "code.tar.gz")
-    report = rehearse(job, request_of(job), tmp_path / "code.tar.gz", folder=tmp_path / "stage", say=print)
+    report = rehearse(job, request_of(job), RehearsalSpec(str(tmp_path / "code.tar.gz"), str(tmp_path / "stage")))
     assert report.status == "Completed", report
     assert "train.batch_size=6 instead of 7" in report.remarks
     assert "weights.safetensors" in report.model
@@ -440,12 +441,12 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
 # ends.
 LAUNCHER = """
 import json, sys
-from pathlib import Path
 from launch.aws.job import SageMakerJob
 from launch.aws.rehearse.run import rehearse
-folder, namespaces, request = Path(sys.argv[1]), sys.argv[2] == "True", json.loads(sys.argv[3])
-rehearse(SageMakerJob(), request, folder / "bundle.tar.gz", folder=folder / "stage", namespaces=namespaces,
-         say=lambda text: print(text, flush=True))
+from launch.rehearse.apart import RehearsalSpec
+folder, namespaces, request = sys.argv[1], sys.argv[2] == "True", json.loads(sys.argv[3])
+spec = RehearsalSpec(f"{folder}/bundle.tar.gz", f"{folder}/stage", namespaces=namespaces)
+rehearse(SageMakerJob(), request, spec, lambda text: print(text, flush=True))
 """
 ENDLESS = "(setsid sleep 100000 &) ; echo 'entrypoint: ready'; sleep 100000"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +18,15 @@ from launch.gcp import bundle
 from launch.gcp.arguments import PLANTS
 from launch.gcp.job import VertexJob
 from launch.gcp.rehearse import plan, run
-from launch.gcp.rehearse import play as playing
-from launch.gcp.rehearse.report import Report, load, show
+from launch.gcp.rehearse.play import VertexRehearsal
 from launch.gcp.rehearse.run import rehearse
 from launch.gcp.rehearse.storage import StorageServer
 from launch.gcp.request import custom_job
 from launch.job import ROOT, load_job
-from launch.rehearse import apart, network
+from launch.rehearse import network
+from launch.rehearse.apart import SPEC, RehearsalSpec, stage
 from launch.rehearse.cluster import Plant, read_plant
+from launch.rehearse.report import Report, load, show
 from segtrain.bucket.client import client_of
 from segtrain.bucket.versions import read_version, write_version
 from segtrain.config import load_config
@@ -48,12 +50,12 @@ def request_of(job: VertexJob) -> dict[str, Any]:
 
 def test_hosts_are_the_replicas_and_know_their_ranks() -> None:
     request = request_of(job_of(hosts=5))
-    stage = plan.set_stage(request, hosts=None, isolated=True)
-    assert "3 hosts instead of 5" in stage.said
-    for rank, host in enumerate(stage.hosts):
-        found = read_replicas({"CLUSTER_SPEC": plan.cluster_spec(host, stage, request)})
+    cluster = plan.set_stage(request, hosts=None, isolated=True)
+    assert "3 hosts instead of 5" in cluster.said
+    for rank, host in enumerate(cluster.hosts):
+        found = read_replicas({"CLUSTER_SPEC": plan.cluster_spec(host, cluster, request)})
         assert found is not None
-        assert (found.number, found.pool, found.address) == (rank, min(rank, 1), (stage.leader.name, 2222))
+        assert (found.number, found.pool, found.address) == (rank, min(rank, 1), (cluster.leader.name, 2222))
     assert plan.set_stage(request, hosts=5, isolated=True).said == ()
     assert len(plan.set_stage(request_of(job_of(hosts=1)), hosts=2, isolated=False).hosts) == 2
     with refused("rehearsal-hosts", found=0):
@@ -66,8 +68,8 @@ def test_the_command_line_gives_the_number_of_hosts(
 ) -> None:
     asked: list[Any] = []
 
-    def keep(job: VertexJob, *_: Any, hosts: int | None, **__: Any) -> Any:
-        asked.append((job.hosts, hosts))
+    def keep(job: VertexJob, request: Any, spec: RehearsalSpec, say: Any) -> Any:
+        asked.append((job.hosts, spec.hosts))
         return SimpleNamespace(exit_code=0)
 
     monkeypatch.setattr("launch.gcp.rehearse.run.rehearse", keep)
@@ -85,7 +87,7 @@ def test_the_ranks_of_a_rehearsal_are_counted(tmp_path: Path) -> None:
     ):  # fmt: skip
         local = plan.local_ranks(job, procs)
         assert local == expected
-        changes, _ = run._changes(job, "", 2, local, None, {}, tmp_path, [])
+        changes, _ = run._changes(job, "", 2, local, RehearsalSpec("", str(tmp_path)), [])
         assert changes.get("parallel.procs") == (None if job.strategy == "single" else expected)
     for job, procs in ((job_of(), 0), (job_of(strategy="single"), 2)):
         with refused("rehearsal-procs", found=procs):
@@ -108,20 +110,20 @@ def test_weights_that_a_rehearsal_lacks_are_named(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"data": "gs://b/d", "settings": {"data.layout": "folders", "model.init": weights}}
     with refused("rehearsal-weights", key="model.init", found=weights):
         play(tmp_path, **keys)
-    (tmp_path / "sample").mkdir()
-    run._changes(job_of(**keys), "gs://b/d", 2, 1, tmp_path / "sample", {}, tmp_path, [])
+    run._changes(job_of(**keys), "gs://b/d", 2, 1, RehearsalSpec("", str(tmp_path), sample=str(tmp_path)), [])
 
 
 def test_only_the_files_of_a_rehearsal_are_cleared(tmp_path: Path) -> None:
     folder, said = tmp_path / "stage", []
-    with apart.stage(folder, None, said.append):
+    spec = RehearsalSpec("", str(folder))
+    with stage(spec, (), "", said.append):
         for name in ("gcs", "logs", "sample", "mine"):
             (folder / name).mkdir()
-    with apart.stage(folder, folder / "sample", said.append):
+    with stage(replace(spec, sample=str(folder / "sample")), (), "", said.append):
         assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["mine", "sample"]
     assert len(said) == 2
-    (folder / apart.ORDERS).unlink()
-    with refused("rehearsal-folder", found=str(folder / "sample")), apart.stage(folder, None, said.append):
+    (folder / SPEC).unlink()
+    with refused("rehearsal-folder", found=str(folder / "sample")), stage(spec, (), "", said.append):
         pass
     assert (folder / "sample").is_dir()
 
@@ -130,9 +132,9 @@ def test_a_reduction_server_is_left_out() -> None:
     request = request_of(job_of())
     pool = {"machineSpec": {"machineType": "n1-highcpu-16"}, "replicaCount": "2", "containerSpec": {}}
     request["jobSpec"]["workerPoolSpecs"].append(pool)
-    stage = plan.set_stage(request, hosts=None, isolated=True)
-    assert len(stage.hosts) == 2
-    assert len(stage.said) == 1
+    cluster = plan.set_stage(request, hosts=None, isolated=True)
+    assert len(cluster.hosts) == 2
+    assert len(cluster.said) == 1
 
 
 def test_settings_of_the_rehearsal_replace_those_of_the_job() -> None:
@@ -266,12 +268,12 @@ def play(
         pool["containerSpec"]["command"] = ["python3", "-c", values + PROGRAM]
     tmp_path.mkdir(exist_ok=True)
     (tmp_path / "bundle").write_bytes(b"")
-    more: dict[str, Any] = {"folder": tmp_path / "stage", "namespaces": namespaces, "grace_s": 300, "plant": plant}
-    return rehearse(job, request, tmp_path / "bundle", say=print, **more)
+    paths = str(tmp_path / "bundle"), str(tmp_path / "stage")
+    return rehearse(job, request, RehearsalSpec(*paths, plant=plant, namespaces=namespaces, grace_s=300))
 
 
 def states(report: Report) -> list[str]:
-    return [item.state for item in report.transitions]
+    return [item.status for item in report.transitions]
 
 
 @pytest.mark.parametrize("namespaces", [True, False])
@@ -279,7 +281,7 @@ def test_a_worker_that_dies_is_started_again_under_its_name(namespaces: bool, tm
     if namespaces and not NAMESPACES:
         pytest.skip("the kernel gives no network namespaces")
     report = play(tmp_path, plant="kill:3", held="workerpool1", namespaces=namespaces)
-    assert (report.state, report.exit_code) == ("JOB_STATE_SUCCEEDED", 0)
+    assert (report.status, report.exit_code) == ("JOB_STATE_SUCCEEDED", 0)
     assert states(report)[:4] == ["JOB_STATE_PENDING", "JOB_STATE_RUNNING", "KILLED", "RESTART"]
     primary, worker = report.hosts
     assert primary.codes == (0,)
@@ -292,21 +294,28 @@ def test_a_worker_that_dies_is_started_again_under_its_name(namespaces: bool, tm
 def test_all_workers_start_again_where_the_job_says_so(tmp_path: Path) -> None:
     report = play(tmp_path, plant="kill:3", held="workerpool0 workerpool1", restart_all=True)
     assert [host.codes[0] for host in report.hosts] == [137, 137]
-    assert report.state == "JOB_STATE_SUCCEEDED"
+    assert report.status == "JOB_STATE_SUCCEEDED"
 
 
-def test_nothing_starts_again_with_disable_retries() -> None:
-    orders = SimpleNamespace(request=request_of(job_of(disable_retries=True)), grace_s=0.0)
-    act = SimpleNamespace(orders=orders, state=lambda *_: None, end=lambda _: None)
-    replica = SimpleNamespace(name="replica a", codes=[3], failures=0)
-    assert "disable_retries" in playing._restart(act, replica)
-    assert playing._take_away(act, Plant("spot", 2))[0] == "JOB_STATE_FAILED"
+def test_nothing_starts_again_with_disable_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = request_of(job_of(disable_retries=True))
+    cluster = plan.set_stage(request, hosts=None, isolated=True)
+    spec = RehearsalSpec("", str(tmp_path), request=request)
+    store = StorageServer("127.0.0.1", tmp_path)
+    store.server_close()
+    rehearsal = VertexRehearsal(spec, cluster, store, print)
+    running = rehearsal.hosts[1]
+    running.codes.append(3)
+    assert rehearsal.on_exit([running]) == "ended"
+    assert (running.due, "disable_retries" in rehearsal.error) == (0, True)
+    monkeypatch.setattr(rehearsal, "watch", lambda *_: "interrupted")
+    assert rehearsal.run(Plant("spot", 2)) == "ended"
 
 
 def test_a_worker_that_always_fails_ends_the_job(tmp_path: Path) -> None:
     report = play(tmp_path, fails="workerpool0")
-    assert (report.state, report.exit_code, report.hosts[0].codes[:2]) == ("JOB_STATE_FAILED", 1, (3, 3))
-    assert "non-zero status of 3" in report.error
+    assert (report.status, report.exit_code, report.hosts[0].codes[:2]) == ("JOB_STATE_FAILED", 1, (3, 3))
+    assert "non-zero status of 3" in report.failure_reason
 
 
 def test_a_late_replica_is_reported_once(tmp_path: Path) -> None:
@@ -322,11 +331,11 @@ def test_a_second_rehearsal_in_a_folder_starts_from_the_beginning(tmp_path: Path
 def test_a_job_is_cancelled_and_one_whose_machines_go_is_started_again(tmp_path: Path) -> None:
     both = "workerpool0 workerpool1"
     report = play(tmp_path / "stop", plant="stop:2", held=both)
-    assert report.state == "JOB_STATE_CANCELLED"
+    assert report.status == "JOB_STATE_CANCELLED"
     assert {host.codes for host in report.hosts} == {(75,)}
     report = play(tmp_path / "spot", plant="spot:2", held=both, scheduling="spot")
     assert states(report).count("JOB_STATE_RUNNING") == 2
-    assert report.state == "JOB_STATE_SUCCEEDED"
+    assert report.status == "JOB_STATE_SUCCEEDED"
     assert report.hosts[0].codes == (75, 0)
 
 
@@ -354,8 +363,9 @@ def test_a_worker_that_dies_changes_nothing_in_the_weights(
     del request["jobSpec"]["baseOutputDirectory"]  # whose model would take as long as all the rest
     bundle.build(ROOT, job, tmp_path / "bundle")
     assert [process.wait() for process in alone] == [0, 0], alone[0].output
-    report = rehearse(job, request, tmp_path / "bundle", plant="kill:3", folder=tmp_path / "stage", say=print)
-    assert report.state == "JOB_STATE_SUCCEEDED", report
+    spec = RehearsalSpec(str(tmp_path / "bundle"), str(tmp_path / "stage"), plant="kill:3")
+    report = rehearse(job, request, spec)
+    assert report.status == "JOB_STATE_SUCCEEDED", report
     assert report.hosts[1].codes == (137, 0)
     log = Path(report.folder, "logs", f"{report.hosts[0].name}.log").read_text()
     assert "round 2: all 2 hosts are here" in log

@@ -10,52 +10,77 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from launch.job import PACKAGE, ROOT
 from launch.rehearse import network
+from launch.rehearse.cluster import read_plant
 from launch.rehearse.guard import MARK, Guard, left
+from launch.rehearse.report import Report, load, save, show
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 
-T = TypeVar("T")
-R = TypeVar("R")
-ORDERS, REPORT, PROBLEM = "orders.json", "report.json", "error.txt"
+SPEC, REPORT, PROBLEM = "rehearsal.json", "report.json", "error.txt"
 # Folders that a rehearsal fills: storage, files of the hosts, their logs, and generated data.
 FILLED = ("gcs", "hosts", "logs", "sample")
 
 
 @dataclass(frozen=True)
-class Orders:
-    """The input of a rehearsal: all that the process inside the namespaces needs to know. It is passed as JSON."""
+class RehearsalSpec:
+    """A rehearsal, as it is passed to the process inside the namespaces, in JSON. A user chooses the first fields."""
 
-    request: Mapping[str, Any]
-    bundle: str
-    sample: str
+    bundle: str  # the file with the code
     folder: str
-    hosts: int | None
-    settings: Mapping[str, Any]  # changed settings of segtrain, for this rehearsal only
-    plant: str
-    isolated: bool
-    grace_s: float
-    said: tuple[str, ...]
-    mark: str  # in the environment of all processes of this rehearsal, so that they can be found and killed
-    scratch: str  # a folder for the temporary files of these processes
+    sample: str = ""  # a local folder that is used as the data; "": none is given
+    hosts: int | None = None  # None: as in the request, within limits
+    procs: int | None = None  # ranks per host
+    plant: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # changed settings of segtrain, for this rehearsal only
+    namespaces: bool = True  # False: do without them, as on a kernel that gives none
+    grace_s: float | None = None  # between SIGTERM and SIGKILL; None: as in the cloud
+    request: Mapping[str, Any] = field(default_factory=dict)
+    data_uri: str = ""  # the bucket's address of the data, which gets the sample (Vertex AI)
+    said: tuple[str, ...] = ()  # differences from the cloud, one sentence each
+    mark: str = ""  # in the environment of all processes of this rehearsal, so that they can be found and killed
+    scratch: str = ""  # a folder for the temporary files of these processes
 
 
 @contextlib.contextmanager
-def stage(folder: Path, sample: Path | None, say: Callable[[str], None]) -> Iterator[Guard]:
+def stage(
+    spec: RehearsalSpec, plants: Sequence[str], without: str, say: Callable[[str], None]
+) -> Iterator[tuple[RehearsalSpec, list[str] | None]]:
     """The folder of a rehearsal, without the files of an earlier one, and the guard that ends its processes.
 
-    ``sample``: the user's data, which may be in the folder. Tells at the end what is left on the disk.
+    ``without``: what differs if there are no namespaces. Returns the spec of the prepared rehearsal, and the command
+    prefix that gives its namespaces. Tells at the end what is left on the disk. Raises ConfigError.
     """
+    read_plant(spec.plant, plants)
+    sample = Path(spec.sample).resolve() if spec.sample else None
+    if sample is not None and not sample.is_dir():
+        raise ConfigError(
+            f"--sample {spec.sample}: there is no such folder", code="sample-missing", file=spec.sample
+        )  # fmt: skip
+    folder = Path(spec.folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    _clear(folder, sample.resolve() if sample else None)
+    _clear(folder, sample)
     with signals_end_it(), Guard(folder) as guard:
         try:
-            yield guard
+            prefix, how = network.namespaces() if spec.namespaces else (None, "they are switched off")
+            yield (
+                replace(
+                    spec,
+                    folder=str(folder),
+                    sample=str(sample or ""),
+                    bundle=str(Path(spec.bundle).resolve()),
+                    namespaces=prefix is not None,
+                    said=(network.said(prefix, how, without),),
+                    mark=guard.mark,
+                    scratch=str(guard.scratch),
+                ),
+                prefix,
+            )
         finally:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 say(f"  on disk: {left(folder)}")
@@ -65,7 +90,7 @@ def _clear(folder: Path, sample: Path | None) -> None:
     """Remove what an earlier rehearsal has left. Raises ConfigError if something else has made these folders."""
     old = [folder / name for name in FILLED if (folder / name).exists()]
     old = [path for path in old if sample is None or not sample.is_relative_to(path)]
-    mark = folder / ORDERS
+    mark = folder / SPEC
     if old and not mark.is_file():
         raise ConfigError(
             f"--folder {folder} holds {old[0].name}, which is not of a rehearsal: give a new folder",
@@ -95,37 +120,30 @@ def signals_end_it() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def perform(
-    module: str,
-    orders: Orders,
-    prefix: list[str] | None,
-    say: Callable[[str], None],
-    load: Callable[[Path], R],
-    show: Callable[[R], str],
-) -> R:
-    """Run ``python -m MODULE FILE`` with the orders in FILE, and return its report, which is shown. All processes that
+def perform(module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Callable[[str], None]) -> Report:
+    """Run ``python -m MODULE FILE`` with the spec in FILE, and return its report, which is shown. All processes that
     it starts end with it.
 
-    ``prefix``: from ``network.namespaces``. Raises ConfigError and SegtrainError.
+    ``prefix``: from ``stage``. Raises ConfigError and SegtrainError.
     """
-    for line in orders.said:
+    for line in spec.said:
         say(f"note: {line}")
-    _play(module, orders, prefix, say)
-    report = load(Path(orders.folder, REPORT))
+    _play(module, spec, prefix, say)
+    report = load(Path(spec.folder, REPORT))
     say("")
     for line in show(report).splitlines():
         say(line)
     return report
 
 
-def _play(module: str, orders: Orders, prefix: list[str] | None, say: Callable[[str], None]) -> None:
-    told, done, wrong = (Path(orders.folder, name) for name in (ORDERS, REPORT, PROBLEM))
-    for old in (done, wrong, Path(orders.folder, "failure.now")):
+def _play(module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Callable[[str], None]) -> None:
+    told, done, wrong = (Path(spec.folder, name) for name in (SPEC, REPORT, PROBLEM))
+    for old in (done, wrong, Path(spec.folder, "failure.now")):
         old.unlink(missing_ok=True)
-    told.write_text(json.dumps(asdict(orders)))
+    told.write_text(json.dumps(asdict(spec)))
     command = [*(prefix or []), sys.executable, "-m", module, str(told)]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{PACKAGE.parent}", "PATH": network.search_path()}
-    env[MARK] = orders.mark
+    env[MARK] = spec.mark
     process = subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
@@ -148,14 +166,12 @@ def _play(module: str, orders: Orders, prefix: list[str] | None, say: Callable[[
         raise SegtrainError(text, code="rehearsal-broke-down")
 
 
-def played(
-    path: Path, kind: Callable[..., T], act: Callable[[T, Callable[[str], None]], R], save: Callable[[R, Path], None]
-) -> int:
-    """The child's side of ``perform``: read orders (of class ``kind``) from a file, call ``act``, and save its report
-    next to the file. Returns an exit code.
+def played(path: Path, play: Callable[[RehearsalSpec, Callable[[str], None]], Report]) -> int:
+    """The child's side of ``perform``: read the spec from a file, call ``play``, and save its report next to the file.
+    Returns an exit code.
     """
     try:
-        report = act(kind(**json.loads(path.read_text())), lambda text: print(text, flush=True))
+        report = play(RehearsalSpec(**json.loads(path.read_text())), lambda text: print(text, flush=True))
     except SegtrainError as error:
         path.with_name(PROBLEM).write_text(str(error))
         return EXIT_ERROR

@@ -8,16 +8,46 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launch.rehearse import network
 from launch.rehearse.cluster import RehearsalHost
 from launch.rehearse.guard import MARK, kill_marked
 
+if TYPE_CHECKING:
+    from launch.rehearse.apart import RehearsalSpec
+
+ROOM = Path(network.__file__).parent  # holds standin/ and planted/
 # Variables that are kept from this machine, so that Python, its packages, and downloaded weights are found.
 KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TORCH_HOME", "HF_HOME")
+
+
+def environment(spec: RehearsalSpec, fault: str, own: Mapping[str, str], *folders: str) -> dict[str, str]:
+    """The variables of a container: its platform's ``own``, and those of all platforms. Of this shell's variables, only
+    those in ``KEPT`` are among them.
+
+    ``fault``: the value for planted/sitecustomize.py; "": none. ``folders``: further folders of ROOM with modules.
+    """
+    variables = {key: os.environ[key] for key in KEPT if key in os.environ}
+    variables |= {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), network.search_path()]),
+        "CUDA_VISIBLE_DEVICES": "",
+        MARK: f"{spec.mark}-{uuid.uuid4().hex}",
+        **own,
+    }
+    paths = [str(ROOM / name) for name in folders]
+    if fault:
+        variables["SEGTRAIN_PLANT"] = fault
+        paths.append(str(ROOM / "planted"))
+    paths += [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
+    if paths:
+        variables["PYTHONPATH"] = os.pathsep.join(paths)
+    return variables
 
 
 class Container:

@@ -1,13 +1,14 @@
-"""The program that run.py starts in a rehearsal's Linux namespaces: ``python -m launch.aws.rehearse orders.json``."""
+"""Runs a rehearsal in its Linux namespaces: ``python -m launch.aws.rehearse FILE``. Started by
+``launch.rehearse.apart.perform``.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from launch.aws.rehearse.play import Orders, play
-from launch.aws.rehearse.report import save
+from launch.aws.rehearse.play import play
 from launch.rehearse.apart import played
 
 if __name__ == "__main__":
-    sys.exit(played(Path(sys.argv[1]), Orders, play, save))
+    sys.exit(played(Path(sys.argv[1]), play))

@@ -9,14 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launch.rehearse import network
+from launch.rehearse import container as shared
+from launch.rehearse.apart import RehearsalSpec
 from launch.rehearse.cluster import RehearsalCluster
-from launch.rehearse.container import KEPT
-from launch.rehearse.guard import MARK
 from segtrain.errors import MissingExtra
 
 TOOLKIT = "sagemaker_pytorch_container.training:main"  # ENV SAGEMAKER_TRAINING_MODULE of AWS's PyTorch images
-ROOM = Path(network.__file__).parent  # holds standin/ and planted/
 
 
 # Mounts the host's base folder at /opt/ml. If this machine has no /opt/ml, a new /opt is mounted first, with the old
@@ -50,59 +48,35 @@ def unconnected(command: list[str]) -> list[str]:
     return ["bash", "-c", 'ip route add blackhole 10.77.0.0/25 && exec "$@"', "unconnected", *command]
 
 
-def toolkit_folder() -> Path:
-    """The folder with this Python's commands ``train`` and ``torchrun``. Raises MissingExtra."""
+def refuse_missing_toolkit() -> None:
+    """Raises MissingExtra if this Python has no commands ``train`` and ``torchrun``."""
     folder = Path(sys.executable).parent
     for program, package in (("train", "sagemaker-training"), ("torchrun", "torch")):
         if shutil.which(program, path=str(folder)) is None:
             raise MissingExtra(package, "rehearse", f"--rehearse: {folder} has no command {program!r} and")
-    return folder
 
 
 def environment(
-    request: Mapping[str, Any],
-    stage: RehearsalCluster,
-    base: Path,
-    *,
-    store: Mapping[str, str],
-    mark: str,
-    scratch: str,
-    isolated: bool,
-    plant: str,
+    spec: RehearsalSpec, stage: RehearsalCluster, base: Path, store: Mapping[str, str], fault: str
 ) -> dict[str, str]:
-    """The environment of a container's processes. Of this shell's variables it has only those in ``KEPT``.
-
-    ``mark``: a value that identifies the container's processes; ``scratch``: the folder for temporary files; ``plant``:
-    the value for planted/sitecustomize.py ("": none).
-    """
-    name = request["TrainingJobName"]
-    ours = os.pathsep.join(str(ROOM / part) for part in (*_standin(stage), *(["planted"] if plant else [])))
-    found = {key: os.environ[key] for key in KEPT if key in os.environ}
-    found |= {
-        "PATH": os.pathsep.join([str(toolkit_folder()), network.search_path()]),
+    """The environment of a container's processes. ``fault``: the value for planted/sitecustomize.py ("": none)."""
+    name = spec.request["TrainingJobName"]
+    own = {
         "PYTHONUNBUFFERED": "TRUE",  # as AWS's images have it
         "SAGEMAKER_TRAINING_MODULE": TOOLKIT,
         "TRAINING_JOB_NAME": name,
         "TRAINING_JOB_ARN": f"arn:aws:sagemaker:{store['AWS_REGION']}:000000000000:training-job/{name}",
-        "CUDA_VISIBLE_DEVICES": "",
         # pip must not download missing packages: it would install them into this Python.
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
         "SEGTRAIN_CACHE": str(base.with_name(base.name + ".cache")),
-        "TMPDIR": scratch,
-        "RAY_TMPDIR": str(Path(scratch, base.name)),  # the hosts share /tmp, where Ray expects only its own processes
-        MARK: mark,
+        "TMPDIR": spec.scratch,
+        "RAY_TMPDIR": str(Path(spec.scratch, base.name)),  # the hosts share /tmp; Ray expects only its own processes
         **store,
     }
-    if not isolated or not os.path.isdir("/opt"):
-        found["SAGEMAKER_BASE_DIR"] = str(base)
-    if plant:
-        found["SEGTRAIN_PLANT"] = plant
-    found |= (asked := dict(request.get("Environment", {})))
-    found["PYTHONPATH"] = os.pathsep.join(part for part in (ours, asked.get("PYTHONPATH")) if part)
-    return found
-
-
-def _standin(stage: RehearsalCluster) -> list[str]:
-    return ["standin"] if stage.hyperparameters.get("parallel.strategy") == '"smddp"' else []
+    if not spec.namespaces or not os.path.isdir("/opt"):
+        own["SAGEMAKER_BASE_DIR"] = str(base)
+    own |= spec.request.get("Environment", {})
+    smddp = stage.hyperparameters.get("parallel.strategy") == '"smddp"'
+    return shared.environment(spec, fault, own, *(["standin"] if smddp else []))

@@ -5,120 +5,84 @@ from __future__ import annotations
 import importlib.util
 import tarfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from launch.aws.job import SageMakerJob
 from launch.aws.rehearse import channels, container
-from launch.aws.rehearse.attempt import GRACE_S
 from launch.aws.rehearse.plan import set_stage, starts_ranks
-from launch.aws.rehearse.play import Orders
-from launch.aws.rehearse.report import Report, load, show
 from launch.aws.request import CHANNELS
 from launch.preflight import files_of_weights
-from launch.rehearse import apart, drawn, fit, network
-from launch.rehearse.cluster import read_plant, refuse_rank
+from launch.rehearse import drawn, fit
+from launch.rehearse.apart import RehearsalSpec, perform, stage
+from launch.rehearse.cluster import PLANTS, read_plant, refuse_rank
+from launch.rehearse.report import Report
 from segtrain.errors import ConfigError, MissingExtra
 
 
 def rehearse(
-    job: SageMakerJob,
-    request: Mapping[str, Any],
-    bundle: Path,
-    *,
-    hosts: int | None = None,
-    procs: int | None = None,
-    sample: Path | None = None,
-    plant: str = "",
-    folder: Path,
-    say: Callable[[str], None] = print,
-    settings: Mapping[str, Any] | None = None,
-    namespaces: bool = True,
-    grace_s: float = GRACE_S,
+    job: SageMakerJob, request: Mapping[str, Any], spec: RehearsalSpec, say: Callable[[str], None] = print
 ) -> Report:
-    """Rehearse a job. ``settings``: changed settings of segtrain, for the rehearsal only (``{"train.duration":
-    "20st"}``). ``namespaces=False``: use no Linux namespaces, as if the kernel did not allow them. ``grace_s``: time
-    between SIGTERM and SIGKILL.
-
-    Raises ConfigError, MissingExtra, or SegtrainError if the rehearsal itself cannot go on. A job that fails is
-    reported in the Report.
+    """Rehearse a job. Raises ConfigError, MissingExtra, or SegtrainError if the rehearsal itself cannot go on. A job
+    that fails is reported in the Report.
     """
-    folder = folder.resolve()
-    _look(request, plant, sample)
-    with apart.stage(folder, sample, say) as guard:
-        prefix, how = network.namespaces() if namespaces else (None, "namespaces are switched off")
-        said = [network.said(prefix, how, "their entry point is not process 1, and their folder is not /opt/ml")]
-        if plant == "disk" and prefix is None:
-            raise ConfigError(f"--plant disk: a small disk needs its own mount, and {how}")
-        changes = _changes(job, request, folder, hosts, procs, sample, settings or {}, plant, said)
-        if read_plant(plant).kind in ("stop", "spot", "kill"):
+    _refuse_missing(request)
+    without = "their entry point is not process 1, and their folder is not /opt/ml"
+    with stage(spec, PLANTS, without, say) as (spec, prefix):
+        if spec.plant == "disk" and not spec.namespaces:
+            raise ConfigError("--plant disk: a small disk needs its own mount, in namespaces", code="plant-needs-mount")
+        said = list(spec.said)
+        changes, sample = _changes(job, replace(spec, request=request), said)
+        if read_plant(spec.plant).kind in ("stop", "spot", "kill"):
             changes.setdefault("log.every", 1)  # the log line of a step triggers the fault
-        if sample is None and (folder / "sample").is_dir():
-            sample = folder / "sample"
-        orders = Orders(
-            request=request,
-            bundle=str(_without_requirements(bundle.resolve(), folder, said)),
-            sample=str(sample.resolve()) if sample else "",
-            folder=str(folder),
-            hosts=hosts,
-            procs=procs,
-            settings=changes,
-            plant=plant,
-            isolated=prefix is not None,
-            grace_s=grace_s,
-            said=tuple(said),
-            mark=guard.mark,
-            scratch=str(guard.scratch),
-        )
-        return apart.perform("launch.aws.rehearse", orders, prefix, say, load, show)
+        bundle = _without_requirements(Path(spec.bundle), Path(spec.folder), said)
+        spec = replace(
+            spec, request=request, bundle=str(bundle), sample=sample, settings=changes, said=tuple(said)
+        )  # fmt: skip
+        return perform("launch.aws.rehearse", spec, prefix, say)
 
 
-def _look(request: Mapping[str, Any], plant: str, sample: Path | None) -> None:
+def _refuse_missing(request: Mapping[str, Any]) -> None:
     """Raises ConfigError or MissingExtra for what is missing, before anything is started."""
-    read_plant(plant)
-    container.toolkit_folder()
+    container.refuse_missing_toolkit()
     for package in ("sagemaker_pytorch_container", "moto", "boto3", "flask"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "rehearse", "--rehearse")
-    if "helpers.groups" in request.get("HyperParameters", {}) and importlib.util.find_spec("ray") is None:
+    parameters = request.get("HyperParameters", {})
+    if "helpers.groups" in parameters and importlib.util.find_spec("ray") is None:
         raise MissingExtra("ray", "ray", "--rehearse with a helping group")
-    if sample is not None and not sample.is_dir():
-        raise ConfigError(f"--sample {sample}: there is no such folder")
-    if "sagemaker_submit_directory" not in request.get("HyperParameters", {}):
-        raise ConfigError("the request names no code (sagemaker_submit_directory): AWS's toolkit cannot start it")
+    if "sagemaker_submit_directory" not in parameters:
+        text = "the request names no code (sagemaker_submit_directory): AWS's toolkit cannot start it"
+        raise ConfigError(text, code="request-without-code")
 
 
-def _changes(
-    job: SageMakerJob,
-    request: Mapping[str, Any],
-    folder: Path,
-    hosts: int | None,
-    procs: int | None,
-    sample: Path | None,
-    settings: Mapping[str, Any],
-    plant: str,
-    said: list[str],
-) -> dict[str, Any]:
-    """Settings that differ from the job's: those that were given, and those that CPU ranks and generated data need."""
-    config = fit.load(job)
-    stage = set_stage(request, hosts=hosts, procs=procs, isolated=True, settings=settings)
-    ranks = sum(host.trains for host in stage.hosts) * (procs or 1) if starts_ranks(stage.hyperparameters) else 1
-    refuse_rank(plant, ranks)
-    changes = {**fit.fitting(config, ranks), **settings}
+def _changes(job: SageMakerJob, spec: RehearsalSpec, said: list[str]) -> tuple[dict[str, Any], str]:
+    """Settings that differ from the job's, since they were given, or CPU ranks or generated data need them, and the
+    folder that is used as the data.
+    """
+    config, request, sample = fit.load(job), spec.request, spec.sample
+    cluster = set_stage(request, hosts=spec.hosts, procs=spec.procs, isolated=True, settings=spec.settings)
+    ranks = 1
+    if starts_ranks(cluster.hyperparameters):
+        ranks = sum(host.trains for host in cluster.hosts) * (spec.procs or 1)
+    refuse_rank(spec.plant, ranks)
+    changes = {**fit.fitting(config, ranks), **spec.settings}
     filled = channels.of_data(request)
-    whole = sample is not None and (len(filled) == 1 or channels.divided(sample, request))
+    whole = sample and (len(filled) == 1 or channels.divided(Path(sample), request))
     if config is not None and not whole:
         _refuse_weights(config, [channel["ChannelName"] for channel in filled])
-    if filled and sample is None:
+    if filled and not sample:
         if config is None:
             raise MissingExtra("pydantic", "rehearse", "--rehearse without --sample")
         said.append("no --sample: the channels are filled with generated street scenes")
-        changes = {**drawn.draw(folder / "sample", config), **changes}
+        sample = f"{spec.folder}/sample"
+        changes = {**drawn.draw(Path(sample), config), **changes}
     if filled and any(channel.get("InputMode") == "FastFile" for channel in filled):
         said.append("FastFile channels are copied to the disk before the start, as File")
     if any("FileSystemDataSource" in channel["DataSource"] for channel in filled):
         said.append("file systems (FSx, EFS): a local folder instead")
-    return changes
+    return changes, sample
 
 
 def _refuse_weights(config: Any, names: list[str]) -> None:
@@ -126,7 +90,10 @@ def _refuse_weights(config: Any, names: list[str]) -> None:
     for key, place in files_of_weights(config):
         if place.startswith(f"{CHANNELS}/"):
             folders = " and ".join(f"DIR/{name}" for name in names)
-            raise ConfigError(f"{key}={place}: a rehearsal needs these weights: --sample DIR, with {folders}")
+            raise ConfigError(
+                f"{key}={place}: a rehearsal needs these weights: --sample DIR, with {folders}",
+                code="rehearsal-weights", key=key, found=place,
+            )  # fmt: skip
 
 
 def _without_requirements(bundle: Path, folder: Path, said: list[str]) -> Path:

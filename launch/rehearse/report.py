@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 
 @dataclass(frozen=True)
 class Transition:
-    """An entry of DescribeTrainingJob's SecondaryStatusTransitions; seconds since the rehearsal began."""
+    """A status or an event of the job; seconds since the rehearsal began."""
 
     status: str
     second: float
@@ -20,40 +20,43 @@ class Transition:
 
 @dataclass(frozen=True)
 class HostEnd:
-    """How a host ended: exit code of its container, seconds it ran, files of its /opt/ml/model with their sizes, its
-    failure file.
+    """How a host ended: the exit code of each start of its container, the seconds of the last one, and its failure file
+    (SageMaker).
     """
 
     name: str
     group: str
     type: str
-    code: int
+    codes: tuple[int, ...]
     seconds: float
-    model: Mapping[str, int] = field(default_factory=dict)
-    failure: str = ""
+    failure: str
+
+    @property
+    def code(self) -> int:
+        """The exit code of the last start."""
+        return self.codes[-1] if self.codes else 0
 
 
 @dataclass(frozen=True)
 class Report:
-    status: str  # TrainingJobStatus: Completed, Failed or Stopped
-    failure_reason: str  # FailureReason; "" where it did not fail
+    """``failed``: the job failed, so the command must not end with 0."""
+
+    status: str  # the job's last status, in the cloud's words
+    failed: bool
+    failure_reason: str  # as the cloud would show it; "" if the job did not fail
     transitions: tuple[Transition, ...]
     hosts: tuple[HostEnd, ...]
     first_step_s: float | None  # from the start of the containers
     end_s: float  # of the whole rehearsal
-    training_s: float  # TrainingTimeInSeconds: Downloading to the end, all attempts
-    metrics: Mapping[str, tuple[int, float | None]]  # name -> how many values CloudWatch would have, and the last
+    training_s: float  # of all attempts: what would be billable
+    model: Mapping[str, int]  # the files of the model -> size in bytes
+    metrics: Mapping[str, tuple[int, float | None]]  # name -> number of values that the cloud would have, and the last
     remarks: tuple[str, ...]  # differences from the cloud, and problems of the job that were noticed
     folder: str
 
     @property
     def exit_code(self) -> int:
-        return 1 if self.status == "Failed" else 0
-
-    @property
-    def model(self) -> dict[str, int]:
-        """What would be in model.tar.gz."""
-        return {name: size for host in self.hosts for name, size in host.model.items()}
+        return 1 if self.failed else 0
 
 
 def save(report: Report, path: Path) -> None:
@@ -61,12 +64,12 @@ def save(report: Report, path: Path) -> None:
 
 
 def load(path: Path) -> Report:
-    found: dict[str, Any] = json.loads(path.read_text())
-    found["transitions"] = tuple(Transition(**item) for item in found["transitions"])
-    found["hosts"] = tuple(HostEnd(**item) for item in found["hosts"])
-    found["metrics"] = {name: (count, last) for name, (count, last) in found["metrics"].items()}
-    found["remarks"] = tuple(found["remarks"])
-    return Report(**found)
+    saved: dict[str, Any] = json.loads(path.read_text())
+    saved["transitions"] = tuple(Transition(**item) for item in saved["transitions"])
+    saved["hosts"] = tuple(HostEnd(**{**item, "codes": tuple(item["codes"])}) for item in saved["hosts"])
+    saved["metrics"] = {name: (count, last) for name, (count, last) in saved["metrics"].items()}
+    saved["remarks"] = tuple(saved["remarks"])
+    return Report(**saved)
 
 
 def show(report: Report) -> str:
@@ -76,11 +79,8 @@ def show(report: Report) -> str:
         lines += [f"  FailureReason  {_one_line(report.failure_reason)}", ""]
     width = max(len(item.status) for item in report.transitions)
     lines += [f"  {item.second:7.1f} s  {item.status:<{width}}  {item.message}".rstrip() for item in report.transitions]
-    first = (
-        "no step was seen"
-        if report.first_step_s is None
-        else f"{report.first_step_s:.1f} s after the containers' start"
-    )
+    seen = report.first_step_s is not None
+    first = f"{report.first_step_s:.1f} s after the containers' start" if seen else "no step was seen"
     count = len(report.hosts)
     lines += [
         "",
@@ -91,11 +91,10 @@ def show(report: Report) -> str:
         "",
     ]
     for host in report.hosts:
-        model = ", ".join(f"{name} ({size:,} bytes)" for name, size in host.model.items()) or "nothing"
-        lines.append(
-            f"  {host.name}  {host.group} {host.type}  code {host.code} after {host.seconds:.1f} s; model: {model}"
-        )
+        codes = ", ".join(map(str, host.codes)) or "none"
+        lines.append(f"  {host.name}  {host.group} {host.type}  exit codes {codes}; last start {host.seconds:.1f} s")
     lines += [f"  {host.name} says: {_one_line(host.failure)}" for host in report.hosts if host.failure]
+    lines += [f"  model  {name} ({size:,} bytes)" for name, size in report.model.items()] or ["  no model was written"]
     for name, (values, last) in report.metrics.items():
         lines.append(f"  metric {name}: {f'{values} times, last {last:g}' if values else 'never'}")
     lines += ["", *(f"  note: {remark}" for remark in report.remarks), f"  logs of the hosts: {report.folder}/logs"]
