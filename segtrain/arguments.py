@@ -26,7 +26,7 @@ PLATFORMS = {
     "ray": "ranks on a Ray cluster, by Ray Train",
     "fsx": "an FSx for Lustre file system linked to S3",
     "cluster": "check a recipe of AWS ParallelCluster",
-    "lustre": "archive folders of FSx for Lustre to S3, and bring them back",
+    "lustre": "export folders of FSx for Lustre to S3, or release their space",
 }
 CONFIG = "YAML file (default: every setting at its default)"
 

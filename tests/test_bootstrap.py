@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from launch import lustre
-
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "configs/clusters"
 pytestmark = pytest.mark.skipif(shutil.which("flock") is None, reason="flock is not here")
@@ -104,11 +102,20 @@ def test_the_nightly_archive_is_a_line_that_cron_can_read(node: Node) -> None:
     command = line.split(maxsplit=6)[6]
     words = command.partition(" >> ")[0].split()
     assert words[:3] == ["flock", "-n", f"{node.workspace}/versions/archive.lock"]
-    assert words[3] == f"{node.workspace}/segtrain/.venv/bin/segtrain"
     assert os.access(words[3], os.X_OK)
-    assert words[4:6] == ["launch", "lustre"]
-    known = lustre.build_parser("lustre").parse_args(words[6:])
-    assert (known.verb, known.folder) == ("archive", f"{node.workspace}/runs")
+    tools = node.workspace / "tools"
+    tools.mkdir()
+    (tools / "lfs").write_text(f'#!/bin/sh\necho "$@" | tee -a {node.workspace}/asked\n')
+    (tools / "lfs").chmod(0o755)
+    (node.workspace / "runs/a b").mkdir(parents=True)
+    for name in ("a b/c.pt", "d.pt"):
+        (node.workspace / "runs" / name).write_text(name)
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    subprocess.run([words[3]], env=env, check=True)
+    asked = (node.workspace / "asked").read_text().splitlines()
+    files = [f"{node.workspace}/runs/a b/c.pt", f"{node.workspace}/runs/d.pt"]
+    assert sorted(asked[:2]) == [f"hsm_archive {file}" for file in files]
+    assert all(file in (node.workspace / "versions/archive.txt").read_text() for file in files)
 
 
 def test_a_compute_node_that_does_not_see_segtrain_says_so_and_ends(node: Node) -> None:

@@ -169,7 +169,7 @@ def test_commands_are_found_in_every_kind_of_place() -> None:
         ("python bench/nothing.py", AssertionError),
         ("python bench/origin.py --nothing", AssertionError),
         ("python launch/sagemaker.py --job configs/jobs/nothing.yaml", AssertionError),
-        ("segtrain launch lustre bring /workspace/data", SystemExit),
+        ("segtrain launch lustre bring fs-0123456789abcdef0 data", SystemExit),
     ],
 )
 def test_a_command_that_nobody_can_type_is_found(

@@ -38,8 +38,14 @@ ln -sfn "versions/$version" "$workspace/segtrain"
 flock -u 9
 
 # Every night, archive the files that S3 does not have yet. If there are several clusters, the first head node does it.
+cat > "$workspace/versions/archive.sh" <<ARCHIVE
+#!/bin/sh
+find $workspace/runs -type f -print0 | xargs -0 -r -n 1 lfs hsm_archive
+find $workspace/runs -type f -print0 | xargs -0 -r lfs hsm_state > $workspace/versions/archive.txt
+ARCHIVE
+chmod +x "$workspace/versions/archive.sh"
 cat > "${CRON_D:-/etc/cron.d}/segtrain-archive" <<CRON
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-17 2 * * * root flock -n $workspace/versions/archive.lock $workspace/segtrain/.venv/bin/segtrain launch lustre archive $workspace/runs --proof $workspace/versions/archive.jsonl >> /var/log/segtrain-archive.log 2>&1
+17 2 * * * root flock -n $workspace/versions/archive.lock $workspace/versions/archive.sh >> /var/log/segtrain-archive.log 2>&1
 CRON
 say "ready: $workspace/segtrain/.venv/bin/segtrain"

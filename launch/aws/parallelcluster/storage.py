@@ -178,7 +178,7 @@ def _links(place: str, settings: Keys) -> Iterator[Finding]:
     if links and not any(one.get("AutoExportPolicy") for one in links):
         yield note(
             "fsx-unexported",
-            f"{place}: no association exports: runs reach S3 only by `segtrain launch lustre archive`",
+            f"{place}: no association exports: runs reach S3 only by `segtrain launch lustre export`",
             "AutoExportPolicy: [NEW, CHANGED] for the folder of the runs",
         )
 
