@@ -10,7 +10,6 @@ import stat
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def test_every_mistake_is_named_by_what_slurm_says() -> None:
         if of != "plain" or name == "two jobs with one run folder":
             continue
         job = completed(described(flags_, settings), here)
-        said = [*offline(job, ROOT), *flags(job), *rules(job, found, here, datetime.now())]
+        said = [*offline(job, ROOT), *flags(job), *rules(job, found, here)]
         has([*said, *places.folders(job, here, found, MOUNTS, probed=False)], expected, text)
         named += 1
     assert named >= 25
@@ -216,7 +215,7 @@ def test_lines_of_setup_may_read_their_input(tmp_path: Path) -> None:
 def test_a_job_with_a_mistake_is_not_submitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["--partition", "gpus", "--output", str(tmp_path / "runs")])
     assert code == 2
-    assert "the cluster has low, high, gpu" in capsys.readouterr().err
+    assert "the partitions are low, high, gpu" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
     assert "segtrain" not in ask("squeue", "-h", "-t", "PD,R", "-o", "%j").split()
 
@@ -242,6 +241,29 @@ def _wait_for(number: str, states: tuple[str, ...]) -> dict[str, str]:
             return found
         assert time.monotonic() < end, found
         time.sleep(0.2)
+
+
+# What Slurm itself refuses, so that no check of ours computes it.
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "partition misspelled": ({"partition": "gpus"}, "error", "Invalid partition"),
+    "partition of reservations": ({"partition": "booked", "max_run": "1h"}, "error", "denied"),
+    "too few nodes for a job": ({"partition": "wide", "max_run": "1h", "nodes": 1}, "error", "not available"),
+    "feature that no node has": ({"constraint": "h200"}, "error", "feature"),
+    "node that is not there": ({"nodelist": "n[1,9]"}, "error", "node name"),
+    "reservation misspelled": ({"reservation": "cuorse"}, "error", "reservation"),
+    "GPU type of another partition": ({"gpus": "a10g:2"}, "error", "not available"),
+    "more cores than a node has": ({"cpus": 8}, "error", "not available"),
+    "more memory than a node has": ({"memory": "100G"}, "error", "not available"),
+    "node that is drained": ({"partition": "half"}, "warning", "n6 is drain+idle bad memory"),
+    "nodes that are reserved": ({**CPUS, "nodes": 2}, "warning", "course holds n4"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_slurm_refuses_is_passed_on(name: str, tmp_path: Path) -> None:
+    flags_, level, text = REFUSED[name]
+    found = of_cluster(described(flags_, output=str(tmp_path)), read(ask), Here(limits={}), probe=False)
+    has(found, f"{level} sbatch-refuses", text)
 
 
 # What Slurm accepts, and what becomes of it.
@@ -288,7 +310,7 @@ def test_a_stopped_job_comes_back_by_its_exit_code(cluster: Cluster, tmp_path: P
     ask("scontrol", "reconfigure")
     try:
         job = replace(described(BARE), output=str(tmp_path))
-        has(rules(job, read(ask), Here(limits={}), datetime.now()), "warning requeue-exit", "75")
+        has(rules(job, read(ask), Here(limits={})), "warning requeue-exit", "75")
         number = ask("sbatch", "--parsable", "--partition=tight", "-o", "/dev/null", str(script)).strip()
         ask("scontrol", "update", f"JobId={number}", "Requeue=0")
         end = time.monotonic() + PATIENCE_S

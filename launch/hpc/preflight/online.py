@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from launch.hpc.job import SlurmJob
 from launch.hpc.preflight.folders import folders
 from launch.hpc.preflight.here import Here, completed, flags, limits, variables
 from launch.hpc.preflight.nodes import nodes
-from launch.hpc.preflight.partitions import accounts, partitions
+from launch.hpc.preflight.partitions import partitions
 from launch.hpc.preflight.probe import Told, answers, ask_nodes
 from launch.hpc.preflight.site import site
-from launch.hpc.preflight.state import Cluster, listed, read
+from launch.hpc.preflight.state import Cluster, Node, listed, read
 from launch.hpc.preflight.training import offline
 from launch.hpc.script import sbatch_script
 from launch.hpc.tools import ask, jobs
@@ -26,8 +25,9 @@ from launch.job import ROOT
 from segtrain.errors import SegtrainError
 
 MOUNTS, EXPORTS = Path("/proc/mounts"), Path("/var/lib/nfs/etab")
-# sbatch takes a job that needs nodes which are away: only its test refuses it.
+# sbatch takes a job that needs nodes which are away: only its test refuses it, in words that differ by its release.
 _AWAY = ("down, drained or reserved", "DOWN, DRAINED or reserved", "busy")
+_UNAVAILABLE = "node configuration is not available"
 
 
 def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Finding]:
@@ -47,37 +47,37 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
 
 
 def of_cluster(job: SlurmJob, cluster: Cluster, here: Here, probe: bool) -> list[Finding]:
-    ruled = partial(rules, cluster=cluster, here=here, now=datetime.now())
+    ruled = partial(rules, cluster=cluster, here=here)
     findings = [*tried(job, ruled(job), ruled), *_after(job)]
+    if not errors(findings):
+        findings += _tested(job, cluster)
     told: Told = {}
     if probe and not errors(findings):
         told, said = ask_nodes(job, cluster, here.folder)
         findings += [*said, *answers(job, told, here.folder, _version())]
     findings += folders(job, here, cluster, _text(MOUNTS), bool(told), _text(EXPORTS))
-    if not errors(findings):
-        findings += _tested(job)
     return findings
 
 
-def rules(job: SlurmJob, cluster: Cluster, here: Here, now: datetime) -> list[Finding]:
+def rules(job: SlurmJob, cluster: Cluster, here: Here) -> list[Finding]:
     """What follows from what Slurm says of itself."""
-    findings = [*_of_partitions(job, cluster, now), *variables(job, here), *limits(job, here, cluster)]
+    findings = [*_of_partitions(job, cluster), *variables(job, here), *limits(job, here, cluster)]
     findings += [note("not-asked", f"{what} could not be checked: {why}") for what, why in cluster.refused.items()]
     return findings
 
 
-def _of_partitions(job: SlurmJob, cluster: Cluster, now: datetime) -> list[Finding]:
+def _of_partitions(job: SlurmJob, cluster: Cluster) -> list[Finding]:
     """Slurm starts a job in any partition of its list. So what keeps it out of one of them is a warning, while another
-    one takes it; sbatch refuses an unknown one.
+    one takes it.
     """
     each = [
-        [*partitions(one, cluster), *accounts(one, cluster), *nodes(one, cluster), *site(one, cluster, now)]
+        [*partitions(one, cluster), *nodes(one, cluster), *site(one, cluster)]
         for one in (replace(job, partition=name) for name in listed(job.partition) or ("",))
     ]
     taken = any(not errors(found) for found in each)
     return list(dict.fromkeys(
         replace(finding, level="warning")
-        if taken and finding.level == "error" and finding.code != "partition-unknown"
+        if taken and finding.level == "error"
         else finding
         for found in each for finding in found
     ))  # fmt: skip
@@ -120,8 +120,8 @@ def _after(job: SlurmJob) -> list[Finding]:
     return []
 
 
-def _tested(job: SlurmJob) -> list[Finding]:
-    """Slurm's own judgment, which submits nothing."""
+def _tested(job: SlurmJob, cluster: Cluster) -> list[Finding]:
+    """Slurm's own judgment, which submits nothing. A job whose nodes are away now may wait for them."""
     try:
         done = subprocess.run(
             ["sbatch", "--test-only"], input=sbatch_script(job), capture_output=True, text=True, timeout=60, check=False
@@ -131,8 +131,53 @@ def _tested(job: SlurmJob) -> list[Finding]:
     if not done.returncode:
         return []
     words = " ".join((done.stderr or done.stdout).split())
-    level = warning if any(away in words for away in _AWAY) else error
-    return [level("sbatch-refuses", f"sbatch --test-only: {words}", "change what it names")]
+    away = _away(job, cluster) if _UNAVAILABLE in words else ""
+    if away or any(text in words for text in _AWAY):
+        return [
+            warning("sbatch-refuses", f"sbatch --test-only: {words}; {away}", "wait for these nodes, or use others")
+        ]
+    return [error("sbatch-refuses", f"sbatch --test-only: {words}", f"change what it names: {_offer(job, cluster)}")]
+
+
+def _away(job: SlurmJob, cluster: Cluster) -> str:
+    """The nodes of the job's partitions on which no job starts now, and reservations, which may hold others."""
+    there = _nodes(job, cluster)
+    states = [
+        f"{node.name} is {'+'.join(sorted(node.state)).lower()} {node.fields.get('Reason', '')}".rstrip()
+        for node in there
+        if node.away
+    ]
+    names = {node.name for node in there}
+    held = [
+        f"{one['ReservationName']} holds {one.get('Nodes', '')} until {one.get('EndTime', '')}"
+        for one in cluster.reservations
+        if one["ReservationName"] != job.reservation and names & _hosts(one.get("Nodes", ""))
+    ]
+    return "; ".join([*states, *held])
+
+
+def _hosts(text: str) -> set[str]:
+    from segtrain.parallel.slurm_hosts import expand_hosts
+
+    try:
+        return set(expand_hosts(text))
+    except ValueError:  # (null)
+        return set()
+
+
+def _nodes(job: SlurmJob, cluster: Cluster) -> list[Node]:
+    found = [cluster.partition(name) for name in listed(job.partition) or ("",)]
+    return [node for one in found if one is not None for node in cluster.nodes_of(one)]
+
+
+def _offer(job: SlurmJob, cluster: Cluster) -> str:
+    """What the partition of the job has, or which partitions there are."""
+    there = _nodes(job, cluster)
+    if not there:
+        return f"the partitions are {', '.join(one.name for one in cluster.partitions)}"
+    cores, memory = max(node.cpus for node in there), max(node.memory_mb for node in there)
+    gpus = sorted({node.fields.get("Gres", "") for node in there if node.gpus})
+    return f"there are {len(there)} nodes of at most {cores} cores, {memory} MB, and {', '.join(gpus) or 'no GPU'}"
 
 
 def _text(place: Path) -> str:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 
 from launch.findings import Finding, error, note, warning
 from launch.hpc.job import SlurmJob
-from launch.hpc.preflight.nodes import hosts
 from launch.hpc.preflight.partitions import used_qos
-from launch.hpc.preflight.state import Cluster, Partition, listed, moment, seconds
+from launch.hpc.preflight.state import Cluster, Partition, listed, seconds
 from segtrain.errors import EXIT_RESUMABLE
 
 SAVE_S = 20  # a checkpoint of a large model on a busy file system
 
 
-def site(job: SlurmJob, cluster: Cluster, now: datetime) -> Iterator[Finding]:
+def site(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
     yield from _exit_codes(cluster)
     yield from _waits(job, cluster)
     partition = cluster.partition(job.partition)
     if partition is not None:
         yield from _preemption(job, cluster, partition)
-        yield from _booked(job, cluster, partition, now)
     yield from _array(job, cluster)
     if cluster.config.get("Prolog", "(null)") != "(null)" and "Alloc" not in cluster.config.get("PrologFlags", ""):
         yield note(
@@ -138,32 +135,6 @@ def _preemption(job: SlurmJob, cluster: Cluster, partition: Partition) -> Iterat
             f"requeue=false, and partition {partition.name} takes nodes away for jobs of higher priority: the job is "
             "cancelled then",
             "leave requeue out",
-        )
-
-
-def _booked(job: SlurmJob, cluster: Cluster, partition: Partition, now: datetime) -> Iterator[Finding]:
-    """A job whose limit reaches into a reservation of its nodes for others does not start before its end."""
-    free = {node.name for node in cluster.nodes_of(partition) if not node.away}
-    before = len(free)
-    first: datetime | None = None
-    names = []
-    for one in cluster.reservations:
-        begin, end = moment(one.get("StartTime", "")), moment(one.get("EndTime", ""))
-        held = free & set(hosts(one.get("Nodes", "")))
-        mine = one["ReservationName"] == job.reservation
-        if begin and end and held and not mine and now < end and begin < now + timedelta(seconds=job.max_run):
-            free -= held
-            names.append(f"{one['ReservationName']} ({one['StartTime']} to {one['EndTime']})")
-            first = min(first or begin, begin)
-    if first is not None and len(free) < job.nodes <= before:
-        left = int((first - now).total_seconds()) // 60 - 1
-        yield warning(
-            "nodes-reserved",
-            f"nodes={job.nodes}, max_run={job.max_run} s: reservations leave {len(free)} nodes of partition "
-            f"{partition.name} for that time: {', '.join(names)}",
-            f"--max-run {left}m: the job queues itself again and goes on"
-            if left > 5
-            else "--reservation, if one of them is yours, or wait for its end",
         )
 
 

@@ -9,7 +9,6 @@ import getpass
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from launch.hpc.tools import fields
@@ -82,18 +81,12 @@ class Node:
             found[kind] = found.get(kind, 0) + int(count)
         return found
 
-    @property
-    def features(self) -> tuple[str, ...]:
-        return listed(self.fields.get("AvailableFeatures", ""))
-
 
 @dataclass(frozen=True)
 class Account:
-    """What the user may do in one account, in one partition or all (""). ``limits``: as sacctmgr names them."""
+    """What the user may do in one account. ``limits``: as sacctmgr names them."""
 
     name: str
-    partition: str
-    qos: tuple[str, ...]
     default_qos: str
     limits: Mapping[str, str]
 
@@ -112,7 +105,6 @@ class Cluster:
     default_account: str = ""
     qos: Mapping[str, Mapping[str, str]] | None = None
     jobs: tuple[tuple[str, str, str, str], ...] = ()
-    user: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def partition(self, name: str) -> Partition | None:
@@ -161,7 +153,6 @@ def read(ask: Ask, user: str = "") -> Cluster:
         tuple(Node(one["NodeName"], one) for one in nodes if "NodeName" in one),
         tuple(one for one in booked if "ReservationName" in one),
         jobs=tuple((one[0], one[1], one[2], one[3]) for one in jobs if len(one) == 4),
-        user=user,
         refused=refused,
         **asked,
     )
@@ -174,9 +165,7 @@ def _accounting(may: Callable[..., str | None], user: str, cluster: str) -> dict
         f"format=account,partition,qos,defaultqos,{','.join(limits).lower()}",
     )  # fmt: skip
     rows = [line.split("|") for line in _lines(text)]
-    accounts = tuple(
-        Account(row[0], row[1], listed(row[2]), row[3], dict(zip(limits, row[4:]))) for row in rows if len(row) > 6
-    )
+    accounts = tuple(Account(row[0], row[3], dict(zip(limits, row[4:]))) for row in rows if len(row) > 6)
     columns = ("MaxWall", "MaxTRES", "MaxTRESPU", "GrpTRES", "Flags", "Preempt", "PreemptMode", "GraceTime")
     table = may("the QOS", *show, "qos", f"format=name,{','.join(columns).lower()}")
     levels = [line.split("|") for line in _lines(table)]
@@ -226,14 +215,6 @@ def megabytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)", text.strip().upper())
     unit = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
     return int(float(match[1]) * unit[match[2]]) if match else 0
-
-
-def moment(text: str) -> datetime | None:
-    """A time of Slurm, such as 2026-11-23T10:36:57."""
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
 
 
 def _lines(text: str | None) -> list[str]:
