@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timezone
 from typing import Any
 
@@ -27,7 +27,7 @@ _TENSORBOARD = "backing_tensorboard_resource"
 _TENSORBOARD_LABELS = {"vertex_tensorboard_experiment_source": "vertex_experiment"}
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{3,127}")
 _PLACE = re.compile(r"(?:projects/)?([^/]+)/(?:locations/)?([^/]+)/(?:metadataStores/default/contexts/)?([^/]+)")
-_MOST_SERIES, _MOST_POINTS = 1000, 5000  # in one request
+_MOST_POINTS = 5000  # in one request
 _POLL_S, _MADE_S = 1.0, 120.0  # seconds between two polls of an operation, and until it times out
 
 Points = Sequence[tuple[float, int, Mapping[str, float]]]  # (Unix time, step, tag -> value)
@@ -207,49 +207,46 @@ class ExperimentRun:
         """
         if not self._board:
             return
-        values: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        values = []
         for moment, step, tags in points:
             at = datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="milliseconds")
             for tag, value in tags.items():
                 point = {"wallTime": at.replace("+00:00", "Z"), "step": str(step), "scalar": {"value": value}}
-                values[tag].append(point)
-        self._make_series([tag for tag in values if tag not in self._series])
-        data: list[dict[str, Any]] = []
-        room = _MOST_POINTS
-        for tag, items in values.items():
-            series = {"tensorboardTimeSeriesId": self._series[tag], "valueType": "SCALAR"}
-            while items:
-                part, items = items[:room], items[room:]
-                data.append({**series, "values": part})
-                room -= len(part)
-                if not room:
-                    self._api.post(f"{self._board}:write", {"timeSeriesData": data})
-                    data, room = [], _MOST_POINTS
-        if data:
+                values.append((tag, point))
+        self._make_series({tag for tag, _ in values})
+        for begin in range(0, len(values), _MOST_POINTS):
+            series: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            for tag, point in values[begin : begin + _MOST_POINTS]:
+                series[tag].append(point)
+            data = [
+                {"tensorboardTimeSeriesId": self._series[tag], "valueType": "SCALAR", "values": items}
+                for tag, items in series.items()
+            ]
             self._api.post(f"{self._board}:write", {"timeSeriesData": data})
 
-    def _make_series(self, tags: Sequence[str]) -> None:
-        for at in range(0, len(tags), _MOST_SERIES):
-            requests = [
-                {
-                    "parent": self._board,
-                    "tensorboardTimeSeries": {"displayName": tag, "valueType": "SCALAR", "pluginName": "scalars"},
-                }
-                for tag in tags[at : at + _MOST_SERIES]
-            ]
-            try:
-                made = self._api.post(f"{self._board.rpartition('/runs/')[0]}:batchCreate", {"requests": requests})
-            except AlreadyThere:  # Another process created some of them, or an earlier attempt whose response was lost.
-                self._list_series(self._board)
-                left = [tag for tag in tags[at : at + _MOST_SERIES] if tag not in self._series]
-                if len(left) == len(requests):
-                    raise
-                self._make_series(left)
-            else:
-                self._know(made.get("tensorboardTimeSeries", ()))
+    def _make_series(self, tags: Set[str]) -> None:
+        """Create the series that do not exist. Another process, or a request without an answer, may have done it."""
+        missing = sorted(tags - self._series.keys())
+        if not missing:
+            return
+        requests = [
+            {
+                "parent": self._board,
+                "tensorboardTimeSeries": {"displayName": tag, "valueType": "SCALAR", "pluginName": "scalars"},
+            }
+            for tag in missing
+        ]
+        try:
+            made = self._api.post(f"{self._board.rpartition('/runs/')[0]}:batchCreate", {"requests": requests})
+            self._know(made.get("tensorboardTimeSeries", ()))
+        except AlreadyThere:
+            self._list_series(self._board)
+            if not self._series.keys() & set(missing):
+                raise
+            self._make_series(tags)
 
     def _list_series(self, run: str) -> None:
         self._know(self._api.pages(f"{run}/timeSeries", "tensorboardTimeSeries", pageSize=1000))
 
-    def _know(self, series: Iterator[Mapping[str, Any]] | Sequence[Mapping[str, Any]]) -> None:
+    def _know(self, series: Iterable[Mapping[str, Any]]) -> None:
         self._series.update({item["displayName"]: item["name"].rpartition("/")[2] for item in series})

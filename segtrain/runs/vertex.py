@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping
@@ -71,11 +72,10 @@ def _seconds(context: Mapping[str, Any], key: str) -> float:
 
 
 def _warnings(text: Any) -> list[str]:
-    try:
-        found = json.loads(text) if isinstance(text, str) else []
-    except ValueError:
-        return []
-    return [str(item) for item in found] if isinstance(found, list) else []
+    """The warnings of a run of segtrain, as JSON; none of a run of another program."""
+    with contextlib.suppress(ValueError, TypeError):
+        return list(map(str, json.loads(text)))
+    return []
 
 
 def _no_experiment(experiment: Experiment) -> DataError:
