@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from segtrain.errors import ConfigError
 from segtrain.files import read_text
-from segtrain.observe.journal import say_on_stderr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,18 +154,7 @@ class MLflow:
         self._mlflow = mlflow
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        metrics = {mlflow_name(tag): float(value) for tag, value in values.items()}
-        try:
-            self._mlflow.log_metrics(metrics, step=step)
-        except Exception as error:
-            # MLflow refuses all metrics of a request for one of them.
-            if getattr(error, "error_code", "") != "INVALID_PARAMETER_VALUE":
-                raise
-            if len(metrics) > 1:
-                for name in metrics:
-                    self.scalars({name: metrics[name]}, step)
-            else:
-                say_on_stderr(f"warning: MLflow has refused a metric: {error}")
+        self._mlflow.log_metrics({mlflow_name(tag): float(value) for tag, value in values.items()}, step=step)
 
     def image(self, tag: str, image: np.ndarray, step: int) -> None:
         self._mlflow.log_image(image, f"{tag}-{step:08d}.png")
