@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
-from PIL import Image, ImageFont
+from PIL import Image
 
 from segtrain.observe.pictures import VOID, WRONG, Sample, contact_sheet, error_panel, image_miou, save_png
 
@@ -88,35 +88,13 @@ def test_sheet_holds_four_panels_a_row_in_the_colors_of_the_palette() -> None:
     assert has(sheet, VOID).any()
 
 
-def test_sheet_without_truth_has_two_panels_and_names_every_class_it_shows() -> None:
-    sheet = contact_sheet([sample(truth=False)], NAMES, PALETTE)
-    assert sheet.shape[1] == 2 * 16 + 2 * 160 + 6
-    assert not has(sheet, WRONG).any()
-
-
 def test_sheet_mixes_sizes_and_long_texts() -> None:
     wide = Sample("x" * 300, *[getattr(sample(40, 200), key) for key in ("image", "prediction", "truth")])
     sheet = contact_sheet(
         [sample(300, 100), wide], [f"class number {i}" for i in range(40)], PALETTE * 14, title="t" * 500
     )
     assert sheet.shape[1] == 2 * 16 + 4 * 320 + 3 * 6
-
-
-def test_the_bitmap_font_of_old_pillow_draws_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    bitmap = getattr(ImageFont, "load_default_imagefont", ImageFont.load_default)()
-
-    def old(*arguments: float) -> object:
-        if arguments:
-            raise TypeError("load_default() takes 0 positional arguments")
-        return bitmap
-
-    monkeypatch.setattr(ImageFont, "load_default", old)
-    street = Sample("道路/улица.png", *[getattr(sample(), key) for key in ("image", "prediction", "truth")])
-    assert contact_sheet([street], ["道", "车", "sky"], PALETTE, title="mIoU → 50 %").any()
-
-
-def test_large_images_stay_cheap_to_look_at() -> None:
-    assert contact_sheet([sample(1024, 2048)], NAMES, PALETTE).shape[1] < 1400
+    assert contact_sheet([sample(truth=False)], NAMES, PALETTE).shape[1] == 2 * 16 + 2 * 160 + 6
 
 
 @pytest.mark.parametrize("what", ["truth", "prediction"])

@@ -22,7 +22,7 @@ NEEDED = {  # package -> minimum version, as in pyproject.toml
     "torchvision": "0.15.2",
     "segmentation-models-pytorch": "0.5",
     "numpy": "1.23",
-    "pillow": "9.4",
+    "pillow": "10.1",
     "psutil": "5.9",
     "pydantic": "2.5",
     "pyyaml": "6",

@@ -90,34 +90,14 @@ def error_panel(sample: Sample, width: int, height: int, ignore_index: int = 255
     return np.where(hatched, _STRIPE, panel).round().astype(np.uint8)
 
 
-def _font(size: int) -> Font:
-    try:
-        return ImageFont.load_default(size)  # Pillow 10.1 with FreeType
-    except (TypeError, ImportError, OSError):
-        return ImageFont.load_default()  # the small bitmap font of older versions
-
-
-def _write(draw: ImageDraw.ImageDraw, xy: tuple[int, int], text: str, font: Font, color: Color = INK) -> None:
-    draw.text(xy, _readable(text, font), color, font)
-
-
-def _readable(text: str, font: Font) -> str:
-    """``text`` with "?" for characters that the font cannot draw: a bitmap font raises an error outside Latin-1."""
-    return text if isinstance(font, ImageFont.FreeTypeFont) else text.encode("latin-1", "replace").decode("latin-1")
-
-
-def _length(draw: ImageDraw.ImageDraw, text: str, font: Font) -> float:
-    return float(draw.textlength(_readable(text, font), font=font))
-
-
 def _clip(draw: ImageDraw.ImageDraw, text: str, font: Font, width: float, tail: bool = False) -> str:
     """``text``, cut to ``width`` pixels.
 
     Its end is cut off, or its start if ``tail`` is set: file names should keep their ends, in which they differ.
     """
-    if _length(draw, text, font) <= width:
+    if draw.textlength(text, font) <= width:
         return text
-    while len(text) > 1 and _length(draw, "..." + text, font) > width:
+    while len(text) > 1 and draw.textlength("..." + text, font) > width:
         text = text[1:] if tail else text[:-1]
     return "..." + text if tail else text + "..."
 
@@ -138,7 +118,7 @@ def _legend(items: Sequence[tuple[str, Color | None]], font: Font, width: int) -
     ruler = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     places, x, y = [], 0, 0
     for text, _ in items:
-        needs = 20 + math.ceil(_length(ruler, text, font)) + 18
+        needs = 20 + math.ceil(ruler.textlength(text, font)) + 18
         if x and x + needs > width:
             x, y = 0, y + _KEY
         places.append((x, y))
@@ -150,7 +130,7 @@ def _legend(items: Sequence[tuple[str, Color | None]], font: Font, width: int) -
         if color is None:
             legend.paste(Image.fromarray(np.where(_hatch(14, 14), _STRIPE, np.array(VOID, np.uint8))), box[:2])
         draw.rectangle(box, fill=color, outline=PALE)
-        _write(draw, (x + 20, y), text, font)
+        draw.text((x + 20, y), text, INK, font)
     return legend
 
 
@@ -178,17 +158,17 @@ def contact_sheet(
     items += ([("void", None)] if ignore_index in used else []) + ([("wrong", WRONG)] if judged else [])
 
     total_width = 2 * _MARGIN + len(heads) * width + (len(heads) - 1) * _GAP
-    font, small, large = _font(14), _font(12), _font(17)
+    font, small, large = (ImageFont.load_default(size) for size in (14, 12, 17))
     legend = _legend(items, font, total_width - 2 * _MARGIN)
     heights = [max(1, round(s.image.shape[0] * width / s.image.shape[1])) for s in samples]
     top = _MARGIN + (32 if title else 0) + legend.height + 8
     sheet = Image.new("RGB", (total_width, top + _HEAD + sum(h + _CAPTION for h in heights) + _MARGIN), PAPER)
     draw = ImageDraw.Draw(sheet)
     if title:
-        _write(draw, (_MARGIN, _MARGIN - 2), _clip(draw, title, large, total_width - 2 * _MARGIN), large)
+        draw.text((_MARGIN, _MARGIN - 2), _clip(draw, title, large, total_width - 2 * _MARGIN), INK, large)
     sheet.paste(legend, (_MARGIN, top - 8 - legend.height))
     for column, head in enumerate(heads):
-        _write(draw, (_MARGIN + column * (width + _GAP), top + 4), head, font, PALE)
+        draw.text((_MARGIN + column * (width + _GAP), top + 4), head, PALE, font)
     y = top + _HEAD
     for sample, height in zip(samples, heights):
         for column, panel in enumerate(_panels(sample, palette, ignore_index, width, height, judged)):
@@ -217,14 +197,14 @@ def _panels(
 def _draw_caption(
     draw: ImageDraw.ImageDraw, sample: Sample, num_classes: int, ignore_index: int, font: Font, y: int, width: int
 ) -> None:
-    _write(draw, (_MARGIN, y), _clip(draw, sample.name, font, 2 * width, tail=True), font)
+    draw.text((_MARGIN, y), _clip(draw, sample.name, font, 2 * width, tail=True), INK, font)
     if sample.truth is None:
         return
     miou = image_miou(sample.truth, sample.prediction, num_classes, ignore_index)
     valid = sample.truth != ignore_index
     wrong = float((sample.truth != sample.prediction)[valid].mean()) if valid.any() else math.nan
     for column, text in ((2, f"mIoU {100 * miou:.1f} %"), (3, f"{100 * wrong:.1f} % of the pixels wrong")):
-        _write(draw, (_MARGIN + column * (width + _GAP), y), "all void" if math.isnan(miou) else text, font)
+        draw.text((_MARGIN + column * (width + _GAP), y), "all void" if math.isnan(miou) else text, INK, font)
 
 
 def save_png(path: str | Path, picture: np.ndarray) -> Path:
