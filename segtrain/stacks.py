@@ -21,6 +21,7 @@ from segtrain.json_text import read_json, write_json
 
 FOLDER, CONTROL = "stacks", "control.json"  # in a run folder
 MOST_S, MOST_HZ = 600.0, 1000.0
+USER = "./"  # before the files of the user
 DEPTH = 200  # keep this many frames of a stack, the innermost ones
 _LIBRARIES = re.compile(r".*/(?:site-packages|dist-packages)/")
 _STANDARD = re.compile(r".*/lib/python3[^/]*/")
@@ -108,7 +109,7 @@ def label(code: CodeType) -> str:
     elif _LIBRARIES.match(file) or _STANDARD.match(file):
         file = _STANDARD.sub("", _LIBRARIES.sub("", file))
     else:
-        file = os.sep.join(file.split(os.sep)[-2:])
+        file = USER + os.sep.join(file.split(os.sep)[-2:])
     return plain(f"{getattr(code, 'co_qualname', code.co_name)} ({file}:{code.co_firstlineno})")
 
 

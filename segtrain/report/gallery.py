@@ -94,8 +94,7 @@ def _sheets(folder: Path, few: bool) -> str:
     paths = sorted(folder.glob("*.png"), key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.name))
     known = [name for name in ("val", "worst", "best") if folder / f"{name}.png" in paths]
     paths = [path for path in paths if not few or path.stem not in known[1:]]
-    drawn = _fitted(paths)
-    return "".join(_figure(path, drawn[path]) for path in paths)
+    return "".join(_figure(path, _fitted(path, _MOST_BYTES // len(paths))) for path in paths)
 
 
 def _figure(path: Path, drawn: tuple[bytes, tuple[int, int]] | str) -> str:
@@ -111,27 +110,15 @@ def _figure(path: Path, drawn: tuple[bytes, tuple[int, int]] | str) -> str:
     )
 
 
-def _fitted(paths: Sequence[Path]) -> dict[Path, tuple[bytes, tuple[int, int]] | str]:
-    """Each picture as JPEG with its width and height, or why it is missing.
-
-    Each picture gets an equal share of the bytes. The bytes that small pictures do not need go to the larger ones.
-    """
-    found: dict[Path, tuple[bytes, tuple[int, int]] | str] = {}
-    sheets: list[tuple[int, Path, Image.Image]] = []
-    for path in paths:
-        try:
-            with open_file(path) as file, Image.open(file) as sheet:
-                picture = sheet.convert("RGB")
-            sheets.append((len(_jpeg(picture, *_FORMS[0])[0]), path, picture))
-        except (OSError, ValueError) as error:
-            found[path] = f"{path.name} cannot be read: {error}"
-    left = _MOST_BYTES
-    for index, (_, path, picture) in enumerate(sorted(sheets, key=lambda item: item[0])):
-        share = left // (len(sheets) - index)
-        small = next((form for size in _FORMS if len((form := _jpeg(picture, *size))[0]) <= share), None)
-        left -= len(small[0]) if small else 0
-        found[path] = small or f"{path.name} is left out, it would make the page heavy: see {path}"
-    return found
+def _fitted(path: Path, share: int) -> tuple[bytes, tuple[int, int]] | str:
+    """A picture as JPEG of at most ``share`` bytes with its width and height, or why it is missing."""
+    try:
+        with open_file(path) as file, Image.open(file) as sheet:
+            picture = sheet.convert("RGB")
+    except (OSError, ValueError) as error:
+        return f"{path.name} cannot be read: {error}"
+    small = next((form for size in _FORMS if len((form := _jpeg(picture, *size))[0]) <= share), None)
+    return small or f"{path.name} is left out, it would make the page heavy: see {path}"
 
 
 def _jpeg(picture: Image.Image, width: int, quality: int) -> tuple[bytes, tuple[int, int]]:

@@ -92,14 +92,3 @@ def words(phase: str) -> str:
 def quantiles(values: Sequence[float], *wanted: float) -> list[float]:
     """Quantiles by linear interpolation. ``values`` must not be empty."""
     return [float(value) for value in np.quantile(values, wanted)]
-
-
-def histogram(values: Sequence[float], bins: int = 40) -> tuple[list[float], list[int]]:
-    """Left edges and counts of equal bins, from the least value to the 99th percentile. The last bin also counts the
-    larger values.
-    """
-    low, high = min(values), quantiles(values, 0.99)[0]
-    bins = max(1, min(bins, len(values) // 2))
-    width = (high - low) / bins or max(abs(low) * 0.01, 1e-9)
-    bin_of = np.minimum(((np.asarray(values) - low) / width).astype(np.int64), bins - 1)
-    return [low + index * width for index in range(bins)], np.bincount(bin_of, minlength=bins).tolist()
