@@ -52,11 +52,6 @@ def test_json_has_the_same_lines(capsys: pytest.CaptureFixture[str], monkeypatch
         assert found.cure == "unset SEGTRAIN_NATIVE"
 
 
-def test_torch_is_not_imported() -> None:
-    code = "import sys\nfrom segtrain.doctor import doctor, machine\nmachine.decoders = list\ndoctor()\nassert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
-
-
 def test_without_torch_training_is_impossible(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +102,6 @@ def states(lines: Any) -> list[str]:
     ("torch", "vision", "expected"),
     [
         ("2.15.0+cpu", "0.29.2+cu132", [PROBLEM]),
-        ("2.15.0+cu132", "0.29.2+cpu", [PROBLEM]),
         ("2.15.0+cu132", "0.29.2+cu132", []),
         ("2.15.0", "0.29.2", []),
     ],

