@@ -131,9 +131,7 @@ def test_a_second_request_of_a_worker_ends_the_first(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "stacks/rank-00000-worker-00.json").read_text())["asked"] == 2.0
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", '{"asked": 1}', '{"asked": 1, "seconds": 1e9, "hz": 100}']
-)
+@pytest.mark.parametrize("text", ["[]", '{"asked": 1}', '{"asked": 1, "seconds": 1e9, "hz": 100}'])
 def test_what_is_no_request_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks/control.json").write_text(text)
