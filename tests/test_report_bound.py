@@ -185,20 +185,6 @@ def test_a_copy_of_a_jobs_output_has_a_page(tmp_path: Path) -> None:
 
 # In a browser.
 
-CONTRASTS = """(() => {
-  const rgb = text => text.match(/[\\d.]+/g).map(Number);
-  const light = c => c.slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-  const lum = c => { const [r, g, b] = light(c); return .2126 * r + .7152 * g + .0722 * b; };
-  const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3]) return c; } return [255, 255, 255]; };
-  const found = [];
-  for (const e of document.querySelectorAll("#summary *, #samplecost *")) {
-    if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
-    const [a, b] = [lum(rgb(getComputedStyle(e).color)), lum(behind(e))].sort((x, y) => y - x);
-    found.push([(a + .05) / (b + .05), e.textContent.trim().slice(0, 40)]);
-  }
-  return found.sort((x, y) => x[0] - y[0]);
-})()"""
-
 
 def test_the_cards_in_a_browser(chromium: browser.Browser, tmp_path: Path) -> None:
     path = page.report(spans_of(LATE, profile=True)(tmp_path / "run"))
@@ -206,11 +192,6 @@ def test_the_cards_in_a_browser(chromium: browser.Browser, tmp_path: Path) -> No
     chromium.requests.clear()
     chromium.open(path)
     assert chromium.run("document.querySelectorAll('.cards > .card').length") == 2
-    for scheme in ("light", "dark"):
-        chromium.prefer(scheme)
-        contrasts = chromium.run(CONTRASTS)
-        assert len(contrasts) > 40
-        assert contrasts[0][0] >= 4.5, contrasts[:5]
     full = chromium.run("document.querySelector('.meter').getBoundingClientRect().width")
     assert chromium.run("document.querySelector('.meter i').getBoundingClientRect().width") == pytest.approx(
         full / 2, abs=2
