@@ -19,7 +19,7 @@ from PIL import Image
 
 from segtrain.config import make_config
 from segtrain.observe.profile_format import ProfileWriter, Value
-from segtrain.report import charts, heat, page
+from segtrain.report import charts, facts, heat, page
 from segtrain.report.compare import compare, sentences
 from segtrain.report.diff import diff
 from segtrain.report.heat import read_waits
@@ -395,6 +395,19 @@ def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
     assert found.rows[:3] == ("cpu0", "cpu1", "cpu2")
     assert found.cells.size <= 301_000
     assert found.means() == pytest.approx([50.0] * 300)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"event": "run_end", "status": "failed", "error": "full", "samples": {"text": "69 % helped"}}, "failed: full; 69 % helped"),
+        ({"event": "helpers", "what": "told", "text": "slow"}, "helpers: slow"),
+        ({"event": "helpers", "what": "lost", "cores": 4, "host": "b", "reason": "gone"}, "helpers lost: 4 on b (gone)"),
+        ({"event": "limit", "text": "near"}, "near"),
+    ],
+)  # fmt: skip
+def test_events_are_told(event: dict[str, Any], said: str) -> None:
+    assert facts._said(event) == said
 
 
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
