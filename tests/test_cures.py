@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,7 +79,7 @@ def test_cures_of_slurm_can_be_pasted() -> None:
         here = tests.Here("vm", tests.Path("/workspace"), {}, {})
         job = completed(load_job(tests.SlurmJob, None, {**tests.PLAIN, **flags}, [tests.BATCH, *settings]), here)
         rules = lambda job, name=name, here=here: [  # noqa: E731
-            *offline(job, ROOT), *tests.rules(job, replace(tests.cluster(name), user="root"), here, tests.NOW)
+            *offline(job, ROOT), *tests.rules(job, tests.cluster(name), here)
         ]  # fmt: skip
         count += paste_back(job, rules, lambda job, rules=rules: tried(job, rules(job), rules))
     assert count > 20
