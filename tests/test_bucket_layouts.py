@@ -100,8 +100,7 @@ def test_paths_in_a_list_are_relative_or_absolute(server: BucketServer) -> None:
         open_dataset(data, "train")
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("place", ["set", ""], ids=["a folder", "the whole bucket"])
+@pytest.mark.parametrize(("form", "place"), [*((form, "set") for form in FORMS), ("voc", ""), ("foreign", "")])
 def test_the_layout_of_a_bucket_is_that_of_its_folder(server: BucketServer, form: str, place: str) -> None:
     root = server.folder / ("bkt/set" if place else form)
     root.mkdir(exist_ok=True)

@@ -23,7 +23,7 @@ from segtrain.data.index.detect import detect
 from segtrain.data.index.entries import Entry
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import pixels_of
-from segtrain.errors import EXIT_ERROR, ConfigError, DataError
+from segtrain.errors import EXIT_ERROR, DataError
 
 CAMVID = Path(os.environ.get("SEGTRAIN_CAMVID") or Path(__file__).parents[2] / "shared" / "data" / "camvid")
 
@@ -98,22 +98,7 @@ def test_ade20k(tmp_path):
         assert sorted(np.unique(dataset.read_mask(0))) == [0, 149, 255]
 
 
-@pytest.mark.parametrize("sub", ["", "VOC2012", "VOCdevkit/VOC2012"])
-def test_voc(tmp_path, sub):
-    root = tmp_path / sub
-    for name in ("2007_000032", "2007_000033"):
-        picture(root / "JPEGImages" / f"{name}.jpg")
-        ids(root / "SegmentationClass" / f"{name}.png", (0, 20, 255), palette=True)
-    (root / "ImageSets" / "Segmentation").mkdir(parents=True)
-    (root / "ImageSets" / "Segmentation" / "val.txt").write_text("2007_000033\n\n")
-    dataset = open_dataset(Data(layout="voc", root=str(tmp_path)), "val")
-    assert [e.meta["name"] for e in dataset.entries] == ["2007_000033"]
-    assert sorted(np.unique(dataset.read_mask(0))) == [0, 20, 255]
-    with refused("list-missing"):
-        open_dataset(Data(layout="voc", root=str(tmp_path)), "trainval")
-
-
-@pytest.mark.parametrize("ending", ["", "_mask", "_L"])
+@pytest.mark.parametrize("ending", ["", "_mask"])
 def test_a_pair_of_folders(tmp_path, ending):
     for name in ("x", "y", "deep/z"):
         picture(tmp_path / "images" / "train" / f"{name}.png")
@@ -399,21 +384,6 @@ def test_layouts_are_detected(tmp_path):
         detect(str(tmp_path / "annotations"))
 
 
-def test_camvid_itself():
-    if not CAMVID.is_dir():
-        pytest.skip(f"CamVid is not in {CAMVID}: set SEGTRAIN_CAMVID to its folder")
-    data, splits = detect(str(CAMVID))
-    assert data.layout == "camvid"
-    assert set(splits) >= {"train", "val"}
-    dataset = open_dataset(data, "val")
-    assert len(dataset) == 101
-    assert dataset.labels.num_classes == 11
-    assert dataset.size(0) == (360, 480)
-    image, mask = dataset.read(0)
-    assert image.shape == (360, 480, 3)
-    assert set(np.unique(mask)) <= {*range(11), 255}
-
-
 def test_records_hold_what_is_stored(tmp_path):
     data = camvid(tmp_path)
     dataset = open_dataset(data, "val")
@@ -454,8 +424,3 @@ def test_a_detected_list_is_checked_and_its_settings_can_be_pasted(tmp_path, cap
     faulty = capsys.readouterr().out
     assert faulty.startswith(section.read_text())
     assert "segtrain train " not in faulty
-
-
-def test_scenes_with_a_root_are_told_every_layout():
-    with pytest.raises(ConfigError, match=r"set data.layout to camvid or .* or shards"):
-        load_config(None, ["data.root=x"])

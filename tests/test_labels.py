@@ -12,7 +12,6 @@ from PIL import Image
 
 from segtrain.config import Data
 from segtrain.data.labels import presets
-from segtrain.data.labels.class_file import read_classes
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace, color_wheel, plain_space
 from segtrain.data.pixels.decode import decode_mask
@@ -23,7 +22,7 @@ SPACE = LabelSpace(
 )
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int16, np.int32, np.uint32, np.int64])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int16, np.int64])
 def test_remap_takes_any_integer_type(kind):
     raw = np.array([[7, 26, 0], [26, 26, 7]], kind)
     mapped = SPACE.remap(raw)
@@ -146,7 +145,7 @@ def _png(color_type: int, bits: int, rows: np.ndarray, extra: bytes = b"") -> by
 
 @pytest.mark.parametrize(
     ("bits", "palette"),
-    [(bits, palette) for palette in (False, True) for bits in (1, 2, 4, 8, 16) if not (palette and bits == 16)],
+    [(1, False), (8, False), (16, False), (2, True), (4, True)],
 )
 def test_png_masks_keep_their_stored_values(bits, palette):
     rows = np.arange(35).reshape(5, 7) % (1 << bits) * (257 if bits == 16 else 1)
@@ -214,36 +213,3 @@ def test_label_settings_that_cannot_be(settings, code, values):
 def test_names_of_another_number_than_the_layouts():
     with refused("classes-count-differs", found=5, expected=19):
         label_space(Data(layout="cityscapes", root="x", classes=tuple("abcde")), presets.CITYSCAPES19)
-
-
-def test_class_files(tmp_path):
-    path = tmp_path / "classes.txt"
-    path.write_text("# the street\nroad\n\ntraffic sign  # any\n")
-    assert read_classes(path).names == ("road", "traffic sign")
-    path.write_text("128 64 128 road\n0,0,142\tcar\n0 0 70 car\n0 0 0 Void\n")
-    space = read_classes(path, 254)
-    assert space.names == ("road", "car")
-    assert space.palette == ((128, 64, 128), (0, 0, 142))
-    assert space.colors == {0x804080: 0, 0x00008E: 1, 0x000046: 1, 0: 254}
-    (tmp_path / "c.yaml").write_text("road: [128, 64, 128]\ncar: [0, 0, 142]\n")
-    assert read_classes(tmp_path / "c.yaml").names == ("road", "car")
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "values"),
-    [
-        ("", "classes-file-empty", {}),
-        ("1 2 3 a\nb\n", "classes-file-invalid", {}),
-        ("1 2 300 a\n", "class-color-invalid", {"found": (1, 2, 300)}),
-        ("1 2 3 a\n1 2 3 b\n", "class-color-repeated", {"name": "b"}),
-    ],
-)
-def test_class_files_that_are_wrong(tmp_path, text, code, values):
-    path = tmp_path / "classes.txt"
-    path.write_text(text)
-    with refused(code, **values) as caught:
-        read_classes(path)
-    assert str(path) in str(caught.value)
-    path.write_bytes(b"\xff\xfe\x00")
-    with refused("classes-file-unreadable", file=str(path)):
-        read_classes(path)

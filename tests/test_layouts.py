@@ -46,18 +46,14 @@ def tree(root: Path, *pairs: str) -> Path:
 # what the folder holds; settings that are found; splits
 FOUND = {
     "split above": (("train/images/a#.jpg train/masks/a#.png", "val/images/a#.jpg val/masks/a#.png"), {"images": "{split}/images", "masks": "{split}/masks"}, ("train", "val")),
-    "valid": (("train/images/a#.jpg train/labels/a#.png", "valid/images/a#.jpg valid/labels/a#.png"), {"images": "{split}/images", "masks": "{split}/labels", "split": "valid"}, ("train", "valid")),
     "training": (("training/image/a#.jpg training/label/a#.png", "testing/image/a#.jpg testing/label/a#.png"), {"images": "{split}/image", "masks": "{split}/label", "train_split": "training", "split": "testing"}, ("testing", "training")),
     "no split": (("image/#.png label/#.png",), {"images": "image", "masks": "label"}, ("all",)),
     "split in the name": (("images_prepped_train/#.png annotations_prepped_train/#.png", "images_prepped_test/#.png annotations_prepped_test/#.png"), {"images": "images_prepped_{split}", "masks": "annotations_prepped_{split}", "split": "test"}, ("train", "test")),
-    "below a folder": (("data/Images/train/#.png data/Masks/train/#.png", "data/Images/val/#.png data/Masks/val/#.png"), {"images": "data/Images/{split}", "masks": "data/Masks/{split}"}, ("train", "val")),
     "labelme": (("JPEGImages/#.jpg SegmentationClassPNG/#.png", "SegmentationClassVisualization/#.jpg SegmentationClassPNG/#.png"), {"images": "JPEGImages", "masks": "SegmentationClassPNG"}, ("all",)),
-    "known ending": (("images/train/#.jpg masks/train/#_mask.png",), {"masks": "masks/{split}"}, ("train",)),
     "other names": (("images/train/p#_fram.jpg masks/train/p#_mask.png", "images/val/p#_fram.jpg masks/val/p#_mask.png"), {"masks": "masks/{split}", "pair": ("{name}_fram", "{name}_mask")}, ("train", "val")),
     "prefixes": (("imgs/img_#.jpg gt/mask_#.png",), {"images": "imgs", "masks": "gt", "pair": ("img_{name}", "mask_{name}")}, ("all",)),
     "one folder": (("x#.jpg x#_mask.png",), {"images": ".", "masks": ".", "pair": ("{name}.jpg", "{name}_mask.png")}, ("all",)),
     "capital letters": (("Images/Train/#.JPG Labels/Train/#.PNG", "Images/VAL/#.JPG Labels/VAL/#.PNG"), {"images": "Images/{split}", "masks": "Labels/{split}", "train_split": "Train", "split": "VAL"}, ("Train", "VAL")),
-    "scenes below capital letters": (("Images/Train/ulm/c/#.jpg Labels/Train/ulm/c/#.png", "Images/Val/ulm/c/#.jpg Labels/Val/ulm/c/#.png"), {"images": "Images/{split}", "masks": "Labels/{split}", "train_split": "Train", "split": "Val"}, ("Train", "Val")),
     "one folder a split": (("train/x#.jpg train/x#_mask.png", "valid/x#.jpg valid/x#_mask.png"), {"images": "{split}", "masks": "{split}", "pair": ("{name}.jpg", "{name}_mask.png"), "split": "valid"}, ("train", "valid")),
 }  # fmt: skip
 

