@@ -273,7 +273,7 @@ def first_error(names: list[str], rule: dict[str, Any]) -> tuple[DataError, int]
 @pytest.mark.parametrize("group", [r"(?:(x)|scene\d)$", r"scene(\d*)$"])
 def test_an_empty_group_is_an_error(group: str) -> None:
     names = [*(f"scene{n}" for n in range(5)), *("scene" for _ in range(5))]
-    with refused("split-group-missing", names=10, empty=5):
+    with refused("split-group-missing", names=10):
         divide(names, SplitBy(val="20%", group=group))
 
 
@@ -437,17 +437,10 @@ def test_shards_that_were_packed_without_splits_are_divided(tmp_path: Path, caps
     (line,) = (line for line in out.splitlines() if "on the command line" in line)
     settings = ["data.layout=shards", f"data.root={shards}"]
     assert sum(trainable(load_config(None, [*settings, *shlex.split(line.partition(": ")[2])]).data)) == 12
-    with pytest.raises(ConfigError, match="if the shards have no splits"):
-        load_config(None, [*settings, "data.split_by=20%"])
     with pytest.raises(DataError, match=r"no shards of split 'train'.*to divide them: ") as caught:
         open_dataset(load_config(None, settings).data, "train")
     cure = shlex.split(str(caught.value).partition("to divide them: ")[2])
     assert sum(trainable(load_config(None, [*settings, *cure]).data)) == 12
-    same = [*settings, "data.train_split=all", "data.split=all"]
-    data = load_config(None, same).data
-    finding = overlap_finding(data, open_dataset(data, "all"), open_dataset(data, "all"))
-    assert finding is not None
-    assert sum(trainable(load_config(None, [*same, *words(finding.settings)]).data)) == 12
 
 
 def test_pack_writes_the_divided_splits(tmp_path: Path) -> None:

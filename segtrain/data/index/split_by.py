@@ -41,13 +41,7 @@ def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, st
         says = f"data.split_by makes the splits {', '.join(names)}, but not {split!r}: check data.split{more}"
         raise DataError(says, code="split-unknown", found=split, expected=names)
     plain = data.model_copy(update={"split_by": SplitBy(), "limit": 0})
-    try:
-        whole = open_whole(plain, rule.of or POOL)
-    except DataError as error:
-        if rule.of or data.layout != "list":
-            raise
-        says = f"{error}; data.split_by divides all rows, or those of one split with of=SPLIT"
-        raise DataError(says, code=error.code, **error.values) from None
+    whole = open_whole(plain, rule.of or POOL)
     parts = divide(names_of(whole), rule, whole.name)
     keep = np.flatnonzero(parts == names.index(split))
     if 0 < data.limit < len(keep):
@@ -96,20 +90,15 @@ def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, wh
     says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}"
     values: dict[str, Any] = {"code": "split-empty", "split": empty, "images": images, "groups": len(sizes)}
     if len(sizes) < splits:
-        less = " or remove data.split_by.test" if rule.test else ""
-        grouped = ", and a group is never divided: choose a data.split_by.group with more groups"
-        fix = grouped if rule.group and images >= splits else ": add images"
-        return DataError(f"{says} for {splits} splits{fix}{less}", **values)
+        fix = "add images, or choose a data.split_by.group with more groups"
+        return DataError(f"{says} for {splits} splits: {fix}", **values)
     asked = {name: part for name, part in (("val", rule.val), ("test", rule.test)) if part}
-    shares = {name: share(part) for name, part in asked.items()}
-    counts = {n: int(part) if (of := shares[n]) is None else max(1, round(of * images)) for n, part in asked.items()}
+    counts = {n: int(part) if (of := share(part)) is None else max(1, round(of * images)) for n, part in asked.items()}
     # The last try always works: a split of one image takes one group.
     tries = {name: max(1, min(number, images // 5)) for name, number in counts.items()}, dict.fromkeys(asked, 1)
     numbers = next(n for n in tries if not _left_empty(_parts(drawn, sizes, rule.model_copy(update=n)), rule))
     settings = {f"data.split_by.{name}": number for name, number in numbers.items() if number != asked[name]}
-    few = ", and a share of so few may be none or all of them. Give a number of images instead"
-    fix = ". Ask for fewer" if set(shares.values()) == {None} else few
-    error = DataError(f"{says}{fix}: {command(settings)}", **values)
+    error = DataError(f"{says}. Ask for other numbers of images: {command(settings)}", **values)
     error.settings = settings
     return error
 
@@ -139,17 +128,16 @@ def _drawn(key: str, seed: int) -> float:
 def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
     pattern = re.compile(rule.group)
     matches = [pattern.search(name) for name in names]
-    groups = [match and (match[1] if pattern.groups else match[0]) for match in matches]
+    groups = [(match[1] if pattern.groups else match[0]) or "" if match else "" for match in matches]
     other = [name for name, group in zip(names, groups) if not group]
     if other:
         found = len(names) - len(other)
-        empty = sum(match is not None for match, group in zip(matches, groups) if not group)
-        without = f" ({empty:,} of them match with an empty group, which would put them into one)" if empty else ""
-        says = f"{where}: data.split_by.group='{rule.group}' matches {found:,} of {len(names):,} names, not "
-        says += f"{some_of(other, _SHOWN)}{without}: every name, relative to the image folder, needs a group"
-        values = {"matches": found, "names": len(names), "empty": empty}
-        raise DataError(says, code="split-group-missing", **values)
-    return [group or "" for group in groups]
+        says = (
+            f"{where}: data.split_by.group='{rule.group}' finds a group in {found:,} of {len(names):,} names, not in "
+        )
+        says += f"{some_of(other, _SHOWN)}: every name, relative to the image folder, needs a group that is not empty"
+        raise DataError(says, code="split-group-missing", matches=found, names=len(names))
+    return groups
 
 
 def proposal(names: Sequence[str]) -> SplitBy | None:
