@@ -16,8 +16,6 @@ from segtrain.terminal import counted
 Color = tuple[int, int, int]
 # Masks are uint8: one value is ignore_index, and one marks unknown ids while they are mapped.
 MAX_CLASSES = 254
-# The key for ``colors`` in files of older versions and in fingerprints.
-_OLD_COLORS = "colours"
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ class LabelSpace:
         do not depend on colors or on ``mirror``, so the scores of such runs stay comparable.
         """
         content = self.to_dict()
-        content[_OLD_COLORS] = content.pop("colors")
+        content["colours"] = content.pop("colors")
         content.pop("mirror", None)
         if self.palette == class_palette(self.names):
             content["palette"] = [list(color) for color in color_wheel(self.num_classes)]
@@ -195,7 +193,7 @@ class LabelSpace:
     def from_dict(cls, content: dict[str, Any]) -> LabelSpace:
         """The inverse of ``to_dict``. Raises DataError for a missing key, a wrong type, or an invalid color or id."""
         try:
-            colors = content.get("colors") or content.get(_OLD_COLORS, {})
+            colors = content.get("colors", {})
             space = cls(
                 names=tuple(str(name) for name in content["names"]),
                 palette=tuple((int(r), int(g), int(b)) for r, g, b in content["palette"]),
