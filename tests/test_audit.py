@@ -87,6 +87,8 @@ def test_training_is_refused_with_one_error(tmp_path):
         ids(tmp_path / "set" / "valannot" / f"n{index:02d}.png", (0, 99))
     with refused("samples-faulty", faults=30) as caught:
         check_before_training(dataset)
+    with refused("samples-faulty", samples=30):
+        check_before_training(dataset, faults="skip")  # nothing would be left
     _, *lines, _ = str(caught.value).splitlines()
     assert len(lines) == 4  # one for each kind: 27 masks have unknown ids
     (unknown,) = [line for line in lines if "; 26 more like this: " in line]

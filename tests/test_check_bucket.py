@@ -22,8 +22,6 @@ from segtrain.data.audit import check as checks
 from segtrain.data.audit.audit import audit
 from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.sampling import Sample, sample_of
-from segtrain.data.bucket.store import BucketStore
-from segtrain.data.convert import is_jpeg
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.errors import EXIT_RESUMABLE
 
@@ -167,17 +165,6 @@ def test_jpeg_masks_are_found_in_a_bucket(server: BucketServer, monkeypatch: pyt
     assert command("s3://bkt/jpegs/").split()[:5] == ["segtrain", "data", "convert", "jpegs", "jpegs-png"]
     assert command("s3://bkt/jpegs") == command(str(root)).replace(str(root), "jpegs")
     assert "data.label_map={0: 0, 255: 1}" in command("s3://bkt/jpegs")
-
-    def gone(*_: object) -> None:
-        raise outage("s3://bkt/jpegs", "connection", 1, 1.0, 1.0)
-
-    def without_bucket(*arguments: Any) -> bool:
-        monkeypatch.setattr(BucketStore, "fetch", gone)
-        return is_jpeg(*arguments)
-
-    monkeypatch.setattr(checks, "is_jpeg", without_bucket)
-    with refused("bucket-unreachable"):
-        check_folder("s3://bkt/jpegs", ["all"], settings)
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])

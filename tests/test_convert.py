@@ -89,7 +89,6 @@ def test_colors_take_the_nearest_that_a_class_has(tmp_path):
     labels = plain_space(("road", "walk", "wall"))
     labels = LabelSpace(labels.names, labels.palette, 255, labels.raw_to_train, dict(zip(codes, (255, 0, 1, 2))))
     ids, _ = ids_of(str(tmp_path / "m.jpg"), labels)
-    assert (ids == np.uint8([255, 0, 1, 2])[classes]).mean() > 0.97  # chroma smears over borders
     inner = np.kron(np.ones((6, 8), bool), np.pad(np.ones((4, 4), bool), 2))
     assert np.array_equal(ids[inner], np.uint8([255, 0, 1, 2])[classes][inner])
     with refused("mask-rgb-without-colors"):

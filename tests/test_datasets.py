@@ -9,7 +9,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 from conftest import refused
@@ -19,7 +18,6 @@ from segtrain.cli import main
 from segtrain.config import Data, load_config
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
-from segtrain.data.index.detect import detect
 from segtrain.data.index.entries import Entry
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import pixels_of
@@ -324,18 +322,6 @@ def test_an_image_without_a_mask_has_one_code(tmp_path):
             read(0)
 
 
-def test_decoders_agree(tmp_path, monkeypatch):
-    smooth = cv2.resize(np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8), (64, 48))
-    for name, options in (("a.jpg", {"quality": 92}), ("b.png", {}), ("c.jpg", {"quality": 92, "subsampling": 0})):
-        Image.fromarray(smooth).save(tmp_path / name, **options)
-        ours = decode.decode_image(str(tmp_path / name))
-        assert np.abs(ours.astype(int) - np.array(Image.open(tmp_path / name)).astype(int)).max() <= 1
-        assert np.array_equal(ours, decode.decode_image((tmp_path / name).read_bytes()))
-    fast = decode.decode_image(str(tmp_path / "a.jpg"))
-    monkeypatch.setitem(sys.modules, "simplejpeg", None)  # as if it were not installed
-    assert np.abs(decode.decode_image(str(tmp_path / "a.jpg")).astype(int) - fast).max() <= 1
-
-
 def test_images_of_other_modes(tmp_path):
     gray = np.arange(48, dtype=np.uint8).reshape(6, 8) * 5
     Image.fromarray(gray).save(tmp_path / "gray.png")
@@ -361,27 +347,6 @@ def test_fingerprint_is_of_names_sizes_and_labels_alone(tmp_path):
     changed = open_dataset(first.model_copy(update={"ignore_index": 200}), "val").fingerprint()
     picture(tmp_path / "two" / "val" / "a.jpg", seed=5)
     assert len({marks[0], changed, open_dataset(second, "val").fingerprint()}) == 3
-
-
-def test_layouts_are_detected(tmp_path):
-    camvid(tmp_path / "c")
-    camvid(tmp_path / "c", split="train")
-    ids(tmp_path / "l" / "labels" / "x" / "a.png")
-    picture(tmp_path / "l" / "images" / "x" / "a.png")
-    lists(tmp_path / "j")
-    (tmp_path / "j" / "val.jsonl").write_text("")
-    picture(tmp_path / "images" / "training" / "a.jpg")
-    ids(tmp_path / "annotations" / "training" / "a.png")
-    data, splits = detect(str(tmp_path / "c"))
-    assert (data.layout, splits) == ("camvid", ("train", "val"))
-    data, splits = detect(str(tmp_path / "l"))
-    assert (data.layout, data.masks, splits) == ("folders", "labels/{split}", ("x",))
-    data, splits = detect(str(tmp_path / "j"))
-    assert (data.layout, data.index, splits) == ("list", "{split}.jsonl", ("val",))
-    data, splits = detect(str(tmp_path))
-    assert (data.layout, splits) == ("ade20k", ("train",))
-    with refused("layout-unknown"):
-        detect(str(tmp_path / "annotations"))
 
 
 def test_records_hold_what_is_stored(tmp_path):

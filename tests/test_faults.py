@@ -154,12 +154,6 @@ def test_both_policies(zygote: Any, thousand: tuple[Path, dict[int, str]]) -> No
     events = [json.loads(line) for line in (folder / "run/journal.jsonl").read_text().splitlines()]
     assert [(e["role"], e["skipped"], e["images"]) for e in events if e["event"] == "faults"] == [("train", 1000, 2000)]
     process = zygote.start(
-        "data", "check", "set", CLASSES, "data.layout=folders", "--split", "train", cwd=folder, **cache
-    )
-    assert finish([process]) == [2]
-    assert "1,000 faults in 1,000 of 2,000 images" in process.output
-    assert 20 <= len(named(process.output)) <= 200  # three files of each kind
-    process = zygote.start(
         "data", "check", "set", CLASSES, "data.layout=folders", "--split", "train", "--json", cwd=folder, **cache
     )
     assert finish([process]) == [2]
@@ -218,15 +212,6 @@ def test_a_run_keeps_its_list(zygote: Any, tmp_path: Path) -> None:
     process = train("two")
     assert process.code == 2
     assert "lists other files than when the run began" in process.output
-
-
-def test_nothing_but_faults(zygote: Any, tmp_path: Path) -> None:
-    make_set(tmp_path / "set", 3)
-    for path in (tmp_path / "set/images/train").iterdir():
-        path.write_bytes(b"")
-    process = zygote.start("train", *SETTINGS, "data.faults=skip", cwd=tmp_path, SEGTRAIN_CACHE=str(tmp_path / "c"))
-    assert finish([process]) == [2]
-    assert "3 of 3 samples" in process.output
 
 
 def test_the_rest_of_a_split(tmp_path: Path) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
-from conftest import ROOT, refused
+from conftest import refused
 from PIL import Image
 from test_datasets import ids, picture
 
@@ -272,65 +268,3 @@ def test_masks_without_class_names_are_told_with_their_values(tmp_path):
 def test_the_config_knows_every_layout():
     assert {"scenes", *LAYOUTS} == set(get_args(Data.model_fields["layout"].annotation))
     assert all(name == layout.name for name, layout in LAYOUTS.items())
-
-
-NEW_LAYOUT = """
-import os
-
-from segtrain.data.index.layout import Layout
-from segtrain.data.index.pairs import pair
-from segtrain.data.index.skeleton import is_dir
-from segtrain.data.labels.space import plain_space
-
-FILES = "{split}/image_2/{name}.png", "{split}/semantic/{name}.png"
-FOLDERS = {"train": "training", "val": "testing"}
-
-
-def kitti(data, split, watch):
-    images, masks = (os.path.join(data.root, os.path.dirname(file)).format(split=FOLDERS[split]) for file in FILES)
-    return pair((images, masks), ("images", "masks"), watch)
-
-
-def detect(root, store):
-    return ({}, ["train", "val"]) if is_dir(os.path.join(root, "training", "image_2"), store) else None
-
-
-KITTI = Layout(
-    "kitti", "training/image_2/ and training/semantic/", detect, kitti, plain_space(("road", "car")),
-    files=lambda data: FILES, split_folders=FOLDERS,
-)
-"""
-
-
-def test_a_new_layout_takes_one_file_and_one_row(tmp_path):
-    package = tmp_path / "copy" / "segtrain"
-    shutil.copytree(ROOT / "segtrain", package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "data/index/kitti.py").write_text(NEW_LAYOUT)
-    for file, old, new in (
-        ("data/index/layouts.py", "(SHARDS, ", "(KITTI, SHARDS, "),
-        ("data/index/layouts.py", "from segtrain.data.index.layout ", "from segtrain.data.index.kitti import KITTI\nfrom segtrain.data.index.layout "),
-        ("config/data.py", 'Literal["scenes", ', 'Literal["scenes", "kitti", '),
-    ):  # fmt: skip
-        text = (package / file).read_text()
-        assert text.count(old) == 1
-        (package / file).write_text(text.replace(old, new))
-    code = """if True:
-        import sys
-        from pathlib import Path
-        from segtrain.cli import main
-        from segtrain.config import load_config
-        from launch.rehearse.drawn import draw
-        from launch.aws.preflight.layout import expected
-        config = load_config(None, ["data.layout=kitti", "data.root=x", "data.scene_size=[48, 64]"])
-        assert draw(Path("set"), config) == {}
-        assert expected(config.data) == ["training/image_2/", "training/semantic/", "testing/image_2/", "testing/semantic/"]
-        sys.exit(main(["data", "check", "set"]))
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "copy"), str(ROOT)])},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "layout: kitti" in done.stdout
-    assert "set train" in done.stdout
-    assert "set val" in done.stdout
