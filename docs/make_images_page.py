@@ -26,7 +26,7 @@ Which container image runs on which instance type, and what it costs. `python do
 from launch.aws.images import choose
 from launch.findings import show
 
-choice = choose("ml.p3.16xlarge", "smddp", "us-east-1")
+choice = choose("ml.p3.16xlarge", "ddp", "us-east-1")
 print(choice.uri, "-", choice.why)
 print(show(choice.findings))
 ```
@@ -41,8 +41,8 @@ price, and speed are unknown. If botocore does not know the type either, add `--
 - An image runs on a GPU if its torch was compiled for the same major compute capability as the GPU has, and for the same or a
   lower minor version. So code for sm_80 also runs on sm_86 and sm_89.
 - Of all images that run, the launcher chooses the newest, which AWS also patches for the longest time.
-- SMDDP, AWS's all-reduce library, is only in images with torch 2.5.1 and earlier, and supports few instance types.
-  Since SMDDP 2.3.0, its import fails on other types.
+- SMDDP, AWS's all-reduce library, is only in images with torch 2.5.1 and earlier, and its import fails on all but a few
+  instance types.
 - `ml.p3.*` is retired: the launcher prints a warning with the most similar types, and submits the job.
 - Images since 2.11 are based on Amazon Linux (`dnf`, Python in `/opt/venv`), earlier ones on Ubuntu (`apt-get`). Both contain the
   SageMaker training toolkit. AWS's documentation gives addresses in a public registry for the newer ones, but SageMaker needs an

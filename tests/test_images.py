@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from launch.aws.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, OLDEST_TORCH, choose, find, runs_on, uri, version
-from launch.aws.instances import INSTANCES, UNFIT, like, nearest, unfit
+from launch.aws.instances import INSTANCES, like, nearest, unfit
 from launch.aws.regions import ACCOUNTS, OFFERED, offered, partition, regions_of
-from launch.aws.type_checks import about_type, describe
+from launch.aws.type_checks import about_type
 
 ROOT = Path(__file__).parents[1]
 TODAY = date(2026, 11, 21)
@@ -103,7 +103,6 @@ def test_the_regions_are_those_of_ec2(region: str) -> None:
         ("2.9.0-gpu-py312", "ml.p3.16xlarge", False),
         ("2.6.0-gpu-py312", "ml.g6e.xlarge", True),  # code for sm_86 runs on sm_89
         ("2.6.0-gpu-py312", "ml.p6-b200.48xlarge", False),
-        ("1.13.1-gpu-py39", "ml.p5.48xlarge", False),
         (NEWEST, "ml.p6-b300.48xlarge", True),  # sm_100 on sm_103
         (NEWEST, "ml.g4dn.xlarge", True),
         (NEWEST, "ml.c5.xlarge", False),
@@ -121,20 +120,17 @@ CHOICES = [  # type, strategy, image, level and code of each finding
     ("ml.g5.12xlarge", "ddp", NEWEST, []),
     ("ml.p4d.24xlarge", "fsdp", NEWEST, []),
     ("ml.m5.xlarge", "ddp", NEWEST_CPU, []),
-    ("ml.r5.4xlarge", "ddp", NEWEST_CPU, []),
-    ("ml.c5n.18xlarge", "ddp", NEWEST_CPU, []),
     ("ml.p3.16xlarge", "ddp", "2.8.0-gpu-py312", ["warning retired-type", "warning image-unpatched"]),
     (
         "ml.p3.16xlarge",
         "smddp",
-        "2.2.0-gpu-py310",
-        ["warning retired-type", "warning smddp-type", "warning image-unpatched"],
+        "2.5.1-gpu-py311",
+        ["warning retired-type", "error smddp-type", "warning image-unpatched"],
     ),
-    ("ml.p3dn.24xlarge", "smddp", "2.5.1-gpu-py311", ["note smddp-type", "warning image-unpatched"]),
+    ("ml.p3dn.24xlarge", "smddp", "2.5.1-gpu-py311", ["warning image-unpatched"]),
     ("ml.p4d.24xlarge", "smddp", "2.5.1-gpu-py311", ["warning image-unpatched"]),
-    ("ml.p5.48xlarge", "smddp", "2.2.0-gpu-py310", ["error smddp-type", "warning image-unpatched"]),
+    ("ml.p5.48xlarge", "smddp", "2.5.1-gpu-py311", ["error smddp-type", "warning image-unpatched"]),
     ("ml.m5.xlarge", "smddp", NEWEST_CPU, ["error smddp-type"]),
-    ("ml.trn1.2xlarge", "ddp", NEWEST, ["error unfit-type"]),
     ("ml.p6e-gb200.36xlarge", "ddp", NEWEST, ["error unfit-type"]),
     ("ml.g5.13xlarge", "ddp", NEWEST, ["error unknown-type"]),
     ("g5.12xlarge", "ddp", NEWEST, ["error unknown-type"]),
@@ -154,17 +150,17 @@ def test_the_picked_image(
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "smddp"])
-@pytest.mark.parametrize("name", INSTANCES)
-def test_every_type_gets_an_image_that_runs_segtrain(name: str, strategy: str) -> None:
-    image = choose(name, strategy, "us-west-2", today=TODAY).image
-    assert image is not None
-    assert runs_on(image, INSTANCES[name])
-    assert version(image.torch) >= OLDEST_TORCH
-    fit = [one for one in IMAGES if runs_on(one, INSTANCES[name])]
-    if strategy == "smddp" and INSTANCES[name].smddp:
-        assert image.smddp
-    elif strategy == "ddp":
-        assert image.patched_until == max(one.patched_until for one in fit if one.patched_until)
+def test_every_type_gets_an_image_that_runs_segtrain(strategy: str) -> None:
+    for name, instance in INSTANCES.items():
+        image = choose(name, strategy, "us-west-2", today=TODAY).image
+        assert image is not None
+        assert runs_on(image, instance)
+        assert version(image.torch) >= OLDEST_TORCH
+        fit = [one for one in IMAGES if runs_on(one, instance)]
+        if strategy == "smddp" and instance.smddp:
+            assert image.smddp
+        elif strategy == "ddp":
+            assert image.patched_until == max(one.patched_until for one in fit if one.patched_until)
 
 
 def test_an_image_is_left_for_a_patched_one_when_its_time_is_over() -> None:
@@ -193,27 +189,17 @@ def test_a_retired_type_is_kept_and_the_nearest_living_ones_are_named() -> None:
     assert "ml.g5.48xlarge (8 x A10G 24 GB, $20.36/h, about 0.7 x the speed)" in warning.cure
 
 
-@pytest.mark.parametrize("name", INSTANCES)
-def test_what_is_named_instead_lives_and_is_no_smaller(name: str) -> None:
-    asked = INSTANCES[name]
-    for one in nearest(name):
-        assert not one.retired
-        assert one.name != name
-        assert one.gpu_memory_gb >= asked.gpu_memory_gb
-        assert bool(one.gpus) == bool(asked.gpus)
-        assert one.name in describe(one, asked)
-        if not asked.gpus:
-            assert asked.vcpus <= one.vcpus <= 2 * asked.vcpus
-    kinds = [one.gpu or one.name for one in nearest(name)]
-    assert len(kinds) == len(set(kinds))
-
-
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [("ml.r5.4xlarge", "ml.r6i.4xlarge"), ("ml.t3.xlarge", "ml.m5.xlarge"), ("ml.c5n.18xlarge", "ml.c6i.24xlarge")],
-)
-def test_in_place_of_a_cpu_type_comes_one_of_its_kind_and_size(name: str, first: str) -> None:
-    assert nearest(name)[0].name == first
+def test_what_is_named_instead_lives_and_is_no_smaller() -> None:
+    for name in (one.name for one in INSTANCES.values() if one.gpus):
+        asked, found = INSTANCES[name], nearest(name)
+        assert found or asked.gpu_memory_gb > 180, name
+        assert len({one.gpu for one in found}) == len(found)
+        for one in found:
+            assert not one.retired
+            assert one.name != name
+            assert one.gpu_memory_gb >= asked.gpu_memory_gb
+            assert not (asked.retired and one.arch == asked.arch)
+    assert [one.name for one in nearest("ml.p3.2xlarge", 2)] == ["ml.g6e.4xlarge", "ml.g6.16xlarge"]
 
 
 def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows_an_error(
@@ -236,7 +222,6 @@ def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows
     assert "ml.p" not in note.cure
     assert not choose("ml.r9i.xlarge", "ddp", "us-east-1", today=TODAY).image.arches  # type: ignore[union-attr]
     assert choose("ml.g9.xlarge", "ddp", "us-east-1", today=TODAY).uri.endswith(NEWEST)
-    assert all(why for why in UNFIT.values())
 
 
 WANTED = [  # image, type, strategy, codes
@@ -325,7 +310,6 @@ def test_a_type_that_the_region_lacks() -> None:
 
 def test_names_near_to_a_mistyped_one() -> None:
     assert like("ml.r5.5xlarge")[0].startswith("ml.r5.")
-    assert all(name.startswith("ml.t3.") for name in like("ml.t4.xlarge"))  # never another kind of machine
     assert like("g5.12xlarge")[0] == "ml.g5.12xlarge"
     assert like("ml.p4d.24large")[0] == "ml.p4d.24xlarge"
     assert like("nonsense") == []

@@ -246,7 +246,7 @@ def test_a_recipe_of_some_years_ago_is_refused_in_our_words(
     said = " ".join(capsys.readouterr().err.split())
     assert f"Image/Os: ParallelCluster {VERSION} makes no images of alinux2 any more -> Os: ubuntu2404" in said
     assert "p3.8xlarge is gone, so no node could start -> in its place:" in said
-    assert "g5.12xlarge (4 A10G)" in said
+    assert "g6e.12xlarge (4 L40S)" in said
     assert "is not ready: 3 of the findings above must be fixed first" in said
     assert "schema was not checked" in said
     assert "SharedStorage fsx: DeploymentType" not in said

@@ -2,8 +2,7 @@
 that were asked for.
 
 An image runs on a GPU if its torch has code for the same major compute capability and for the same or a lower minor
-one. Only images of torch 2.5 and older have SMDDP. From SMDDP 2.3.0 on, its import fails on instance types that are not
-in SMDDP's list.
+one. Only images of torch 2.5 and older have SMDDP, whose import fails on instance types that are not in its list.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import re
 from dataclasses import dataclass, field
 from datetime import date
 
-from launch.aws.instances import INSTANCES, SMDDP_TYPES
+from launch.aws.instances import INSTANCES
 from launch.aws.regions import ACCOUNT, ACCOUNTS, ACCOUNTS_FROM, is_region
-from launch.aws.type_checks import SMDDP_CHECKS_TYPE, about_known, about_type
+from launch.aws.type_checks import about_known, about_type
 from launch.findings import Finding
 from segtrain.machines import Machine
 
 STRATEGIES = ("single", "ddp", "fsdp", "dp", "smddp")
-OLDEST_TORCH = (2, 0, 1)  # the oldest torch that segtrain supports (pyproject.toml)
+OLDEST_TORCH = (2, 4)  # the oldest torch that segtrain supports
 
 
 @dataclass(frozen=True)
@@ -54,16 +53,10 @@ OLD_AFTER_DAYS = 120  # AWS publishes a new torch about every two months
 # GPU architectures that an image's torch has code for: PyTorch's own lists by CUDA version (RELEASE.md and
 # .ci/manywheel/build_cuda.sh; pytorch#157517, #172663, #182849, #197555). AWS built torch itself for its images up to
 # 2.6: for these, only the architectures that are also in the TORCH_CUDA_ARCH_LIST of their Dockerfile.
-CU117 = ("sm_70", "sm_75", "sm_80", "sm_86")
-CU118_TO_126 = (*CU117, "sm_90")
+CU124 = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90")  # CUDA 12.6, too
 CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # CUDA 13.0 to 13.3, too: pytorch#197555 (torch 2.14)
 CU129 = ("sm_70", *CU128)
 PATCHED = {  # the day on which AWS's patches end: docs/src/legacy/legacy_support.yml, docs/src/data/pytorch-training
-    "1.13.1": date(2024, 10, 28),
-    "2.0.1": date(2024, 3, 15),
-    "2.1.0": date(2024, 10, 4),
-    "2.2.0": date(2025, 1, 30),
-    "2.3.0": date(2025, 4, 24),
     "2.4.0": date(2025, 7, 24),
     "2.5.1": date(2025, 10, 29),
     "2.6.0": date(2026, 1, 29),
@@ -97,14 +90,9 @@ IMAGES: tuple[Image, ...] = (  # newest first
     _gpu("2.9.0-gpu-py312", "2.9.0", "3.12", "13.0", CU128),
     _gpu("2.8.0-gpu-py312", "2.8.0", "3.12", "12.9", CU129),
     _gpu("2.7.1-gpu-py312", "2.7.1", "3.12", "12.8", CU128),
-    _gpu("2.6.0-gpu-py312", "2.6.0", "3.12", "12.6", CU118_TO_126),
-    _gpu("2.5.1-gpu-py311", "2.5.1", "3.11", "12.4", CU118_TO_126, "2.6.0"),
-    _gpu("2.4.0-gpu-py311", "2.4.0", "3.11", "12.4", CU118_TO_126, "2.5.0"),
-    _gpu("2.3.0-gpu-py311", "2.3.0", "3.11", "12.1", CU118_TO_126, "2.3.0"),
-    _gpu("2.2.0-gpu-py310", "2.2.0", "3.10", "12.1", CU118_TO_126, "2.2.0"),
-    _gpu("2.1.0-gpu-py310", "2.1.0", "3.10", "12.1", CU118_TO_126, "2.1.0"),
-    _gpu("2.0.1-gpu-py310", "2.0.1", "3.10", "11.8", CU118_TO_126, "2.0.1"),
-    _gpu("1.13.1-gpu-py39", "1.13.1", "3.9", "11.7", CU117, "1.7.0"),
+    _gpu("2.6.0-gpu-py312", "2.6.0", "3.12", "12.6", CU124),
+    _gpu("2.5.1-gpu-py311", "2.5.1", "3.11", "12.4", CU124, "2.6.0"),
+    _gpu("2.4.0-gpu-py311", "2.4.0", "3.11", "12.4", CU124, "2.5.0"),
 )
 
 
@@ -195,15 +183,12 @@ def _about_table(today: date) -> list[Finding]:
 
 def _pick(instance: Machine, strategy: str, today: date) -> tuple[Image, str]:
     """The newest image that runs on the instance, for AWS patches no older image for longer. For smddp: the newest with
-    an SMDDP that does not refuse the type, if there is one.
+    SMDDP, if there is one.
     """
     fit = [one for one in IMAGES if runs_on(one, instance)]
-    if strategy == "smddp":
-        checked = instance.name not in SMDDP_TYPES
-        some = [one for one in fit if one.smddp and not (checked and version(one.smddp) >= SMDDP_CHECKS_TYPE)]
-        if some:
-            what = f"whose SMDDP does not refuse {instance.name} at import" if checked else "with SMDDP"
-            return some[0], f"the newest {what} (SMDDP {some[0].smddp})"
+    with_smddp = [one for one in fit if one.smddp]
+    if strategy == "smddp" and with_smddp:
+        return with_smddp[0], f"the newest with SMDDP ({with_smddp[0].smddp})"
     what = f"{instance.gpu} ({instance.arch})" if instance.arch else "CPUs"
     patched = f", patched until {fit[0].patched_until}" if _patched(fit[0], today) else ""
     return fit[0], f"the newest with code for {what}{patched}"
@@ -216,19 +201,16 @@ def _patched(image: Image, today: date) -> bool:
 def _about_wanted(
     image: Image | None, wanted: str, instance: Machine | None, strategy: str, today: date
 ) -> list[Finding]:
+    known = re.search(r"/pytorch-training:(\d+)\.(\d+)", wanted)
+    if known and (int(known[1]), int(known[2])) < OLDEST_TORCH:
+        message = f"image {wanted!r} has torch {known[1]}.{known[2]}; segtrain needs {'.'.join(map(str, OLDEST_TORCH))}"
+        return [Finding("error", "image-torch", message, "leave --image out, or take a newer one")]
     if image is None:
         message = (
             f"image {wanted!r} is not in the table: whether it fits the type and has what segtrain needs is not known"
         )
         return [Finding("note", "image-unknown", message)]
     findings = _about_age(image, today)
-    if version(image.torch) < OLDEST_TORCH:
-        message = (
-            f"image {image.tag} has torch {image.torch}; segtrain needs torch >= {'.'.join(map(str, OLDEST_TORCH))}"
-        )
-        findings.append(
-            Finding("error", "image-torch", message, "leave --image out, or take a newer one", image.source)
-        )
     if instance is not None and not runs_on(image, instance):
         findings.append(_unfit(image, instance))
     if strategy == "smddp" and not image.smddp:

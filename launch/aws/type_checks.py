@@ -9,8 +9,6 @@ from launch.aws.regions import OFFERED_FROM, offered, regions_of
 from launch.findings import Finding
 from segtrain.machines import Machine
 
-SMDDP_CHECKS_TYPE = (2, 3, 0)  # from this version on, importing SMDDP fails on types that are not in SMDDP_TYPES
-
 
 def about_type(name: str, *, image: str = "", unknown_ok: bool = False, where: str = "") -> list[Finding]:
     """Findings about a type from its name alone. ``where``: a prefix of each message, such as "groups.cpu: "."""
@@ -54,28 +52,11 @@ def about_known(instance: Machine, strategy: str, region: str) -> list[Finding]:
         message = f"type {instance.name}: EC2 does not offer it in {region}, so SageMaker cannot start it there"
         cure = f"--region one of {', '.join(regions_of(instance.name))}"
         findings.append(Finding("warning", "region-type", message, cure, OFFERED_FROM))
-    if strategy == "smddp":
-        findings += _smddp_type(instance)
+    if strategy == "smddp" and not instance.smddp:
+        message = f"strategy smddp: SMDDP does not support {instance.name} (it supports {', '.join(SMDDP_TYPES)})"
+        cure = "--strategy ddp (NCCL), or --type ml.p4d.24xlarge"
+        findings.append(Finding("error", "smddp-type", message, cure, SMDDP_TYPES_FROM))
     return findings
-
-
-def _smddp_type(instance: Machine) -> list[Finding]:
-    listed = ", ".join(SMDDP_TYPES)
-    cure = "--strategy ddp (NCCL), or --type ml.p4d.24xlarge"
-    source = SMDDP_TYPES_FROM
-    if instance.name == "ml.p3.16xlarge":
-        message = (
-            f"strategy smddp: {instance.name} is no longer listed for SMDDP (listed: {listed}); "
-            f"SMDDP {'.'.join(map(str, SMDDP_CHECKS_TYPE))} and later refuse it at import"
-        )
-        return [Finding("warning", "smddp-type", message, cure, f"{source}; listed last on 2023-02-18")]
-    if not instance.smddp:
-        message = f"strategy smddp: SMDDP does not support {instance.name} (it supports {listed})"
-        return [Finding("error", "smddp-type", message, cure, source)]
-    if instance.arch == "sm_70":
-        message = f"strategy smddp: SMDDP still runs on {instance.name}, but AWS has stopped optimizing it for P3"
-        return [Finding("note", "smddp-type", message, "", source)]
-    return []
 
 
 def describe(one: Machine, asked: Machine | None = None) -> str:

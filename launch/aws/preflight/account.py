@@ -59,7 +59,8 @@ def _offered(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
     for name in dict.fromkeys([*kinds(job), *(one.type for one in job.fallbacks)]):
         told = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
         if told.value == []:
-            others = ", ".join(one.name for one in nearest(name)) if name in INSTANCES else "another type"
+            known = name in INSTANCES and INSTANCES[name].gpus
+            others = ", ".join(one.name for one in nearest(name)) if known else "another type"
             yield warning(
                 "type-not-offered",
                 f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is likely to have none",

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from launch import native
-from launch.aws.images import Image, ImageChoice, version
+from launch.aws.images import Image, ImageChoice
 from launch.aws.job import SageMakerJob
 from launch.findings import Finding, error, note
 from launch.requirements import requirements
 
 Files = Mapping[str, "Path | bytes"]
 
-# Minor version of glibc 2 in AWS's images: Amazon Linux 2023 from torch 2.11 on; Ubuntu 22.04 from 2.4 on, else 20.04.
-AL2023, UBUNTU_22, UBUNTU_20 = 34, 35, 31
+# Minor version of glibc 2 in AWS's images: Amazon Linux 2023 from torch 2.11 on, else Ubuntu 22.04.
+AL2023, UBUNTU_22 = 34, 35
 
 
 def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
@@ -41,9 +41,7 @@ def decoder_checks(root: Path, choice: ImageChoice) -> Iterator[Finding]:
 
 def glibc_of(image: Image) -> int:
     """The minor version of glibc 2 in one of AWS's images, as ``native.glibc`` returns it."""
-    if "amzn2023" in image.tag:
-        return AL2023
-    return UBUNTU_22 if version(image.torch) >= (2, 4) else UBUNTU_20
+    return AL2023 if "amzn2023" in image.tag else UBUNTU_22
 
 
 def bundle_checks(job: SageMakerJob, files: Files, choice: ImageChoice) -> Iterator[Finding]:
