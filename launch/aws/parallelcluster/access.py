@@ -24,14 +24,6 @@ def access(recipe: Keys) -> list[Finding]:
 def _ssh(recipe: Keys) -> Iterator[Finding]:
     head = mapping(recipe, "HeadNode", "Ssh")
     pools = entries(mapping(recipe, "LoginNodes"), "Pools")
-    for pool in pools:
-        if "KeyName" in mapping(pool, "Ssh"):
-            yield error(
-                "login-key",
-                f"LoginNodes pool {pool.get('Name')}: Ssh/KeyName is no longer a setting of login nodes",
-                "leave it out: they take the key of the head node",
-                "aws-parallelcluster 3.15, CHANGELOG",
-            )
     for place, ssh in [
         ("HeadNode", head),
         *((f"LoginNodes pool {one.get('Name')}", mapping(one, "Ssh")) for one in pools),

@@ -1,26 +1,14 @@
-"""Checks of a recipe's Slurm settings: what ParallelCluster owns, what loses jobs, values that nobody else checks."""
+"""Checks of a recipe's Slurm settings: what loses jobs, and values that nobody else checks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from launch.aws.parallelcluster.recipe import VERSION, Keys, entries, mapping, queues, resources, whole
+from launch.aws.parallelcluster.recipe import Keys, entries, mapping, queues, resources, whole
 from launch.findings import Finding, error, warning
 
 # Lower case, as Slurm reads them.
-OWNED = {
-    "epilog", "grestypes", "launchparameters", "prolog", "reconfigflags", "resumefailprogram", "resumeprogram",
-    "resumetimeout", "slurmctldhost", "slurmctldlogfile", "slurmctldparameters", "slurmdlogfile", "slurmuser",
-    "suspendexcnodes", "suspendprogram", "suspendtime", "taskplugin", "treewidth",
-}  # fmt: skip
-OWNED_OF_A_QUEUE = {"nodes", "partitionname", "resumetimeout", "state", "suspendtime", "oversubscribe"}
-OWNED_FROM = f"aws-parallelcluster {VERSION}, SLURM_SETTINGS_DENY_LIST"
-INSTEAD = {
-    "suspendtime": "SlurmSettings: ScaledownIdletime: MINUTES",
-    "nodes": "ComputeResources: MinCount and MaxCount",
-    "grestypes": "nothing: the GPUs of a type are known",
-}
 VALUES = {
     "preemptmode": ("off", "cancel", "requeue", "suspend", "gang", "within"),
     "preempttype": ("preempt/none", "preempt/partition_prio", "preempt/qos"),
@@ -33,20 +21,13 @@ MOST_IDLE_MIN = 60
 def scheduler(recipe: Keys) -> list[Finding]:
     """Everything about Slurm."""
     section = mapping(recipe, "Scheduling")
-    found: list[Finding] = []
-    kind = section.get("Scheduler")
-    if kind not in (None, "slurm"):
-        found.append(error("scheduler-kind", f"Scheduling/Scheduler {kind}: segtrain submits to Slurm", "slurm"))
     settings = mapping(section, "SlurmSettings")
     own = [one for one in entries(settings, "CustomSlurmSettings") if len(one) == 1]
     partitions = [one for one in entries(settings, "CustomSlurmSettings") if len(one) > 1]
     known = {str(key).lower(): value for one in own for key, value in one.items()}
-    found += _owned("SlurmSettings", known, OWNED)
-    found += _values("SlurmSettings", known)
-    found += [*_lost(recipe, known), *_idle(settings)]
+    found = [*_values("SlurmSettings", known), *_lost(recipe, known), *_idle(settings)]
     for queue in queues(recipe):
         custom = {str(key).lower(): value for key, value in mapping(queue, "CustomSlurmSettings").items()}
-        found += _owned(f"queue {queue.get('Name')}", custom, OWNED_OF_A_QUEUE)
         found += _values(f"queue {queue.get('Name')}", custom)
         if "prioritytier" in custom and not partitions:
             found.append(
@@ -58,16 +39,6 @@ def scheduler(recipe: Keys) -> list[Finding]:
                 )
             )
     return found
-
-
-def _owned(place: str, custom: dict[str, Any], names: set[str]) -> Iterator[Finding]:
-    for name in sorted(set(custom) & names):
-        yield error(
-            "slurm-owned",
-            f"{place}/CustomSlurmSettings: {name} is ParallelCluster's own setting",
-            INSTEAD.get(name, "leave it out"),
-            OWNED_FROM,
-        )
 
 
 def _values(place: str, custom: dict[str, Any]) -> Iterator[Finding]:

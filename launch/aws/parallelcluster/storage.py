@@ -5,33 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from launch.aws.lustre import LEAST_GB, MONTH_H, MORE_GB, PRICES
+from launch.aws.lustre import MONTH_H, PRICES
 from launch.aws.parallelcluster.recipe import Keys, entries, lustre, mapping, queues
 from launch.findings import Finding, error, note, warning
 
 OLD_LINKS = ("ImportPath", "ExportPath", "ImportedFileChunkSize", "AutoImportPolicy")
-NEVER_MOUNT = ("/", "/home", "/opt", "/opt/slurm", "/tmp", "/var", "/usr", "/etc", "/scratch")
-MOST_LINKS = 8
 
 
 def storage(recipe: Keys) -> list[Finding]:
     """Everything about shared file systems."""
     findings = [*_shared(recipe)]
-    made = 0
     for place, _, settings in lustre(recipe):
         if settings.get("FileSystemId"):
             findings += _reachable(recipe, place)
             continue
-        made += 1
-        findings += [*_size(place, settings), *_kept(place, settings), *_links(place, settings)]
-    if made > 1:
-        findings.append(
-            error(
-                "fsx-several",
-                f"SharedStorage creates {made} FSx file systems: ParallelCluster makes one at most",
-                "create the others by configs/clusters/workspace.cfn.yaml, and name them by FileSystemId",
-            )
-        )
+        findings += [*_scratch(place, settings), *_kept(place, settings), *_links(place, settings)]
     return findings
 
 
@@ -68,14 +56,6 @@ def _shared(recipe: Keys) -> Iterator[Finding]:
             "the recipe has no SharedStorage: nodes see nothing but /home of the head node, which is slow and small",
             "FsxLustre at /workspace, as in configs/clusters/research.yaml",
         )
-    for share in shares:
-        place, folder = f"SharedStorage {share.get('Name')}", str(share.get("MountDir", ""))
-        if "/" + folder.strip("/") in NEVER_MOUNT:
-            yield error(
-                "share-mount",
-                f"{place}: MountDir {folder} is a folder of the system, or of the node's own disks",
-                "MountDir: /workspace",
-            )
     kinds = {share.get("StorageType") for share in shares}
     if shares and not kinds & {"FsxLustre", "FsxOntap", "FsxOpenZfs", "Efs", "FileCache"}:
         yield warning(
@@ -86,23 +66,8 @@ def _shared(recipe: Keys) -> Iterator[Finding]:
         )
 
 
-def _size(place: str, settings: Keys) -> Iterator[Finding]:
+def _scratch(place: str, settings: Keys) -> Iterator[Finding]:
     kind = settings.get("DeploymentType", "SCRATCH_2")
-    gb, throughput = settings.get("StorageCapacity"), settings.get("PerUnitStorageThroughput")
-    if kind == "PERSISTENT_2" and throughput not in [one for one in PRICES if one]:
-        legal = ", ".join(str(one) for one in PRICES if one)
-        yield error(
-            "fsx-throughput",
-            f"{place}: PerUnitStorageThroughput {throughput} of a PERSISTENT_2 file system",
-            f"one of {legal} (MB/s for each TiB)",
-        )
-    if isinstance(gb, int) and kind in ("SCRATCH_2", "PERSISTENT_2") and gb != LEAST_GB and (gb <= 0 or gb % MORE_GB):
-        fit = LEAST_GB if gb <= LEAST_GB else -(-gb // MORE_GB) * MORE_GB
-        yield error(
-            "fsx-size",
-            f"{place}: StorageCapacity {gb}",
-            f"sizes are {LEAST_GB}, {MORE_GB} and multiples of {MORE_GB}: StorageCapacity: {fit}",
-        )
     if str(kind).startswith("SCRATCH"):
         yield warning(
             "fsx-scratch",
@@ -150,24 +115,14 @@ def _links(place: str, settings: Keys) -> Iterator[Finding]:
             f"{place}: {', '.join(old)} {beside}: FSx refuses the pair, after the rest of the cluster has been made",
             "entries of DataRepositoryAssociations with AutoImportPolicy and AutoExportPolicy alone",
         )
-    if links and kind == "SCRATCH_1":
-        yield error("fsx-link-kind", f"{place}: SCRATCH_1 takes no DataRepositoryAssociations", "PERSISTENT_2")
     if not links and not old:
         yield warning(
             "fsx-unlinked",
             f"{place} has no link to S3: data are copied by hand, and no archive exists",
             "DataRepositoryAssociations, as in configs/clusters/research.yaml",
         )
-    if len(links) > MOST_LINKS:
-        yield error("fsx-links", f"{place}: {len(links)} associations: FSx takes {MOST_LINKS}", "fewer")
     for one in links:
         where = f"{place}, association {one.get('Name')}"
-        if not str(one.get("DataRepositoryPath", "")).startswith("s3://"):
-            yield error(
-                "fsx-link-place",
-                f"{where}: DataRepositoryPath {one.get('DataRepositoryPath')} is not in S3",
-                "s3://BUCKET/PREFIX",
-            )
         if not any(one.get(key) for key in ("AutoImportPolicy", "AutoExportPolicy", "BatchImportMetaDataOnCreate")):
             yield warning(
                 "fsx-link-idle",
