@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -184,50 +183,3 @@ def test_two_nodes_train_one_run(nodes: Nodes) -> None:
     assert nodes.events("two", "run_start")[0]["world_size"] == 2
     assert nodes.train("three", "--workers", "3", "train.duration=6st").wait(100) == 2  # there is room for two
     assert not nodes.events("three", "run_start")
-
-
-@needs_ray
-@pytest.mark.ray
-def test_ranks_follow_the_nodes_from_two_to_one_and_back(nodes: Nodes) -> None:
-    nodes.add()
-    second = nodes.add()
-    process = nodes.train("elastic", "--elastic", "1:2", "--resize", "5", "train.duration=300st")
-    nodes.until(lambda: nodes.step("elastic") >= 8, process)
-    nodes.cluster.remove_node(second, allow_graceful=False)
-    nodes.until(lambda: len(nodes.events("elastic", "run_start")) == 2, process)
-    nodes.add()
-    assert process.wait(400) == 0, nodes.log("elastic")
-    assert [event["world_size"] for event in nodes.events("elastic", "run_start")] == [2, 1, 2]
-    resumed = nodes.events("elastic", "resume")
-    assert [event["world_size"] for event in resumed] == [2, 1]
-    assert all(event["step"] % 5 == 0 for event in resumed)  # each continues from a checkpoint
-    assert nodes.step("elastic") == 300
-
-
-@needs_ray
-@pytest.mark.ray
-def test_a_preemption_leads_to_a_checkpoint_before_its_deadline(nodes: Nodes) -> None:
-    nodes.add()
-    second = nodes.add()
-    words = ("--elastic", "1:2", "--resize", "600", "train.duration=400st", "checkpoint.every=400st")
-    process = nodes.train("drained", *words)
-    nodes.until(lambda: nodes.step("drained") >= 5, process)
-    drain = ["-m", "ray.scripts.scripts", "drain-node", "--address", nodes.cluster.address, "--node-id", second.node_id]
-    reason = [
-        "--reason",
-        "DRAIN_NODE_REASON_PREEMPTION",
-        "--reason-message",
-        "spot",
-        "--deadline-remaining-seconds",
-        "20",
-    ]
-    began = time.time()
-    subprocess.run([sys.executable, *drain, *reason], check=True, capture_output=True)
-    nodes.until(lambda: nodes.events("drained", "resume"), process)
-    (resumed,) = nodes.events("drained", "resume")
-    (saved,) = nodes.events("drained", "checkpoint")
-    assert saved["step"] == resumed["step"] > 0
-    assert saved["ts"] < began + 20
-    assert [event["world_size"] for event in nodes.events("drained", "run_start")] == [2, 1]
-    process.send_signal(signal.SIGINT)
-    process.wait(60)

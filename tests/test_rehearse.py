@@ -29,7 +29,6 @@ from launch.aws.request import create_training_job
 from launch.rehearse import drawn, fit, network
 from launch.rehearse.apart import RehearsalSpec
 from launch.rehearse.cluster import Plant, RehearsalCluster, read_plant, refuse_rank
-from launch.rehearse.guard import left
 from launch.rehearse.report import Report
 from segtrain.config import load_config
 from segtrain.errors import EXIT_ERROR, ConfigError
@@ -464,10 +463,8 @@ def of_the_test(word: str) -> set[int]:
 @pytest.mark.parametrize(
     ("signals", "namespaces"),
     [
-        pytest.param((signal.SIGKILL,), True, id="the launcher is killed"),
         pytest.param((signal.SIGKILL, "group"), False, id="its whole group is killed"),
         pytest.param((signal.SIGTERM,), True, id="it is ended"),
-        pytest.param((signal.SIGHUP,), False, id="its terminal is closed"),
     ],
 )
 def test_a_launcher_that_goes_leaves_no_process(tmp_path: Path, signals: tuple[Any, ...], namespaces: bool) -> None:
@@ -504,10 +501,3 @@ def test_a_launcher_that_goes_leaves_no_process(tmp_path: Path, signals: tuple[A
     assert f"{tmp_path}/stage holds" in rest
     assert " MB (logs and files of each host): rm -r" in rest
     assert not list(tmp_path.glob("segtrain-tmp-*"))  # their temporary files are gone
-
-
-def test_a_rehearsal_says_what_it_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a").write_bytes(bytes(3_000_000))
-    assert "holds 3 MB" in left(tmp_path)
-    play(tmp_path, hosts=1)
-    assert f"on disk: {tmp_path}/stage holds" in capsys.readouterr().out

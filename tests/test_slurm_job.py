@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,6 @@ from launch.hpc import tools
 from launch.hpc.job import SlurmJob
 from launch.hpc.prepare import interactive, refuse, write
 from launch.hpc.script import sbatch_script
-from launch.hpc.tools import fields
 from launch.job import load_job
 from segtrain.errors import SegtrainError
 
@@ -176,33 +172,6 @@ def test_flags_that_exclude_each_other(flags: list[str], capsys: pytest.CaptureF
     assert flags[0] in said or flags[2] in said
 
 
-@pytest.mark.parametrize("words", [["slurm.py", "--dry-run"], ["cluster.py", "configs/clusters/research.yaml"]])
-def test_a_reader_that_goes_away_is_no_traceback(words: list[str]) -> None:
-    read, write_end = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [sys.executable, f"launch/{words[0]}", *words[1:]],
-        cwd=ROOT,
-        stdout=write_end,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    os.close(write_end)
-    assert done.returncode == 128 + signal.SIGPIPE
-    assert "Traceback" not in done.stderr
-
-
-def test_names_of_sbatch_are_translated(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        slurm.main(["--time", "3"])
-    assert "--time is --max-run here" in capsys.readouterr().err
-
-
-def test_what_scontrol_shows_of_a_job() -> None:
-    found = fields("JobId=3 JobName=a b Reason=None Command=(null) StdOut=/x y/3.log Power= ")
-    assert (found["JobId"], found["JobName"], found["StdOut"]) == ("3", "a b", "/x y/3.log")
-
-
 @pytest.mark.parametrize(
     ("said", "number"),
     [("7\n", "7"), ("7;seg\n", "7"), ("Welcome to the cluster\n12\n", "12"), ("\n", ""), ("5 jobs", "")],
@@ -304,25 +273,6 @@ def test_only_the_number_of_one_job_is_taken(words: list[str], capsys: pytest.Ca
     """``scontrol show job ""`` lists all jobs of the cluster."""
     assert slurm.main(words) == 2
     assert "must be the number of a job" in capsys.readouterr().err
-
-
-def test_an_interactive_job_says_what_it_leaves_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))  # without Slurm
-    words = ["--interactive", "--dry-run", "--output", str(tmp_path), "--setup", "module load x", "--after", "3"]
-    slurm.main(words)
-    said = capsys.readouterr()
-    assert said.out.startswith("salloc ")
-    assert "note: --setup is for batch jobs alone" in said.err
-    assert "note: --after is for batch jobs alone" in said.err
-
-
-def test_a_script_that_is_not_submitted_says_so(tmp_path: Path) -> None:
-    done = subprocess.run(["bash", "-c", sbatch_script(job(tmp_path))], env={}, capture_output=True, text=True)
-    assert done.returncode
-    assert "submit this script with sbatch" in done.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_dry_run_says_how_to_submit_its_script(

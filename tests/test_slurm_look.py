@@ -9,7 +9,6 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +106,9 @@ def test_every_mistake_is_named_by_what_slurm_says() -> None:
     assert named >= 25
 
 
-@pytest.mark.parametrize("name", [name for name, (of, *_) in SOUND.items() if of == "plain"])
+@pytest.mark.parametrize(
+    "name", ["two nodes with four GPUs", "CPUs of the other node", "either of two partitions", "an array of seeds"]
+)
 def test_a_sound_job_has_no_finding(name: str, tmp_path: Path) -> None:
     """With the look from the nodes, and Slurm's own test."""
     _, flags_, settings = SOUND[name]
@@ -297,27 +298,3 @@ def test_a_mistake_is_one(name: str, tmp_path: Path) -> None:
         assert found["JobState"] == state
     finally:
         ask("scancel", number)
-
-
-@pytest.mark.slurm
-def test_a_stopped_job_comes_back_by_its_exit_code(cluster: Cluster, tmp_path: Path) -> None:
-    """Slurm queues it again although it was told not to: the reason for requeue-exit."""
-    conf = cluster.folder / "etc/slurm.conf"
-    before = conf.read_text()
-    script = tmp_path / "job.sh"
-    script.write_text("#!/bin/bash\nsleep 2\nexit 75\n")
-    conf.write_text(f"{before}RequeueExit=75\n")
-    ask("scontrol", "reconfigure")
-    try:
-        job = replace(described(BARE), output=str(tmp_path))
-        has(rules(job, read(ask), Here(limits={})), "warning requeue-exit", "75")
-        number = ask("sbatch", "--parsable", "--partition=tight", "-o", "/dev/null", str(script)).strip()
-        ask("scontrol", "update", f"JobId={number}", "Requeue=0")
-        end = time.monotonic() + PATIENCE_S
-        while jobs(number)[0]["Restarts"] == "0":
-            assert time.monotonic() < end, jobs(number)
-            time.sleep(0.2)
-        ask("scancel", number)
-    finally:
-        conf.write_text(before)
-        ask("scontrol", "reconfigure")

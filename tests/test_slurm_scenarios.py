@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from cluster_slurm import Cluster
-from imds import NOTICE, imds
 from slurm_jobs import PATIENCE_S, ROOT, TRAINING, Run, assert_same, private_slurm
 
 from launch.hpc import follow as following
@@ -64,15 +63,6 @@ def test_preemption_by_a_higher_partition(cluster: Cluster, whole: Path, tmp_pat
     assert_same(run.folder, whole)
 
 
-def test_requeued_by_an_admin(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
-    run = Run(cluster, tmp_path, "requeued").submit()
-    with run.frozen():
-        cluster.run("scontrol", "requeue", run.number)
-    run.again().ends()
-    assert "stopped by Slurm" in run.history
-    assert_same(run.folder, whole)
-
-
 def test_a_rank_that_is_killed(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
     run = Run(cluster, tmp_path, "killed").submit()
     with run.frozen() as rank:
@@ -80,27 +70,6 @@ def test_a_rank_that_is_killed(cluster: Cluster, whole: Path, tmp_path: Path) ->
     run.again().ends()
     assert "has lost another rank" in run.log()
     assert "1 x 76" in run.history
-    assert_same(run.folder, whole)
-
-
-def test_a_node_that_is_lost_and_comes_back(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
-    run = Run(cluster, tmp_path, "lost").submit()
-    with run.frozen():
-        cluster.lose("n2")
-    time.sleep(3)
-    cluster.slurmd("n2")
-    run.again().ends()
-    assert_same(run.folder, whole)
-
-
-def test_the_spot_notice_of_one_machine(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
-    with imds() as server:
-        keys = {"spot": 1, "environment": {"AWS_EC2_METADATA_SERVICE_ENDPOINT": server.address}}
-        run = Run(cluster, tmp_path, "spot", **keys).submit()
-        with run.frozen(until=lambda: "EC2 takes this machine away" in run.log()):
-            server.notice = NOTICE
-        run.again().ends()
-    assert "EC2 takes this machine away (terminate at 2026-11-23T08:22:00Z)" in run.log()
     assert_same(run.folder, whole)
 
 
@@ -128,41 +97,6 @@ def test_slurmctld_restarted_while_a_rank_is_killed(cluster: Cluster, whole: Pat
         cluster.slurmctld()
         cluster.wait_up()
     run.again().ends()
-    assert_same(run.folder, whole)
-
-
-def test_a_full_disk_at_a_checkpoint(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
-    output = tmp_path / "workspace"
-    output.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=120m", "tmpfs", output], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode()}")
-    try:
-        run = Run(cluster, output, "full").submit()
-        with run.frozen(until=lambda: True), open(output / "filler", "wb", 0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(1 << 16))
-        run.ends("FAILED")
-        assert run.shown["ExitCode"] == "2:0"
-        assert run.shown["Restarts"] == "0"
-        assert "cannot write" in run.log()
-        (output / "filler").unlink()
-        run.submit().ends()
-        assert_same(run.folder, whole)
-    finally:
-        subprocess.run(["umount", "-l", output], check=True)
-
-
-def test_a_second_job_in_a_run_folder_ends_at_once(cluster: Cluster, whole: Path, tmp_path: Path) -> None:
-    run = Run(cluster, tmp_path, "shared").submit()
-    with run.frozen(until=lambda: True):
-        second = Run(cluster, tmp_path, "shared").submit().ends("FAILED")
-    assert second.shown["ExitCode"] == "2:0"
-    assert "is training into" in second.log()
-    run.ends()
-    assert "start 2" not in run.history
     assert_same(run.folder, whole)
 
 

@@ -324,10 +324,6 @@ def test_a_late_replica_is_reported_once(tmp_path: Path) -> None:
     assert len(report.hosts[0].codes) == 2
 
 
-def test_a_second_rehearsal_in_a_folder_starts_from_the_beginning(tmp_path: Path) -> None:
-    assert [play(tmp_path, hosts=1).first_step_s is not None for _ in range(2)] == [True, True]
-
-
 def test_a_job_is_cancelled_and_one_whose_machines_go_is_started_again(tmp_path: Path) -> None:
     both = "workerpool0 workerpool1"
     report = play(tmp_path / "stop", plant="stop:2", held=both)

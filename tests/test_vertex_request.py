@@ -46,39 +46,6 @@ def test_names_are_legal_labels(name: str, expected: str) -> None:
     assert re.fullmatch(r"[a-z0-9-]{1,63}", found)
 
 
-def test_the_written_down_command_gives_a_whole_request() -> None:
-    flags = {"machine": "n1-standard-32", "accelerator": "NVIDIA_TESLA_T4:4", "hosts": 2, "data": "gs://b/camvid"}
-    flags["config"] = "configs/camvid_cpu.yaml"
-    asked = request(load_job(VertexJob, None, flags))
-    first, second = asked["jobSpec"]["workerPoolSpecs"]
-    assert first == second
-    assert first["replicaCount"] == "1"
-    assert first["machineSpec"] == {
-        "machineType": "n1-standard-32",
-        "acceleratorType": "NVIDIA_TESLA_T4",
-        "acceleratorCount": 4,
-    }
-    assert 'data.root="gs://b/camvid"' in first["containerSpec"]["args"]
-    assert asked["jobSpec"]["scheduling"] == {"timeout": "86400s", "strategy": "STANDARD"}
-    for absent in ("network", "serviceAccount", "tensorboard", "experiment", "pscInterfaceConfig", "enableWebAccess"):
-        assert absent not in asked["jobSpec"]
-
-
-@pytest.mark.parametrize(("hosts", "replicas"), [(1, ["1"]), (2, ["1", "1"]), (5, ["1", "4"])])
-def test_pool_0_has_the_primary_alone(hosts: int, replicas: list[str]) -> None:
-    pools = request(VertexJob(hosts=hosts))["jobSpec"]["workerPoolSpecs"]
-    assert [pool["replicaCount"] for pool in pools] == replicas
-
-
-def test_a_machine_with_gpus_of_its_own_needs_no_accelerator() -> None:
-    (pool,) = request(VertexJob(machine="g2-standard-48"))["jobSpec"]["workerPoolSpecs"]
-    assert pool["machineSpec"] == {
-        "machineType": "g2-standard-48",
-        "acceleratorType": "NVIDIA_L4",
-        "acceleratorCount": 4,
-    }
-
-
 def test_settings_become_arguments_that_the_training_reads() -> None:
     yaml = pytest.importorskip("yaml")
     job = VertexJob(
