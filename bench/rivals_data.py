@@ -54,7 +54,6 @@ SIDES = {
         "ours.py", note="plain files; without the native part", environment=(("SEGTRAIN_NATIVE", "0"),)
     ),
     "segtrain-keep": Side("ours.py", ("--keep",), note="shards of the files as they are"),
-    "segtrain-restart": Side("ours.py", ("--restart",), note="shards of JPEGs with restart markers"),
     "segtrain-png": Side("ours.py", ("--png",), note="shards of PNGs in strips"),
     "segtrain-raw": Side("ours.py", ("--raw",), note="shards of pixels"),
     "dali-roi": Side("dali_cpu.py", ("--roi",), "dali", "CPU; the crop's rectangle alone is decoded; threads"),

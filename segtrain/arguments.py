@@ -151,9 +151,9 @@ def _pack(data: Any) -> None:
     pack.add_argument("--split", action="append", help="split to pack (default: all splits of SRC)")
     pack.add_argument(
         "--image",
-        choices=("keep", "restart", "recompress", "png", "raw"),
+        choices=("keep", "recompress", "png", "raw"),
         default="keep",
-        help="keep: copy the files; restart: add JPEG restart markers, lossless; recompress: JPEG at --quality; "
+        help="keep: copy the files; recompress: JPEG at --quality; "
         "png: PNG in strips, lossless; raw: pixels (default: keep)",
     )
     pack.add_argument("--quality", type=int, default=95, help="JPEG quality for recompress and --cap (default: 95)")

@@ -312,19 +312,19 @@ def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(monkeypatch: 
 
 
 def test_cures_are_those_that_pay() -> None:
-    rows = [("files", 1000, 8.0, ""), ("keep", 1000, 7.9, ""), ("restart", 1100, 4.0, ""), ("png", 0, 0.0, "cannot be")]
+    rows = [("files", 1000, 8.0), ("keep", 1000, 7.9), ("png", 1100, 4.0)]
     now = {
         "path": "packages",
         "stages": {"whole": cost(10)},
         "cures": {"as it is": cost(9), "pixels in memory": cost(2), "files cut to size": cost(7)},
-        "packed": [{"name": n, "sample": b, "ms": ms, "pixels": "the same", "fault": why} for n, b, ms, why in rows],
+        "packed": [{"name": n, "sample": b, "ms": ms, "pixels": "the same"} for n, b, ms in rows],
     }
     other = {"path": "native", "stages": {"whole": cost(4)}}
     found = verdict.fixes(now, other, needed=100, memory=1000, cached=False)
     assert [(cure["name"], cure["gain"]) for cure in found] == [
-        ("pixels in memory", 5.0), ("native", 2.5), ("pack restart", 2.0), ("files cut to size", 1.25),
+        ("pixels in memory", 5.0), ("native", 2.5), ("pack png", 2.0), ("files cut to size", 1.25),
     ]  # fmt: skip
-    assert found[2]["do"] == "segtrain data pack --image restart: the same, 1.1 x the bytes"
+    assert found[2]["do"] == "segtrain data pack --image png: the same, 1.1 x the bytes"
     assert "pixels in memory" not in {
         c["name"] for c in verdict.fixes(now, None, needed=900, memory=1000, cached=False)
     }

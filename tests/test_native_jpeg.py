@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import shutil
@@ -84,95 +83,6 @@ def part(content: bytes, top: int, left: int, height: int, width: int, index: by
     return image
 
 
-# Preloaded, it changes what libjpeg does in the second decode of a process: the self-check's decode by the fast
-# decoder.
-OTHER_LIBJPEG = r"""
-#define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <dlfcn.h>
-#include <jpeglib.h>
-#include <jerror.h>
-static int decodes;
-static int changed(const char* what) { return getenv("CHANGED") && !strcmp(getenv("CHANGED"), what); }
-boolean jpeg_start_decompress(j_decompress_ptr info) {
-    boolean (*real)(j_decompress_ptr) = dlsym(RTLD_NEXT, "jpeg_start_decompress");
-    boolean done = real(info);
-    if (++decodes == 2 && changed("layout")) ((void**)info->entropy)[1] = (void*)4096;
-    return done;
-}
-JDIMENSION jpeg_read_scanlines(j_decompress_ptr info, JSAMPARRAY rows, JDIMENSION count) {
-    JDIMENSION (*real)(j_decompress_ptr, JSAMPARRAY, JDIMENSION) = dlsym(RTLD_NEXT, "jpeg_read_scanlines");
-    JDIMENSION done = real(info, rows, count);
-    if (decodes == 2 && changed("pixels")) rows[0][0] ^= 1;
-    return done;
-}
-struct jpeg_error_mgr* jpeg_std_error(struct jpeg_error_mgr* errors) {
-    struct jpeg_error_mgr* (*real)(struct jpeg_error_mgr*) = dlsym(RTLD_NEXT, "jpeg_std_error");
-    static const char* table[1000];
-    real(errors);
-    if (!changed("version")) return errors;
-    memcpy(table, errors->jpeg_message_table, (errors->last_jpeg_message + 1) * sizeof *table);
-    table[JMSG_COPYRIGHT] = "Copyright of somebody else";
-    errors->jpeg_message_table = table;
-    return errors;
-}
-"""
-DECODE_TWICE = """
-import hashlib, pathlib, sys, warnings
-from segtrain.data.pixels import native
-content = pathlib.Path(sys.argv[1]).read_bytes()
-with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter("always")
-    for _ in range(2):
-        pixels = native.whole(content, 3, (61, 37), "x.jpg")
-print(hashlib.sha256(pixels).hexdigest(), len(said), native.describe())
-"""
-
-
-@pytest.fixture(scope="module")
-def other_libjpeg(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler, folder = shutil.which("cc"), tmp_path_factory.mktemp("libjpeg")
-    (folder / "other.c").write_text(OTHER_LIBJPEG)
-    command = [str(compiler), "-shared", "-fPIC", "-o", "other.so", "other.c", "-Wl,--no-as-needed", "-ljpeg", "-ldl"]
-    if compiler is None or subprocess.run(command, cwd=folder, check=False).returncode:
-        pytest.skip("no C compiler with the headers of libjpeg")
-    return folder / "other.so"
-
-
-@built
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ("nothing", ""),
-        ("pixels", "a sample does not have the same pixels"),
-        ("layout", "this libjpeg has an unknown layout"),
-        ("version", "this libjpeg is not libjpeg-turbo"),
-    ],
-)
-def test_the_fast_decoder_is_off_where_the_self_check_fails(
-    other_libjpeg: Path, tmp_path: Path, changed: str, reason: str
-) -> None:
-    content = jpeg(picture(61, 37))
-    (tmp_path / "x.jpg").write_bytes(content)
-    wanted = hashlib.sha256(reference(content)).hexdigest()
-    said = [1, 0] if reason else [0, 0]
-    for warned, count in zip(("", "1"), said):  # a worker process inherits that it was said
-        environment = {
-            **os.environ, "LD_PRELOAD": str(other_libjpeg), "CHANGED": changed, "SEGTRAIN_SLOW_JPEG_WARNED": warned,
-        }  # fmt: skip
-        run = subprocess.run(
-            [sys.executable, "-c", DECODE_TWICE, str(tmp_path / "x.jpg")],
-            env=environment, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        digest, warnings, described = run.stdout.split(maxsplit=2)
-        assert (digest, int(warnings)) == (wanted, count), run.stderr
-        assert described.startswith("native")
-        assert ("own entropy decoder" in described) == bool(reason)
-        assert reason in described
-
-
 @built
 @pytest.mark.parametrize("sampling", [*SAMPLING, "gray"])
 @pytest.mark.parametrize("size", [(300, 420), (257, 683), (61, 37)])
@@ -181,10 +91,7 @@ def test_any_part_has_the_pixels_of_a_full_decode(sampling: str, size: tuple[int
     content = jpeg(picture(*size), sampling, optimize=optimize)
     whole = reference(content)
     index = native.jpeg_index(content)
-    marked = native.add_restarts(content, 64)
     assert index
-    assert marked
-    assert np.array_equal(reference(marked), whole)
     rng = np.random.default_rng(1)
     for _ in range(12):
         top, left = int(rng.integers(0, size[0] - 1)), int(rng.integers(0, size[1] - 1))
@@ -193,7 +100,6 @@ def test_any_part_has_the_pixels_of_a_full_decode(sampling: str, size: tuple[int
         for kind, pixels in {
             "plain": part(content, top, left, height, width),
             "index": part(content, top, left, height, width, index),
-            "restarts": part(marked, top, left, height, width),
         }.items():
             assert np.array_equal(pixels, wanted), (kind, top, left, height, width)
 
@@ -234,22 +140,6 @@ def test_progressive_files_are_decoded_too() -> None:
     content = jpeg(picture(200, 300), progressive=1)
     assert native.jpeg_index(content) is None
     assert np.array_equal(part(content, 50, 60, 70, 80), reference(content)[50:120, 60:140])
-    marked = native.add_restarts(content)
-    assert marked
-    assert np.array_equal(reference(marked), reference(content))
-
-
-@built
-def test_restarts_keep_what_belongs_to_the_picture() -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    stream = io.BytesIO()
-    Image.fromarray(picture(64, 96)).save(stream, "JPEG", exif=exif, icc_profile=b"profile" * 20)
-    marked = native.add_restarts(stream.getvalue())
-    assert marked
-    kept = Image.open(io.BytesIO(marked))
-    assert kept.getexif()[0x0112] == 6
-    assert kept.info["icc_profile"] == b"profile" * 20
 
 
 @built

@@ -48,11 +48,11 @@ def packed(source: Path, target: Path, image: str) -> Path:
 
 def main() -> None:
     args = arguments(
-        floats="the workers normalize", two_passes="normalize whole batches, after the workers", processes="workers are processes", restart="shards: JPEG with restart markers",
+        floats="the workers normalize", two_passes="normalize whole batches, after the workers", processes="workers are processes",
         raw="shards: pixels", png="shards: PNG in strips", keep="shards: the files as they are",
     )  # fmt: skip
     root = Path(args.data)
-    image = next((name for name in ("keep", "restart", "raw", "png") if getattr(args, name)), "")
+    image = next((name for name in ("keep", "raw", "png") if getattr(args, name)), "")
     settings: dict[str, Any] = {
         "root": str(packed(root, beside(args, image), image) if image else root),
         "layout": "shards" if image else "folders",

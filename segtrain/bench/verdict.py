@@ -98,7 +98,7 @@ def fixes(
     if "files cut to size" in cost:
         reading = max(0.0, whole - cost["as it is"])  # this fix does not change the time to read
         found.append(("files cut to size", CUT.text, whole / (reading + cost["files cut to size"])))
-    rows = {row["name"]: row for row in now["packed"] if not row["fault"]}
+    rows = {row["name"]: row for row in now["packed"]}
     for form, row in rows.items():
         if form != "files" and row["ms"]:
             size = row["sample"] / (rows["files"]["sample"] or 1)

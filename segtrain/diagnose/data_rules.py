@@ -22,7 +22,7 @@ STREAM = 20e6  # bytes/s that any storage gives to one reader
 
 # Ways to make samples cheaper. `segtrain bench data` measures how much each of them saves.
 PACK = "segtrain data pack"
-PACKED = Fix(advice=f"smaller files with restart markers: {PACK}")
+PACKED = Fix(advice=f"cheaper files: {PACK}, whose --estimate says what each form saves")
 NEARER = Fix({"data.cache": "disk"}, "from the second epoch on, if the disk has room", (PACKED,))
 IN_MEMORY = Fix({"data.cache": "ram"}, "if the decoded images fit into memory", (PACKED,))
 CUT = Fix(advice="resize the files to the largest scale that training uses")

@@ -56,7 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<uint8_t> image(size_t(request.crop[0]) * size_t(request.crop[1]) * 3), mask(image.size() / 3);
     request.out_image = image.data();
     request.out_mask = mask.data();
-    st_crop(&request, message);
+    st_crop_floats(&request, nullptr, message);
     st_free(index);
     return 0;
 }

@@ -149,7 +149,7 @@ def main() -> int:
     os.environ["SEGTRAIN_CACHE"] = str(work / "cache")
     for image in ("jpg", "png", "npy"):
         foreign(work / f"foreign-{image}", image)
-    for image in ("keep", "restart", "png", "raw"):
+    for image in ("keep", "png", "raw"):
         packed(work / f"packed-{image}", image)
     sets = sorted(
         path

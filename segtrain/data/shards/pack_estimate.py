@@ -21,22 +21,20 @@ from segtrain.data.shards.pack_sample import Form, Ids, Packing, packed_labels, 
 from segtrain.data.shards.pack_shard import ShardTask
 from segtrain.data.shards.pack_target import DiskTarget
 from segtrain.data.shards.reader import ShardDataset
-from segtrain.errors import DataError
 
 _ROUNDS = 2  # measured passes over the samples, after one to warm up
-_KEPT = {"keep": "the same bytes", **dict.fromkeys(("restart", "png", "raw"), "the same pixels")}
+_KEPT = {"keep": "the same bytes", "png": "the same pixels", "raw": "the same pixels"}
 
 
 @dataclass(frozen=True)
 class EstimateRow:
-    """One way to store the split. ``fault``: why it is not possible."""
+    """One way to store the split."""
 
     name: str
-    sample: float = 0.0  # bytes, image and mask
-    whole: float = 0.0  # bytes of the split
-    ms: float = 0.0  # CPU milliseconds to make a training sample
+    sample: float  # bytes, image and mask
+    whole: float  # bytes of the split
+    ms: float  # CPU milliseconds to make a training sample
     pixels: str = ""
-    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class Estimate:
         for row in self.rows:
             share = f"{row.whole / now.whole:.0%}" if now.whole else "-"
             figures = f"{row.sample / 1e3:>12,.1f} {row.whole / 1e6:>12,.1f} {share:>9} {row.ms:>8.2f}  {row.pixels}"
-            lines.append(f"{row.name:<12} {row.fault or figures}".rstrip())
+            lines.append(f"{row.name:<12} {figures}".rstrip())
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,14 +79,8 @@ def estimate(dataset: Dataset, data: Data, choice: Packing, workers: int = 1, sk
     for form in get_args(Form):
         named = replace(choice, image=form)
         with tempfile.TemporaryDirectory(prefix="segtrain-pack-") as folder:
-            try:
-                packed = _packed(dataset, indices, named, ids, folder)
-                ms = _cpu_ms(packed, list(range(len(indices))), data)
-            except DataError as error:
-                if form != "restart":
-                    raise
-                rows.append(EstimateRow(form, fault=str(error)))
-                continue
+            packed = _packed(dataset, indices, named, ids, folder)
+            ms = _cpu_ms(packed, list(range(len(indices))), data)
             size = sum(shard.size for shard in packed.table.description.shards) / len(indices)
             text = "smaller" if choice.cap else _KEPT.get(form, f"JPEG, quality {choice.quality}")
             rows.append(EstimateRow(form, size, size * len(good), ms, text))

@@ -15,14 +15,14 @@ import numpy as np
 from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import Dataset
 from segtrain.data.labels.space import LabelSpace, plain_space
-from segtrain.data.pixels import decode, native
+from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.shards import png_strips
 from segtrain.data.shards.reader import array
 from segtrain.errors import DataError, MissingExtra, file_error
 from segtrain.terminal import counted
 
-Form = Literal["keep", "restart", "recompress", "png", "raw"]
+Form = Literal["keep", "recompress", "png", "raw"]
 Ids = Literal["raw", "train"]
 
 
@@ -127,16 +127,10 @@ def _image(
         return "npy", _npy(pixels), _digest(pixels), ""
     if choice.image == "recompress":
         return "jpg", _jpeg(pixels, choice.quality), "", ""
-    if choice.image == "png" or drawn or (form != "jpeg" and size is not None):
+    if choice.image == "png" or drawn or form != "jpeg":
         note = "" if choice.image == "png" else "as PNG"
         return "png", png_strips.encode(np.ascontiguousarray(pixels)), _digest(pixels), note
-    content = bytes(record.image) if size is None else _jpeg(pixels, choice.quality)
-    if choice.image == "keep":
-        return "jpg", content, "", "as smaller JPEG"
-    marked = native.add_restarts(content, name=record.image_name)
-    if marked is None:
-        return _ending(form, record.image_name), content, None, "without restart markers"
-    return "jpg", marked, _digest(pixels if size is None else decode.decode_image(content)), ""
+    return "jpg", _jpeg(pixels, choice.quality), "", "as smaller JPEG"
 
 
 def _pixels(dataset: Dataset, record: StoredSample) -> np.ndarray:

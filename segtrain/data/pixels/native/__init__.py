@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any, Union
@@ -18,7 +17,6 @@ import numpy as np
 
 from segtrain.data.pixels.header import damaged
 from segtrain.data.pixels.native.structures import FloatForm, Request, Stored
-from segtrain.errors import DataError
 
 # The environment variable names another library, such as one that was built for the image of a job's container.
 LIBRARY = Path(os.environ.get("SEGTRAIN_NATIVE_LIBRARY") or Path(__file__).parent / "libsegtrain_data.so")
@@ -30,8 +28,6 @@ _CURES = {
     "linux": f": apt-get install g++ libjpeg-dev libdeflate-dev, {_AGAIN}",
     "darwin": f": brew install jpeg-turbo libdeflate, set CFLAGS and LDFLAGS to their folders, {_AGAIN}",
 }
-# Environment variable that is set after the warning about a slower decoder; worker processes inherit it.
-_WARNED = "SEGTRAIN_SLOW_JPEG_WARNED"
 _pointer, _number, _text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
 
 
@@ -47,13 +43,20 @@ def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
         library = ctypes.CDLL(path)
     except OSError as error:
         return None, f"the native decoder cannot be loaded ({error}): install segtrain again on this machine"
-    if not hasattr(library, "st_layout") or library.st_layout() != ctypes.sizeof(Request):
+    try:
+        _declare(library, path)
+    except AttributeError:  # it lacks a function
         return None, f"{path} is of another version of segtrain: install segtrain again"
-    library.st_crop.argtypes = [ctypes.POINTER(Request), _text]
-    if hasattr(library, "st_floats"):  # a library that was built before it existed makes no floats
-        form = ctypes.POINTER(FloatForm)
-        library.st_crop_floats.argtypes = [ctypes.POINTER(Request), form, _text]
-        library.st_floats.argtypes = [_pointer, _number, _number, form, _pointer, _text]
+    return library, library.st_libraries().decode()
+
+
+def _declare(library: ctypes.CDLL, path: str) -> None:
+    """Set the types of the functions. Raises AttributeError for a library of another version."""
+    if library.st_layout() != ctypes.sizeof(Request):
+        raise AttributeError("another layout of the request")
+    form = ctypes.POINTER(FloatForm)
+    library.st_crop_floats.argtypes = [ctypes.POINTER(Request), form, _text]
+    library.st_floats.argtypes = [_pointer, _number, _number, form, _pointer, _text]
     library.st_whole.argtypes = [ctypes.POINTER(Stored), _number, _pointer, _number, _number, _text]
     # Reading a header takes less time than releasing the GIL: this call keeps it.
     library.st_size = ctypes.PyDLL(path).st_size  # type: ignore[attr-defined]
@@ -61,28 +64,8 @@ def _load(path: str) -> tuple[ctypes.CDLL | None, str]:
     made: list[Any] = [ctypes.POINTER(_pointer), ctypes.POINTER(ctypes.c_int64), _text]
     library.st_check.argtypes = [ctypes.POINTER(Stored), _number, *made]
     library.st_jpeg_index.argtypes = [_pointer, ctypes.c_int64, *made]
-    library.st_jpeg_restarts.argtypes = [_pointer, ctypes.c_int64, _number, *made]
     library.st_free.argtypes, library.st_free.restype = [_pointer], None
     library.st_libraries.restype = _text
-    return library, library.st_libraries().decode() + _jpeg_fault(library)
-
-
-def _jpeg_fault(library: ctypes.CDLL) -> str:
-    """Text for ``describe`` if libjpeg's own, slower decoder is used, else "". Warns once, not in child processes."""
-    if not hasattr(library, "st_jpeg_fault"):  # a library that was built before the check existed
-        return ""
-    library.st_jpeg_fault.restype = ctypes.c_char_p
-    fault = library.st_jpeg_fault().decode()
-    if not fault:
-        return ""
-    if not os.environ.get(_WARNED):
-        os.environ[_WARNED] = "1"
-        warnings.warn(
-            f"the fast JPEG decoder is off ({fault}): libjpeg's own decoder takes its place, with the same pixels and "
-            "more CPU time; install segtrain again, so that it is built for the libjpeg-turbo of this machine",
-            stacklevel=2,
-        )
-    return f", libjpeg's own entropy decoder: {fault}"
 
 
 def _library() -> ctypes.CDLL | None:
@@ -171,7 +154,7 @@ def crop(
     """
     library = _library()
     kinds = kind_of(image), kind_of(mask)
-    if library is None or None in kinds or kinds[1] == JPEG or (floats and not hasattr(library, "st_floats")):
+    if library is None or None in kinds or kinds[1] == JPEG:
         return None
     for content, channels in ((image, 3), (mask, 1)):
         if isinstance(content, np.ndarray) and not _plain(content, channels):
@@ -186,14 +169,14 @@ def crop(
     if index:
         request.index, request.index_size = _address(index)
     message = ctypes.create_string_buffer(_MESSAGE)
-    code = library.st_crop_floats(request, floats, message) if floats else library.st_crop(request, message)
+    code = library.st_crop_floats(request, floats, message)
     return int(request.unknown_id) if _done(code, message, names[request.image_done]) else None
 
 
 def to_floats(levels: np.ndarray, form: FloatForm, out: np.ndarray) -> bool:
     """Normalize ``levels`` uint8 (H, W, 3) into ``out``, both contiguous. False if other packages must do it."""
     library = _library()
-    if library is None or not hasattr(library, "st_floats"):
+    if library is None:
         return False
     message = ctypes.create_string_buffer(_MESSAGE)
     return bool(library.st_floats(_address(levels)[0], *levels.shape[:2], form, _address(out)[0], message) == 0)
@@ -252,17 +235,6 @@ def jpeg_index(content: Content, name: str = "the JPEG") -> bytes | None:
     DataError if damaged.
     """
     return _made("st_jpeg_index", name, *_address(content)) if kind_of(content) == JPEG else None
-
-
-def add_restarts(content: Content, interval_px: int = 64, name: str = "the JPEG") -> bytes | None:
-    """Rewrite a JPEG as baseline: same coefficients, with restart markers about every ``interval_px`` pixels of a row.
-
-    None for a file that is not a JPEG of 1 or 3 components. Raises DataError if it is damaged or there is no decoder.
-    """
-    if not available():
-        reason = f"restart markers need the native decoder; {describe()}; `segtrain doctor` tells more"
-        raise DataError(reason, code="native-decoder-missing", found=describe())
-    return _made("st_jpeg_restarts", name, *_address(content), interval_px) if kind_of(content) == JPEG else None
 
 
 def _made(function: str, name: str, *arguments: Any) -> bytes | None:

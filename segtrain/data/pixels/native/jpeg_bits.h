@@ -7,31 +7,19 @@
 
 namespace segtrain {
 
-constexpr int kSeveralBits = 12;   // bits that index AcLookup::several
-constexpr int kValueBits = 11;     // bits that index AcLookup::values
-constexpr int kEndOfBlock = 127;   // a number of zeros in AcLookup::values that means: the block has ended
-constexpr int kQuickBits = 9;      // bits that index HuffmanLookup::quick
+constexpr int kSeveralBits = 12;   // bits that index HuffmanLookup::several
 constexpr size_t kPadding = 16;    // bytes after the data that the reader may read
 
 struct HuffmanLookup {
     uint16_t single[1 << 16];  // next 16 bits -> code length << 8 | symbol; 0: no code
-    // Next 9 bits -> the same, or 0 if the code is longer. This table is small enough for the L1 cache.
-    uint16_t quick[1 << kQuickBits];
+    // As many symbols of AC coefficients as fit into the next bits: number of bits | number of coefficients << 8 | block ended << 16. If
+    // the number of bits is 0, use `single`.
+    uint32_t several[1 << kSeveralBits];
     explicit HuffmanLookup(const HuffmanSpec& spec);
 };
 
-struct AcLookup : HuffmanLookup {
-    // As many symbols as fit into the next bits: number of bits | number of coefficients << 8 | block ended << 16. If
-    // the number of bits is 0, use `single`.
-    uint32_t several[1 << kSeveralBits];
-    // One coefficient: number of bits | zeros before it << 8 | its value << 16. If the number of bits is 0, use
-    // `single`.
-    int32_t values[1 << kValueBits];
-    explicit AcLookup(const HuffmanSpec& spec);
-};
-
 struct ScanTables {
-    std::shared_ptr<const AcLookup> dc[4], ac[4];
+    std::shared_ptr<const HuffmanLookup> dc[4], ac[4];
     int blocks[4], components;
     explicit ScanTables(const Jpeg& jpeg);
 };
@@ -43,10 +31,9 @@ uint64_t spread_hash(Bytes file);
 HuffmanCodes huffman_codes(const HuffmanSpec& spec);
 
 // Writes the entropy-coded bytes up to the first marker, without the stuffed zeros after 0xFF, and returns their
-// number. `out` has room for raw.size + kPadding bytes. `removed`: the offsets in `out` before which a zero was
-// removed, or their number.
+// number. `out` has room for raw.size + kPadding bytes. `removed`, if it is not null, gets the offsets in `out` before
+// which a zero was removed.
 size_t unstuff(Bytes raw, uint8_t* out, std::vector<uint32_t>* removed);
-size_t unstuff(Bytes raw, uint8_t* out, size_t* removed);
 
 // Reads unstuffed data. It reads no byte beyond size + kPadding. After the end it returns ones, and past_end() is true.
 class BitReader {
@@ -59,18 +46,17 @@ class BitReader {
     size_t position() const { return byte_ * 8 - size_t(count_); }
     bool past_end() const { return position() > size_ * 8; }
 
+    // Reads the difference between a DC coefficient and its predictor.
     int dc(const HuffmanLookup& table) {
-        int found;
-        if (!difference(table, &found)) throw Fault("the JPEG is damaged: bad Huffman code");
-        return found;
+        refill();
+        uint16_t entry = table.single[window_ >> 48];
+        int length = entry >> 8, size = entry & 255;
+        if (!length || size > 11) throw Fault("the JPEG is damaged: bad Huffman code");
+        drop(length);
+        return size ? value(size) : 0;
     }
 
-    void skip_ac(const AcLookup& table) {
-        if (!pass_ac(table)) throw Fault("the JPEG is damaged: bad Huffman code, or a block of more than 64 coefficients");
-    }
-
-    // The same, but returns false instead of throwing if the code is damaged.
-    bool pass_ac(const AcLookup& table) {
+    void skip_ac(const HuffmanLookup& table) {
         int rest = 63;
         while (rest > 0) {
             refill();
@@ -78,61 +64,18 @@ class BitReader {
             int advance = int(entry >> 8 & 255), ended = int(entry >> 16);
             if ((entry & 255) && advance + ended <= rest) {
                 drop(int(entry & 255));
-                if (ended) return true;
+                if (ended) return;
                 rest -= advance;
                 continue;
             }
             uint16_t one = table.single[window_ >> 48];  // the code is long, or the block ends within these symbols
             int length = one >> 8, run = (one & 255) >> 4, size = one & 15;
-            if (!length) return false;
+            if (!length) throw Fault("the JPEG is damaged: bad Huffman code");
             drop(length + size);
-            if (size == 0 && run < 15) return true;
+            if (size == 0 && run < 15) return;
             rest -= run + 1;
         }
-        return rest == 0;
-    }
-
-    // Writes the nonzero AC coefficients of a block. `natural`: where in the block the k-th coefficient belongs.
-    // Returns false if the code is damaged.
-    bool ac(const AcLookup& table, int16_t* block, const uint8_t natural[64]) {
-        for (int k = 1; k < 64; ++k) {
-            refill();
-            int32_t entry = table.values[window_ >> (64 - kValueBits)];
-            if (entry & 255) {
-                drop(entry & 255);
-                int zeros = entry >> 8 & 127;
-                if (zeros == kEndOfBlock) return true;
-                k += zeros;
-                if (k > 63) return false;
-                block[natural[k]] = int16_t(entry >> 16);
-                continue;
-            }
-            uint16_t one = table.single[window_ >> 48];
-            int length = one >> 8, zeros = (one & 255) >> 4, size = one & 15;
-            if (!length) return false;
-            drop(length);
-            if (!size) {
-                if (zeros < 15) return true;
-                k += 15;
-                continue;
-            }
-            k += zeros;
-            if (k > 63) return false;
-            block[natural[k]] = int16_t(value(size));
-        }
-        return true;
-    }
-
-    // Reads the difference between a DC coefficient and its predictor. Returns false if the code is damaged.
-    bool difference(const HuffmanLookup& table, int* out) {
-        refill();
-        uint16_t entry = table.quick[window_ >> (64 - kQuickBits)];
-        if (!entry) entry = table.single[window_ >> 48];
-        int length = entry >> 8, size = entry & 255;
-        if (!length || size > 11) return false;
-        drop(length);
-        *out = size ? value(size) : 0;
-        return true;
+        if (rest) throw Fault("the JPEG is damaged: a block of more than 64 coefficients");
     }
 
   private:

@@ -1,8 +1,10 @@
 // Cutting of a small JPEG out of a large one, without decoding it.
 //
 // If the file has restart markers, the intervals between them are copied. Otherwise an index says at which bit the
-// tiles of a row begin. Their bits are copied, but the first DC value of each component is rewritten: it is stored as
-// the difference from a block that is not copied, and becomes an absolute value.
+// tiles of a row begin. Their bits are copied, one row of MCUs after the other. Only the first DC value of each component
+// in a row is rewritten: it is stored as the difference from a block that is not copied, and becomes the difference from
+// the last block of the row above. There are no restart markers between the rows: libjpeg-turbo decodes a file with
+// restart markers by its slower loop.
 #include "jpeg_bits.h"
 
 namespace segtrain {
@@ -59,9 +61,11 @@ uint8_t* put_header(uint8_t* out, const Jpeg& jpeg, Size size, int restart, cons
         *out++ = uint8_t(component.h << 4 | component.v);
         *out++ = uint8_t(component.quantization);
     }
-    *out++ = 0xFF;
-    *out++ = 0xDD;
-    out = put_word(put_word(out, 4), restart);
+    if (restart) {
+        *out++ = 0xFF;
+        *out++ = 0xDD;
+        out = put_word(put_word(out, 4), restart);
+    }
     *out++ = 0xFF;
     *out++ = 0xDA;
     out = put_word(out, 6 + 2 * jpeg.components);
@@ -148,11 +152,10 @@ void put_dc(BitWriter& writer, const HuffmanCodes& codes, int value) {
     if (size) writer.put(uint32_t(value < 0 ? value + (1 << size) - 1 : value), size);
 }
 
-// Copies one row of MCUs, unstuffed, to the start of a byte. The first DC value of each component becomes absolute.
-size_t copy_run(const uint8_t* clean, size_t size, const IndexPoint& point, size_t end_bit, const ScanTables& tables,
-                const HuffmanCodes* const codes[3], uint8_t* out) {
+// Copies one row of MCUs, unstuffed. `before`: the DC values of the blocks that were written last.
+void copy_run(const uint8_t* clean, size_t size, const IndexPoint& point, size_t end_bit, const ScanTables& tables,
+              const HuffmanCodes* const codes[3], const int16_t before[3], BitWriter& writer) {
     BitReader bits(clean, size, point.bit);
-    BitWriter writer(out);
     for (int c = 0; c < tables.components; ++c)
         for (int block = 0; block < tables.blocks[c]; ++block) {
             size_t begin = bits.position();
@@ -161,13 +164,12 @@ size_t copy_run(const uint8_t* clean, size_t size, const IndexPoint& point, size
             bits.skip_ac(*tables.ac[c]);
             if (bits.position() > end_bit) throw Fault("the index belongs to another JPEG");
             if (block == 0)
-                put_dc(writer, *codes[c], point.dc[c] + value);
+                put_dc(writer, *codes[c], point.dc[c] + value - before[c]);
             else
                 writer.copy(clean, begin, middle);
             writer.copy(clean, middle, bits.position());
         }
     writer.copy(clean, bits.position(), end_bit);
-    return size_t(writer.finish() - out);
 }
 
 uint8_t* stuff(const uint8_t* clean, size_t size, uint8_t* out) {
@@ -218,24 +220,26 @@ Bytes cut_index(Bytes file, const Jpeg& jpeg, Rect mcus, Bytes index, Rect* cove
         room += 2 * (size_t(last.byte - first.byte) + 64);
     }
     uint8_t* begin = scratch.get(room);
-    uint8_t* out = put_header(begin, jpeg, cut_size(jpeg, *covered), covered->width(), dc);
+    uint8_t* out = put_header(begin, jpeg, cut_size(jpeg, *covered), 0, dc);
     ScanTables tables(jpeg);
+    uint8_t* fresh = run_memory.get(room);
+    BitWriter writer(fresh);
+    int16_t before[3] = {0, 0, 0};
     for (int row = mcus.top; row < mcus.bottom; ++row) {
         IndexPoint first = point(row, left), last = point(row, right);
         size_t stop = std::min<size_t>(size_t(last.byte) + 1, raw.size);
         Bytes run{raw.data + first.byte, stop - first.byte};
         uint8_t* clean = clean_memory.get(run.size + kPadding);
-        size_t removed, size = unstuff(run, clean, &removed), beyond = stop - last.byte;
+        size_t size = unstuff(run, clean, nullptr), beyond = stop - last.byte;
         if (size < beyond) throw Fault("the index belongs to another JPEG");
         size_t end_bit = (size - beyond) * 8 + last.bit;
         if (end_bit > size * 8) throw Fault("the index belongs to another JPEG");
-        uint8_t* fresh = run_memory.get(size + 64);
-        size_t length = copy_run(clean, size, first, end_bit, tables, component_codes, fresh);
-        out = stuff(fresh, length, out);
-        *out++ = 0xFF;
-        *out++ = uint8_t(0xD0 + (row - mcus.top) % 8);
+        copy_run(clean, size, first, end_bit, tables, component_codes, before, writer);
+        std::copy(last.dc, last.dc + 3, before);
     }
-    out[-1] = 0xD9;
+    out = stuff(fresh, size_t(writer.finish() - fresh), out);
+    *out++ = 0xFF;
+    *out++ = 0xD9;
     return {begin, size_t(out - begin)};
 }
 

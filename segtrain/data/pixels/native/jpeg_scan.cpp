@@ -29,13 +29,6 @@ HuffmanLookup::HuffmanLookup(const HuffmanSpec& spec) {
             uint32_t entry = uint32_t(length) << 8 | spec.symbols[k];
             for (int low = 0; low < 1 << (16 - length); ++low) single[code << (16 - length) | low] = uint16_t(entry);
         }
-    for (int window = 0; window < 1 << kQuickBits; ++window) {
-        uint16_t entry = single[window << (16 - kQuickBits)];
-        quick[window] = entry >> 8 <= kQuickBits ? entry : uint16_t(0);
-    }
-}
-
-AcLookup::AcLookup(const HuffmanSpec& spec) : HuffmanLookup(spec) {
     for (uint32_t window = 0; window < 1u << kSeveralBits; ++window) {
         int bits = 0, advance = 0, ended = 0;
         while (bits < kSeveralBits && advance < 63) {
@@ -53,15 +46,6 @@ AcLookup::AcLookup(const HuffmanSpec& spec) : HuffmanLookup(spec) {
         }
         several[window] = uint32_t(bits) | uint32_t(advance) << 8 | uint32_t(ended) << 16;
     }
-    for (int window = 0; window < 1 << kValueBits; ++window) {
-        uint16_t entry = single[window << (16 - kValueBits)];
-        int length = entry >> 8, zeros = (entry & 255) >> 4, size = entry & 15;
-        values[window] = 0;
-        if (!length || length + size > kValueBits || (!size && zeros == 15)) continue;
-        int bits = size ? window >> (kValueBits - length - size) & ((1 << size) - 1) : 0;
-        int value = size && bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits;
-        values[window] = (length + size) | (size ? zeros : kEndOfBlock) << 8 | int32_t(uint32_t(value) << 16);
-    }
 }
 
 namespace {
@@ -69,12 +53,12 @@ namespace {
 // The last 8 lookup tables of a thread. They are reused, because most files of a data set have the same Huffman tables.
 struct Lookups {
     HuffmanSpec spec[8];
-    std::shared_ptr<const AcLookup> lookup[8];
+    std::shared_ptr<const HuffmanLookup> lookup[8];
     int next = 0;
-    std::shared_ptr<const AcLookup> of(const HuffmanSpec& wanted) {
+    std::shared_ptr<const HuffmanLookup> of(const HuffmanSpec& wanted) {
         for (int k = 0; k < 8; ++k)
             if (lookup[k] && !std::memcmp(&spec[k], &wanted, sizeof wanted)) return lookup[k];
-        std::shared_ptr<const AcLookup> made(new AcLookup(wanted));
+        std::shared_ptr<const HuffmanLookup> made(new HuffmanLookup(wanted));
         spec[next] = wanted;
         lookup[next] = made;
         next = (next + 1) % 8;
@@ -95,10 +79,7 @@ ScanTables::ScanTables(const Jpeg& jpeg) {
     components = jpeg.components;
 }
 
-namespace {
-
-template <class Note>
-size_t unstuffed(Bytes raw, uint8_t* out, Note note) {
+size_t unstuff(Bytes raw, uint8_t* out, std::vector<uint32_t>* removed) {
     const uint8_t *place = raw.data, *end = raw.data + raw.size;
     uint8_t* to = out;
     while (place < end) {
@@ -110,22 +91,11 @@ size_t unstuffed(Bytes raw, uint8_t* out, Note note) {
         if (found == end) break;
         if (found[1] != 0) break;  // a marker: the end of the data
         *to++ = 0xFF;
-        note(uint32_t(to - out));
+        if (removed) removed->push_back(uint32_t(to - out));
         place = found + 2;
     }
     std::memset(to, 0xFF, kPadding);  // the bit reader may read ahead
     return size_t(to - out);
-}
-
-}  // namespace
-
-size_t unstuff(Bytes raw, uint8_t* out, std::vector<uint32_t>* removed) {
-    return unstuffed(raw, out, [removed](uint32_t place) { removed->push_back(place); });
-}
-
-size_t unstuff(Bytes raw, uint8_t* out, size_t* removed) {
-    *removed = 0;
-    return unstuffed(raw, out, [removed](uint32_t) { ++*removed; });
 }
 
 uint64_t spread_hash(Bytes file) {

@@ -15,7 +15,6 @@
 #endif
 
 #include "jpeg.h"
-#include "jpeg_pixels.h"
 #include "sample.h"
 
 namespace segtrain {
@@ -88,8 +87,6 @@ void copy_to_caller(const std::vector<uint8_t>& made, uint8_t** out, int64_t* si
 }
 
 }  // namespace
-
-ST_EXPORT int st_crop(StRequest* request, char* message) { return st_crop_floats(request, nullptr, message); }
 
 ST_EXPORT int st_crop_floats(StRequest* request, const StFloats* floats, char* message) {
     return guarded(message, [&] {
@@ -168,25 +165,9 @@ ST_EXPORT int st_jpeg_index(const uint8_t* data, int64_t size, uint8_t** out, in
     });
 }
 
-ST_EXPORT int st_jpeg_restarts(const uint8_t* data, int64_t size, int pixels, uint8_t** out, int64_t* out_size, char* message) {
-    return guarded(message, [&] {
-        size_t length = 0;
-        *out = jpeg_with_restarts({data, size_t(size)}, pixels, &length);
-        *out_size = int64_t(length);
-    });
-}
-
 ST_EXPORT void st_free(uint8_t* memory) { std::free(memory); }
 
 ST_EXPORT int st_layout() { return int(sizeof(StRequest)); }
-
-ST_EXPORT const char* st_jpeg_fault() {
-    try {
-        return jpeg_entropy_fault();
-    } catch (const std::exception&) {  // the check ran out of memory: the next call repeats it
-        return "there is not enough memory to check the decoder";
-    }
-}
 
 ST_EXPORT const char* st_libraries() {
 #define ST_TEXT_OF(x) #x

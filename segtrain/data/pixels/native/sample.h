@@ -46,9 +46,7 @@ struct StFloats {
 // A function with a `message` returns 0 on success, 1 with the cause of a fault in `message`, and 2 if another decoder
 // has to read the file.
 
-// Makes one sample. If `out_image` or `out_mask` is null, that part is left out.
-ST_EXPORT int st_crop(StRequest* request, char* message);
-// The same with a normalized image: `out_image` is an array of floats.
+// Makes one sample. With `floats`, which may be null, `out_image` is an array of normalized values.
 ST_EXPORT int st_crop_floats(StRequest* request, const StFloats* floats, char* message);
 // Normalizes RGB levels (height, width, 3) without gaps between rows.
 ST_EXPORT int st_floats(const uint8_t* levels, int height, int width, const StFloats* floats, void* out, char* message);
@@ -56,18 +54,14 @@ ST_EXPORT int st_floats(const uint8_t* levels, int height, int width, const StFl
 ST_EXPORT int st_size(const StStored* stored, int32_t size[2], char* message);
 // Decodes a whole picture to `out`, without gaps between rows. `channels`: 3 for RGB, 1 for stored ids.
 ST_EXPORT int st_whole(const StStored* stored, int channels, uint8_t* out, int height, int width, char* message);
-// The next three functions allocate their output. The caller releases it with st_free.
+// The next two functions allocate their output. The caller releases it with st_free.
 // Checks that a file can be decoded. For a plain JPEG it only reads the entropy-coded data, and writes the index to
 // `index`. Otherwise it decodes the pixels, and leaves `index` as it is.
 ST_EXPORT int st_check(const StStored* stored, int channels, uint8_t** index, int64_t* index_size, char* message);
 // The index of a JPEG: see IndexPoint in jpeg.h.
 ST_EXPORT int st_jpeg_index(const uint8_t* data, int64_t size, uint8_t** out, int64_t* out_size, char* message);
-// The JPEG with the same coefficients and a restart marker about every `pixels` pixels of a row.
-ST_EXPORT int st_jpeg_restarts(const uint8_t* data, int64_t size, int pixels, uint8_t** out, int64_t* out_size, char* message);
 ST_EXPORT void st_free(uint8_t* memory);
 // Size of StRequest in bytes. If Python's structure has another size, the library is of another version.
 ST_EXPORT int st_layout();
 // Names and versions of the libraries that it was compiled with.
 ST_EXPORT const char* st_libraries();
-// Why the fast entropy decoder of JPEGs is off, or "" if it is on. The first call checks it.
-ST_EXPORT const char* st_jpeg_fault();
