@@ -1,11 +1,10 @@
-"""What do the tests of the native PNG reader share: a PNG writer by the letter of the specification, and calls of the library.
+"""What the tests of the native PNG reader share: a PNG writer by the letter of the specification, and a reader of regions.
 
 SEGTRAIN_NATIVE_LIBRARY names another build to test, say one with sanitizers or with zlib in place of libdeflate.
 """
 
 from __future__ import annotations
 
-import ctypes
 import struct
 import zlib
 
@@ -13,9 +12,11 @@ import cv2
 import numpy as np
 import pytest
 
+from segtrain.data.augment.geometry import Geometry
 from segtrain.data.pixels import native
+from segtrain.errors import DataError
 
-LIBRARY = native.LIBRARY
+built = pytest.mark.skipif(not native.available(), reason=f"no native decoder here: {native.describe()}")
 GRAY, RGB, PALETTE, GRAY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 SAMPLES = {GRAY: 1, RGB: 3, PALETTE: 1, GRAY_ALPHA: 2, RGB_ALPHA: 4}
 KINDS = [(GRAY, bits) for bits in (1, 2, 4, 8, 16)] + [(PALETTE, bits) for bits in (1, 2, 4, 8)]
@@ -23,43 +24,32 @@ KINDS += [(color, bits) for color in (RGB, GRAY_ALPHA, RGB_ALPHA) for bits in (8
 MIXED = 5  # every filter, by chance
 
 
-def open_library() -> ctypes.CDLL:
-    """Skips the test where the library was not built."""
-    if not LIBRARY.exists():
-        pytest.skip(f"the native decoder is not built: no {LIBRARY.name}")
-    opened = ctypes.CDLL(str(LIBRARY))
-    numbers = [ctypes.c_int] * 5
-    opened.st_png_region.argtypes = [ctypes.c_char_p, ctypes.c_size_t, *numbers, ctypes.c_void_p, ctypes.c_size_t]
-    opened.st_png_region.argtypes += [ctypes.c_char_p]
-    number = ctypes.POINTER(ctypes.c_int)
-    opened.st_png_size.argtypes = [ctypes.c_char_p, ctypes.c_size_t, number, number, ctypes.c_char_p]
-    return opened
-
-
 class Refused(Exception):
     """A code that is not 0: 1 a damaged file, 2 one that the reader leaves to others."""
 
 
-def read(library: ctypes.CDLL, content: bytes, rect: tuple[int, int, int, int], channels: int) -> np.ndarray:
+def read(content: bytes, rect: tuple[int, int, int, int], channels: int, size: tuple[int, int]) -> np.ndarray:
+    """The pixels (channels 3) or ids (1) of a rectangle, through the call that makes samples."""
     top, left, bottom, right = rect
-    shape = (max(bottom - top, 0), max(right - left, 0)) + ((3,) if channels == 3 else ())
-    # Two bytes at the end of each row must stay as they are.
-    wide = np.full((shape[0], shape[1] * channels + 2), 0xEE, np.uint8)
-    message = ctypes.create_string_buffer(256)
-    code = library.st_png_region(
-        content, len(content), *rect, channels, wide.ctypes.data, wide.strides[0] if wide.size else 0, message
-    )
-    if code:
-        raise Refused(code, message.value.decode())
-    assert (wide[:, -2:] == 0xEE).all()
-    return np.ascontiguousarray(wide[:, :-2]).reshape(shape)
+    crop, levels = (bottom - top, right - left), np.arange(256, dtype=np.uint8)
+    image, mask = np.empty((*crop, 3), np.uint8), np.empty(crop, np.uint8)
+    plain = np.zeros((*size, 3), np.uint8) if channels == 1 else np.zeros(size, np.uint8)
+    try:
+        done = native.crop(
+            *((plain, content) if channels == 1 else (content, plain)), Geometry(size, size, top, left), crop, levels,
+            np.ones(256, np.uint8), (0, 0, 0), 255, image, mask, ("x.png", "x.png"),
+        )  # fmt: skip
+    except DataError as error:
+        raise Refused(1, error.values["found"]) from None
+    if done is None:
+        raise Refused(2, "")
+    return image if channels == 3 else mask
 
 
-def refused(
-    library: ctypes.CDLL, content: bytes, channels: int = 3, rect: tuple[int, int, int, int] = (0, 0, 1, 1)
-) -> tuple:
+def refused(content: bytes, channels: int = 3, size: tuple[int, int] = (1, 1)) -> tuple:
+    """The code, and the reason of a damaged file."""
     with pytest.raises(Refused) as caught:
-        read(library, content, rect, channels)
+        read(content, (0, 0, *size), channels, size)
     return caught.value.args
 
 
@@ -134,10 +124,10 @@ def regions(height: int, width: int, count: int) -> list[tuple[int, int, int, in
     return found
 
 
-def agree(library: ctypes.CDLL, content: bytes, expected: np.ndarray, count: int = 4) -> None:
+def agree(content: bytes, expected: np.ndarray, count: int = 4) -> None:
     channels = 3 if expected.ndim == 3 else 1
     for top, left, bottom, right in regions(expected.shape[0], expected.shape[1], count):
-        got = read(library, content, (top, left, bottom, right), channels)
+        got = read(content, (top, left, bottom, right), channels, expected.shape[:2])
         np.testing.assert_array_equal(got, expected[top:bottom, left:right])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import struct
 import zlib
@@ -11,38 +10,36 @@ import conftest
 import numpy as np
 import pytest
 from PIL import Image
-from pngs import GRAY, RGB, agree, by_opencv, chunk, filtered, label_map, open_library, picture, read, refused, wrap
+from pngs import GRAY, RGB, Refused, agree, built, by_opencv, chunk, filtered, label_map, picture, read, refused, wrap
 
 from segtrain.data.shards import png_strips
 
-
-@pytest.fixture(scope="module")
-def library() -> ctypes.CDLL:
-    return open_library()
+pytestmark = built
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 1000])
 @pytest.mark.parametrize("shape", [(1, 1), (1, 1, 3), (200, 311), (131, 57, 3), (128, 64, 3)])
-def test_strips(library: ctypes.CDLL, shape: tuple[int, ...], rows: int) -> None:
+def test_strips(shape: tuple[int, ...], rows: int) -> None:
     pixels = label_map(shape[0], shape[1]) if len(shape) == 2 else picture(shape[0], shape[1], RGB, 8).astype(np.uint8)
     content = png_strips.encode(pixels, rows)
     with Image.open(io.BytesIO(content)) as opened:
         np.testing.assert_array_equal(np.asarray(opened), pixels)
     np.testing.assert_array_equal(by_opencv(content), pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=-1))
-    agree(library, content, pixels, 20)
+    agree(content, pixels, 20)
 
 
-def test_only_the_strips_needed_are_read(library: ctypes.CDLL) -> None:
+def test_only_the_strips_needed_are_read() -> None:
     pixels = label_map(200, 311)
     content = bytearray(png_strips.encode(pixels, 50))
     place = content.rindex(b"IDAT") + 10  # in the last strip
     content[place] ^= 1
-    np.testing.assert_array_equal(read(library, bytes(content), (10, 5, 150, 311), 1), pixels[10:150, 5:])
-    for rect in ((0, 0, 200, 311), (149, 0, 151, 9)):
-        assert "checksum" in refused(library, bytes(content), 1, rect)[1]
+    np.testing.assert_array_equal(read(bytes(content), (10, 5, 150, 311), 1, (200, 311)), pixels[10:150, 5:])
+    with pytest.raises(Refused, match="checksum"):
+        read(bytes(content), (149, 0, 151, 9), 1, (200, 311))
+    assert "checksum" in refused(bytes(content), 1, (200, 311))[1]
 
 
-def test_a_table_of_strips_that_lies_is_ignored(library: ctypes.CDLL) -> None:
+def test_a_table_of_strips_that_lies_is_ignored() -> None:
     pixels = label_map(200, 311)
     content = png_strips.encode(pixels, 50)
     at = content.index(b"stRP")
@@ -52,10 +49,10 @@ def test_a_table_of_strips_that_lies_is_ignored(library: ctypes.CDLL) -> None:
         lie = table.copy()
         lie[row] += change
         for body in (lie.astype(">u4").tobytes(), table.astype(">u4").tobytes()[:-4], b""):
-            agree(library, content[: at - 4] + chunk(b"stRP", body) + content[at + 8 + size :], pixels)
+            agree(content[: at - 4] + chunk(b"stRP", body) + content[at + 8 + size :], pixels)
 
 
-def test_strips_that_look_above_are_read_plainly(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strips_that_look_above_are_read_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that fits a stream whose strips begin with the filter Up, as another writer might leave it."""
     pixels = label_map(100, 80)
     raw = [filtered(row.tobytes(), above.tobytes(), 2, 1) for row, above in zip(pixels, np.roll(pixels, 1, axis=0))]
@@ -67,7 +64,7 @@ def test_strips_that_look_above_are_read_plainly(library: ctypes.CDLL, monkeypat
     data = [b"\x78\x01" + strips[0], strips[1] + struct.pack(">I", zlib.adler32(b"".join(raw)))]
     content = wrap(data[0], (80, 100, 8, GRAY), table)
     content = content[:-12] + chunk(b"IDAT", data[1]) + content[-12:]
-    agree(library, content, pixels, 20)
+    agree(content, pixels, 20)
 
 
 def test_strips_refuse_other_arrays() -> None:

@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::vector<uint8_t> first, first_mask, first_values;
     int first_unknown = 0;
     for (Simd simd : {Simd::plain, Simd::avx2, Simd::vbmi}) {
-        if (simd > best_simd()) break;
+        limit_simd(simd);
         // Of exactly the crop's size, so that the sanitizer finds an access beyond it.
         std::vector<uint8_t> image(area * 3), mask(area), values(area * 3 * (data[23] & 1 ? 2 : 4));
         Floats floats{values.data(), (data[23] & 1) != 0, (data[23] & 2) != 0, {100, 110, 120}, {0.1f, 0.2f, 0.3f}};
@@ -47,9 +47,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             for (size_t k = 0; k < pixels.size(); ++k) pixels[k] = data[24 + k % (size - 24)];
             for (size_t k = 0; k < raw.size(); ++k) raw[k] = data[24 + k % (size - 24)];
             Picture picture{pixels.data(), size_t(need.width()) * 3, need, 3};
-            warp_by(picture, reduced, geometry, fill, image.data(), nullptr, simd);
-            warp_by(picture, reduced, geometry, fill, nullptr, &floats, simd);
-            unknown = mask_by({raw.data(), size_t(ids.width()), ids, 1}, geometry, lut, known, 255, mask.data(), simd);
+            warp(picture, reduced, geometry, fill, image.data(), nullptr);
+            warp(picture, reduced, geometry, fill, nullptr, &floats);
+            unknown = sample_mask({raw.data(), size_t(ids.width()), ids, 1}, geometry, lut, known, 255, mask.data());
         } catch (const Fault&) {
             return 0;
         }

@@ -4,7 +4,6 @@
 // strips (segtrain/data/shards/png_strips.py), only the strips of the rectangle are inflated. Filters are undone up to
 // its right edge, starting at the closest row whose filter does not use the row above.
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <string>
 
@@ -200,42 +199,3 @@ Picture png_region(Bytes file, Rect need, int channels, Scratch& scratch) {
 }
 
 }  // namespace segtrain
-
-// C functions for tests. They return 0, or 1 for a Fault, or 2 for Unsupported. `message` has room for 256 bytes.
-#define ST_EXPORT extern "C" __attribute__((visibility("default")))
-
-template <class Work>
-static int guarded(char* message, Work work) {
-    message[0] = 0;
-    try {
-        work();
-        return 0;
-    } catch (const segtrain::Unsupported& error) {
-        std::snprintf(message, 256, "%s", error.what());
-        return 2;
-    } catch (const std::exception& error) {
-        std::snprintf(message, 256, "%s", error.what());
-        return 1;
-    }
-}
-
-ST_EXPORT int st_png_size(const uint8_t* data, size_t size, int* height, int* width, char* message) {
-    return guarded(message, [&] {
-        segtrain::Size found = segtrain::png_header({data, size}).size;
-        *height = found.height;
-        *width = found.width;
-    });
-}
-
-// Writes the rectangle's pixels to `out`. Its rows are `out_stride` bytes apart.
-ST_EXPORT int st_png_region(const uint8_t* data, size_t size, int top, int left, int bottom, int right, int channels,
-                            uint8_t* out, size_t out_stride, char* message) {
-    return guarded(message, [&] {
-        static thread_local segtrain::Scratch scratch;
-        segtrain::Picture picture = segtrain::png_region({data, size}, {top, left, bottom, right}, channels, scratch);
-        const uint8_t* from = picture.pixels + size_t(top - picture.covers.top) * picture.stride +
-                              size_t(left - picture.covers.left) * size_t(channels);
-        for (int y = top; y < bottom; y++, from += picture.stride, out += out_stride)
-            std::memcpy(out, from, size_t(right - left) * size_t(channels));
-    });
-}

@@ -16,6 +16,7 @@
 
 #include "jpeg.h"
 #include "sample.h"
+#include "warp_rows.h"
 
 namespace segtrain {
 namespace {
@@ -168,6 +169,8 @@ ST_EXPORT int st_jpeg_index(const uint8_t* data, int64_t size, uint8_t** out, in
 ST_EXPORT void st_free(uint8_t* memory) { std::free(memory); }
 
 ST_EXPORT int st_layout() { return int(sizeof(StRequest)); }
+
+ST_EXPORT void st_simd(int most) { limit_simd(Simd(most)); }
 
 ST_EXPORT const char* st_libraries() {
 #define ST_TEXT_OF(x) #x

@@ -69,7 +69,6 @@ struct Target {
     uint8_t* pixels;
     size_t pitch;  // bytes from one row to the next; 0 if a row is not needed after `finish`
     bool flip;
-    Simd simd;
     Sums* sums;  // of the result, or null
     Finish finish;
 };
@@ -99,7 +98,7 @@ void resample(const Picture& picture, const Axes& both, const Target& target) {
         Tap found = both.x.tap(both.x.first + k);
         taps[size_t(target.flip ? count - 1 - k : k)] = {found.first - picture.covers.left, found.second - picture.covers.left, found.weight};
     }
-    columns.prepare(taps, picture.covers.width() * 3, target.simd);
+    columns.prepare(taps, picture.covers.width() * 3);
     for (auto& line : lines) line.resize(columns.room());
     auto line_of = [&](int source) {  // one buffer for even rows and one for odd rows: neighbors never share one
         int16_t* line = lines[source & 1].data();
@@ -120,14 +119,14 @@ void resample(const Picture& picture, const Axes& both, const Target& target) {
 }
 
 // The means of the blocks of block x block pixels that the crop needs. Incomplete blocks repeat the last pixel.
-Picture averaged(const Picture& picture, Rect need, Size whole, int block, Simd simd, std::vector<uint8_t>& memory) {
+Picture averaged(const Picture& picture, Rect need, Size whole, int block, std::vector<uint8_t>& memory) {
     Rect blocks{need.top / block, need.left / block, (need.bottom + block - 1) / block, (need.right + block - 1) / block};
     size_t pitch = size_t(blocks.width()) * 3;
     memory.resize(size_t(blocks.height()) * pitch);
     Picture small{memory.data(), pitch, blocks, 3};
     if (block == 2) {  // the mean of 4 pixels is the bilinear interpolation at the corner between them
         Axes halves{{2, 1, blocks.top, blocks.bottom, 0, whole.height, 1}, {2, 1, blocks.left, blocks.right, 0, whole.width, 1}, 1};
-        resample(picture, halves, {memory.data(), pitch, false, simd, nullptr, {}});
+        resample(picture, halves, {memory.data(), pitch, false, nullptr, {}});
         return small;
     }
     int64_t count = int64_t(block) * block;
@@ -162,8 +161,7 @@ void pad(const Geometry& geometry, const Axes& both, int left, const uint8_t fil
 
 }  // namespace
 
-void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out,
-             const Floats* floats, Simd simd) {
+void warp(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out, const Floats* floats) {
     static thread_local std::vector<uint8_t> memory, levels;
     static thread_local Sums sums;
     Colors colors{geometry.brightness, geometry.contrast, geometry.saturation, geometry.hue};
@@ -177,14 +175,14 @@ void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, con
     size_t pitch = size_t(geometry.crop.width) * 3;
     bool colored = colors.brightness != 1 || colors.contrast != 1 || colors.saturation != 1 || colors.hue != 0;
     bool two_passes = colors.contrast != 1;
-    ColorMap map(colors, 0, simd);
+    ColorMap map(colors, 0);
     std::optional<FloatRows> float_rows;
     Finish finish{colored ? &map : nullptr, nullptr};
-    Target target{nullptr, pitch, geometry.flip, simd, nullptr, {}};
+    Target target{nullptr, pitch, geometry.flip, nullptr, {}};
     if (!floats) {
         target.pixels = out + size_t(both.y.first) * pitch + size_t(left) * 3;
     } else {
-        finish.floats = &float_rows.emplace(*floats, geometry.crop, both.y.first, left, simd);
+        finish.floats = &float_rows.emplace(*floats, geometry.crop, both.y.first, left);
         target.pitch = two_passes ? size_t(columns) * 3 : 0;
         levels.resize(two_passes ? size_t(rows) * target.pitch : size_t(columns) * 3);
         target.pixels = levels.data();
@@ -199,9 +197,9 @@ void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, con
     else if (both.block == 1)
         resample(picture, both, target);
     else
-        resample(averaged(picture, need, reduced, both.block, simd, memory), both, target);
+        resample(averaged(picture, need, reduced, both.block, memory), both, target);
     if (two_passes) {
-        map = ColorMap(colors, sums.mean_gray(double(rows) * columns), simd);
+        map = ColorMap(colors, sums.mean_gray(double(rows) * columns));
         for (int row = 0; row < rows; ++row) finish.row(target.pixels + size_t(row) * target.pitch, columns, row);
     }
     if (rows == geometry.crop.height && columns == geometry.crop.width) return;
@@ -211,8 +209,8 @@ void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, con
         pad(geometry, both, left, fill, out);
 }
 
-int mask_by(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256], uint8_t ignore,
-            uint8_t* out, Simd simd) {
+int sample_mask(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256], uint8_t ignore,
+                uint8_t* out) {
     static thread_local std::vector<int> columns;
     Axes both = axes(geometry);
     check(picture, nearest_rect(both), 1);
@@ -221,7 +219,7 @@ int mask_by(const Picture& picture, const Geometry& geometry, const uint8_t lut[
     for (int k = 0; k < count; ++k)
         columns[size_t(geometry.flip ? count - 1 - k : k)] = both.x.nearest(both.x.first + k) - picture.covers.left;
     static thread_local Ids ids;
-    ids.prepare(lut, known, columns, picture.covers.width(), simd);
+    ids.prepare(lut, known, columns, picture.covers.width());
     int before = -1;
     for (int row = 0; row < geometry.crop.height; ++row, out += width) {
         if (row < both.y.first || row >= both.y.last) {
@@ -246,15 +244,6 @@ int mask_by(const Picture& picture, const Geometry& geometry, const uint8_t lut[
 
 Rect source_rect(const Geometry& geometry, Size reduced, bool interpolate) {
     return interpolate ? interpolated_rect(axes(geometry, reduced), reduced) : nearest_rect(axes(geometry));
-}
-
-void warp(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out, const Floats* floats) {
-    warp_by(picture, reduced, geometry, fill, out, floats, best_simd());
-}
-
-int sample_mask(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256], uint8_t ignore,
-                uint8_t* out) {
-    return mask_by(picture, geometry, lut, known, ignore, out, best_simd());
 }
 
 }  // namespace segtrain

@@ -25,7 +25,7 @@ constexpr double kTurn[3][3] = {{-0.168621795, -0.329804745, 0.498426540},
 
 }  // namespace
 
-ColorMap::ColorMap(const Colors& colors, double mean_gray, Simd simd) : simd_(simd) {
+ColorMap::ColorMap(const Colors& colors, double mean_gray) {
     double gain = double(colors.brightness) * colors.contrast, angle = 2 * 3.14159265358979323846 * colors.hue;
     double cosine = std::cos(angle), sine = std::sin(angle), kept = double(colors.saturation);
     // The gray part of a color stays. The rest is scaled by saturation and turned by hue.
@@ -177,7 +177,8 @@ int ColorMap::map_avx2(uint8_t*, int, const FixedPoint&) { return 0; }
 
 void ColorMap::apply(uint8_t* row, int width) const {
     if (small_) {
-        int done = simd_ == Simd::vbmi ? map_wide(row, width, map_) : simd_ == Simd::avx2 ? map_avx2(row, width, map_) : 0;
+        Simd simd = best_simd();
+        int done = simd == Simd::vbmi ? map_wide(row, width, map_) : simd == Simd::avx2 ? map_avx2(row, width, map_) : 0;
         return map_plain(row + size_t(done) * 3, width - done, map_);
     }
     // Such large factors are never used in training, so this case may be slow.

@@ -11,12 +11,13 @@
 
 namespace segtrain {
 
-void Ids::prepare(const uint8_t lut[256], const uint8_t known[256], const std::vector<int>& columns, int row_bytes, Simd simd) {
+void Ids::prepare(const uint8_t lut[256], const uint8_t known[256], const std::vector<int>& columns, int row_bytes) {
     lut_ = lut;
     known_ = known;
     columns_ = &columns;
     for (int id = 0; id < 256; ++id) table_[id] = uint16_t(lut[id] | (known[id] ? 0 : 256));
     simd_ = Simd::plain;
+    Simd simd = best_simd();
     if (simd == Simd::vbmi && (prepare_wide(row_bytes, 64) || prepare_wide(row_bytes, 32) || prepare_wide(row_bytes, 16)))
         simd_ = Simd::vbmi;
     else if (simd != Simd::plain && (prepare_pairs(row_bytes, 16) || prepare_pairs(row_bytes, 8)))

@@ -23,21 +23,29 @@ inline int16_t product(int a, int b) { return int16_t((((a * b) >> 14) + 1) >> 1
 
 }  // namespace
 
-Simd best_simd() {
+namespace {
+
+Simd supported() {
 #ifdef ST_X86
-    static const Simd best = __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bw") ? Simd::vbmi
-                             : __builtin_cpu_supports("avx2")                                           ? Simd::avx2
-                                                                                                        : Simd::plain;
-    return best;
-#else
-    return Simd::plain;
+    if (__builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bw")) return Simd::vbmi;
+    if (__builtin_cpu_supports("avx2")) return Simd::avx2;
 #endif
+    return Simd::plain;
 }
 
-void Columns::prepare(const std::vector<Tap>& taps, int row_bytes, Simd simd) {
+Simd simd_in_use = supported();
+
+}  // namespace
+
+Simd best_simd() { return simd_in_use; }
+
+void limit_simd(Simd most) { simd_in_use = std::min(most, supported()); }
+
+void Columns::prepare(const std::vector<Tap>& taps, int row_bytes) {
     taps_ = taps.data();
     count_ = int(taps.size());
     simd_ = Simd::plain;
+    Simd simd = best_simd();
     if (simd == Simd::vbmi && prepare_wide(row_bytes)) simd_ = Simd::vbmi;
     if (simd >= Simd::avx2 && simd_ == Simd::plain && (prepare_pairs(row_bytes, 8) || prepare_pairs(row_bytes, 6))) simd_ = Simd::avx2;
 }

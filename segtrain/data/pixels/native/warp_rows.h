@@ -16,6 +16,8 @@ namespace segtrain {
 // The vector instructions in use: none, AVX2, or AVX-512 with byte permutations (VBMI: Ice Lake, Zen 4, and later).
 enum class Simd { plain, avx2, vbmi };
 Simd best_simd();
+// Lets best_simd() return at most this, for tests.
+void limit_simd(Simd most);
 
 constexpr int kLineBits = 6;   // interpolated rows are in 1/64 of a level: 255 * 64 and differences fit into int16
 constexpr int kWeightBits = 15;
@@ -29,7 +31,7 @@ struct Tap {
 class Columns {
   public:
     // `taps`: one for each output pixel, from left to right. A source row has `row_bytes` bytes, which may all be read.
-    void prepare(const std::vector<Tap>& taps, int row_bytes, Simd simd);
+    void prepare(const std::vector<Tap>& taps, int row_bytes);
     // Interpolates a row of RGB pixels. `out` has room for room() values, in 1/64 of a level.
     void interpolate(const uint8_t* row, int16_t* out) const;
     size_t room() const { return size_t(count_) * 3 + 64; }
@@ -68,7 +70,7 @@ struct Colors {
 // does not count if contrast is 1.
 class ColorMap {
   public:
-    ColorMap(const Colors& colors, double mean_gray, Simd simd);
+    ColorMap(const Colors& colors, double mean_gray);
     void apply(uint8_t* row, int width) const;
 
   private:
@@ -88,14 +90,12 @@ class ColorMap {
     Affine exact_;
     FixedPoint map_;
     bool small_;  // the values fit into 16 bits
-    Simd simd_;
 };
 
 // Writes rows of levels as normalized floats, at (top, left) of a crop.
 class FloatRows {
   public:
-    FloatRows(const Floats& floats, Size crop, int top, int left, Simd simd)
-        : floats_(floats), crop_(crop), top_(top), left_(left), simd_(simd) {}
+    FloatRows(const Floats& floats, Size crop, int top, int left) : floats_(floats), crop_(crop), top_(top), left_(left) {}
     void write(const uint8_t* levels, int width, int row) const;
     // Writes padding around the rows [top, bottom) and columns [left, right) of the crop.
     void pad(const uint8_t fill[3], int bottom, int right) const;
@@ -104,14 +104,13 @@ class FloatRows {
     Floats floats_;
     Size crop_;
     int top_, left_;
-    Simd simd_;
 };
 
 // Maps the raw ids of a row to train ids at the columns of a crop: out[k] = lut[row[columns[k]]].
 class Ids {
   public:
     // `lut`, `known`, and `columns` must exist as long as this object. A source row has `row_bytes` bytes.
-    void prepare(const uint8_t lut[256], const uint8_t known[256], const std::vector<int>& columns, int row_bytes, Simd simd);
+    void prepare(const uint8_t lut[256], const uint8_t known[256], const std::vector<int>& columns, int row_bytes);
     // Returns false if a raw id is not known.
     bool map(const uint8_t* row, uint8_t* out);
 
@@ -144,11 +143,5 @@ class Ids {
     std::vector<IdBlock> blocks_;
     std::vector<uint8_t> line_;
 };
-
-// `warp` and `sample_mask` of core.h with the given vector instructions, for tests.
-void warp_by(const Picture& picture, Size reduced, const Geometry& geometry, const uint8_t fill[3], uint8_t* out,
-             const Floats* floats, Simd simd);
-int mask_by(const Picture& picture, const Geometry& geometry, const uint8_t lut[256], const uint8_t known[256], uint8_t ignore,
-            uint8_t* out, Simd simd);
 
 }  // namespace segtrain
