@@ -23,8 +23,7 @@ from segtrain.config.paste import command
 from segtrain.cores import cores
 from segtrain.data.audit.statistics import grouped
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.index.listing import WARNING
-from segtrain.data.index.split_by import POOL, missing, names_of, with_settings
+from segtrain.data.index.split_by import POOL
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
 from segtrain.data.storage import Store
@@ -80,17 +79,8 @@ def convert_folder(
     except OSError as error:
         says = f"{folder}: cannot be written ({error.strerror or error}): check the free space and the permissions"
         raise DataError(says, code="folder-unwritable", folder=folder) from None
-    made_of = {dataset.split: dataset for dataset in datasets}
-    # Settings that do not depend on the paths of files stay the same.
-    gone = {"root", "layout", "images", "masks", "pair", "index", "label_map", "classes", "split_by"}
-    gone |= {"split"} if data.split_by.on else set()
-    kept = data.model_dump(mode="json", exclude_defaults=True, exclude=gone)
-    folders = {"images": "images", "masks": "masks"} if list(result) == [POOL] else {}
-    written = Data.model_validate({"root": folder, "layout": "folders", **folders, **kept})
-    says, division = missing(written, list(result), lambda split: [_safe(name) for name in names_of(made_of[split])])
-    if says:
-        say(f"{WARNING}{folder}: {says}")
-    say(f"to train on it: segtrain train {pasted(with_settings(written, division))}")
+    void = {} if data.ignore_index == 255 else {"data.ignore_index": data.ignore_index}
+    say(f"to see how to train on it: segtrain data check {shlex.quote(folder)} {command(void)}".rstrip())
     return result
 
 
