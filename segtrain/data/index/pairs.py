@@ -131,26 +131,15 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
         part(patterns, in_images, in_masks)
     fix = f"with data.pair={list(patterns)}: add or remove files, or correct data.pair"
     entries = _entries((images, masks), in_images, in_masks, watch, lambda: fix)
-    in_masks = {name: in_masks[name] for name in in_images}
-    others = [set(these) - set(known.values()) for these, known in zip(paths, (in_images, in_masks))]
-    left = [(images, others[0] & others[1])] if together else [(images, others[0]), (masks, others[1])]
-    watch.notes += _left_out(patterns, len(entries), [len(these) for these in paths], left)
+    used = {*in_images.values(), *(in_masks[name] for name in in_images)} if together else {*in_images.values()}
+    left = [os.path.join(images, path) for path in sorted(set(paths[0]) - used)]
+    if not together:
+        used = {in_masks[name] for name in in_images}
+        left += [os.path.join(masks, path) for path in sorted(set(paths[1]) - used)]
+    if left:
+        why = f"left out, because they match no pattern of data.pair={list(patterns)} or have no image"
+        watch.notes.append(f"{WARNING}{counted(len(left), 'file')} {why}: {some_of(left)}")
     return entries
-
-
-def _left_out(patterns: tuple[str, str], pairs: int, counts: list[int], left: list[tuple[str, set[str]]]) -> list[str]:
-    """The warning about files that match no pattern, if there are any. ``counts``: all files of each folder."""
-    parts = [
-        f"{len(alone):,} of {count:,} files in {folder} ({', '.join(sorted(alone)[:3])}{', ...' * (len(alone) > 3)})"
-        for (folder, alone), count in zip(left, counts)
-        if alone
-    ]
-    if not parts:
-        return []
-    of = f" of {counts[0]:,}" if len(left) > 1 else ""
-    why = "left out, because they match no pattern or have no image"
-    says = f"{pairs:,}{of} images have a mask with data.pair={list(patterns)}; {why}"
-    return [f"{WARNING}{says}: {', '.join(parts)}"]
 
 
 def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
