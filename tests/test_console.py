@@ -190,7 +190,7 @@ def test_class_table_shows_iou_bar_share_and_mean() -> None:
 
 def test_class_table_is_ascii_where_the_stream_is() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    assert class_table(["a"], [0.5], None, stream).isascii()
+    assert class_table(["a"], [0.5], [1.0], stream).isascii()
     console = Console(10, 1, stream=stream)
     console.say("│ █")
     stream.seek(0)

@@ -91,12 +91,9 @@ def needed() -> Iterator[CheckLine]:
         yield CheckLine(NOTE, "simplejpeg", "missing: OpenCV decodes JPEG, at half the speed", "pip install simplejpeg")
 
 
-def built_for_cuda(package: str = "torch") -> str | None:
-    """The CUDA version that torch or torchvision was built for, read from its files.
-
-    Returns "" for a CPU build, and None if the version is unknown.
-    """
-    spec = importlib.util.find_spec(package)
+def built_for_cuda() -> str | None:
+    """The CUDA version that torch was built for, read from its files: "" for a CPU build, None if it is unknown."""
+    spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
     try:
@@ -104,10 +101,7 @@ def built_for_cuda(package: str = "torch") -> str | None:
     except OSError:
         return None
     found = re.search(r"^cuda\b[^=\n]*=\s*(?:'([\d.]+)'|None)", text, re.MULTILINE)
-    if found:
-        return found[1] or ""
-    local = re.search(r"__version__ = '[^'+]*\+(cu(\d+?)(\d)|cpu)'", text)
-    return None if local is None else f"{local[2]}.{local[3]}" if local[2] else ""
+    return None if found is None else found[1] or ""
 
 
 def driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str:

@@ -100,13 +100,12 @@ class Console:
         *,
         rank: int = 0,
         stream: TextIO | None = None,
-        live: bool | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total_steps, self.epochs = total_steps, epochs
         self._stream = stream or sys.stdout
         self._quiet = rank != 0
-        self._live = self._stream.isatty() if live is None else live
+        self._live = self._stream.isatty()
         self._drawn = 0  # columns of the live line on the screen
         self._now = now
         # From the first line on: what is before it, the first step among it, is slower.
@@ -174,7 +173,7 @@ def bar(share: float, width: int = _BAR, ascii_only: bool = False) -> str:
 
 
 def class_table(
-    names: Sequence[str], iou: Sequence[float], share: Sequence[float] | None = None, stream: TextIO | None = None
+    names: Sequence[str], iou: Sequence[float], share: Sequence[float], stream: TextIO | None = None
 ) -> str:
     """A table with the IoU in percent, a bar, and the share of valid pixels per class; last, the mean of all scores.
 
@@ -184,14 +183,13 @@ def class_table(
     ascii_only = not encoding.startswith("utf")
     scores = [math.nan if value is None else float(value) for value in iou]
     width = max([len(name) for name in names] + [5])
-    lines = [f"{'class':<{width}}    IoU  {'':<{_BAR}}" + ("  pixels" if share is not None else "")]
+    lines = [f"{'class':<{width}}    IoU  {'':<{_BAR}}  pixels"]
     for index, (name, score) in enumerate(zip(names, scores)):
         value = f"{100 * score:5.1f}%" if math.isfinite(score) else "absent"
-        pixels = f"  {100 * share[index]:5.1f}%" if share is not None else ""
-        lines.append(f"{name:<{width}} {value}  {bar(score, ascii_only=ascii_only)}{pixels}")
+        lines.append(f"{name:<{width}} {value}  {bar(score, ascii_only=ascii_only)}  {100 * share[index]:5.1f}%")
     finite = [score for score in scores if math.isfinite(score)]
     if finite:
         mean = math.fsum(finite) / len(finite)
-        few = of_classes([int(part > 0) for part in share]) if share is not None else ""
+        few = of_classes([int(part > 0) for part in share])
         lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean, ascii_only=ascii_only)}{few}")
     return "\n".join(line.rstrip() for line in lines)
