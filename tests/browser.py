@@ -141,10 +141,6 @@ class Browser:
         path.write_bytes(base64.b64decode(shot["data"]))
         return path
 
-    def pdf(self, path: Path) -> Path:
-        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"]))
-        return path
-
     def close(self) -> None:
         for end in (self._to, self._from):
             os.close(end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from launch.raytrain.start import cluster
 from segtrain.observe.journal import read_journal
 from segtrain.parallel import ray_hosts
 from segtrain.parallel.cluster import discover
+from segtrain.platforms import ray_worker
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = [
@@ -119,6 +121,16 @@ def test_a_rank_takes_its_place_from_ray(tmp_path: Path) -> None:
     cluster = discover(ray_hosts.environment(context, "10.0.0.7", 1234), tmp_path / "none.json")
     assert (cluster.rank, cluster.world_size, cluster.local_rank, cluster.local_world_size) == (2, 4, 0, 2)
     assert (cluster.master_addr, cluster.master_port, cluster.source) == ("10.0.0.7", 1234, "ray")
+
+
+def test_a_node_says_what_it_has(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    found = ray_worker.look(str(mark))
+    assert (found["host"], found["sees"]) == (platform.node(), False)
+    assert found["packages"].keys() == set(ray_worker.COMPARED)
+    mark.touch()
+    assert ray_worker.look(str(mark))["sees"]
+    assert ray_worker.look("")["sees"]
 
 
 @needs_ray

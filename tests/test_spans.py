@@ -123,7 +123,9 @@ def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: 
             6 * k,
         )
 
-    spans = write(file_of(tmp_path, 0), clock, now, work)
+    requests = iter([{"requests": 3}, None, None])
+    shared = iter([{"seconds": 0.5, "hidden": 0.25}, None, None])
+    spans = write(file_of(tmp_path, 0), clock, now, work, bucket=lambda: next(requests), shared=lambda: next(shared))
     for _ in range(3):
         take(clock, now, wait=0.25, forward=0.125)
         now.at += 0.125
@@ -136,6 +138,8 @@ def test_a_window_ends_with_the_first_step_after_a_second_and_adds_up(tmp_path: 
     assert records.begins[0]["batch_size"] == 8
     first, last = records.windows
     assert (first["first"], first["last"], first["images"], first["seconds"]) == (1, 2, 8, 1.0)
+    assert (first["bucket"], first["shared"]) == ({"requests": 3}, {"seconds": 0.5, "hidden": 0.25})
+    assert not {"bucket", "shared"} & last.keys()
     assert first["phases"] == {"wait": 0.5, "forward": 0.25, "other": 0.25}
     assert (last["first"], last["last"], last["ts"], last["seconds"]) == (3, 4, 1.0, 9.5)
     assert last["slowest_ms"] == 500.0  # neither eval nor log
