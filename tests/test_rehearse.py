@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ from launch.aws.job_parts import channels as read_channels
 from launch.aws.rehearse import channels, hosts
 from launch.aws.rehearse.plan import ONE_GROUP, set_stage
 from launch.aws.rehearse.run import rehearse
-from launch.aws.rehearse.s3 import S3Server
 from launch.aws.rehearse.sync import Sync
 from launch.aws.request import create_training_job
 from launch.rehearse import drawn, fit, network
 from launch.rehearse.apart import RehearsalSpec
+from launch.rehearse.buckets import BucketServer
 from launch.rehearse.cluster import Plant, RehearsalCluster, read_plant, refuse_rank
 from launch.rehearse.report import Report
 from segtrain.config import load_config
@@ -197,14 +198,13 @@ def _read_drawn(config: Any) -> None:
 
 
 def needs_the_extra() -> None:
-    for package in ("boto3", "flask", "moto", "sagemaker_training", "sagemaker_pytorch_container"):
+    for package in ("boto3", "sagemaker_training", "sagemaker_pytorch_container"):
         pytest.importorskip(package, reason="the extra 'rehearse' is not installed")
 
 
 @pytest.fixture(scope="module")
-def store() -> Any:
-    needs_the_extra()
-    with S3Server("127.0.0.1", "eu-west-1") as server:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
+    with BucketServer("127.0.0.1", tmp_path_factory.mktemp("s3")) as server:
         yield server
 
 
@@ -221,7 +221,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("distribution", ["FullyReplicated", "ShardedByS3Key"])
 def test_channels_are_downloaded_by_each_host_that_gets_them(
-    store: S3Server, distribution: str, tmp_path: Path
+    store: BucketServer, distribution: str, tmp_path: Path
 ) -> None:
     data = {"train": {"uri": f"s3://data/{distribution}/", "distribution": distribution, "groups": ["gpu"]}}
     job = replace(HETERO, data=read_channels(data, "data"))
@@ -263,7 +263,7 @@ def test_weights_of_a_channel_are_asked_for(tmp_path: Path, capsys: pytest.Captu
     assert "with DIR/train and DIR/weights" in capsys.readouterr().err
 
 
-def test_checkpoints_go_up_and_come_back_to_every_host(store: S3Server, tmp_path: Path) -> None:
+def test_checkpoints_go_up_and_come_back_to_every_host(store: BucketServer, tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in "abc")
     for folder in (first, second, third):
         folder.mkdir()

@@ -64,7 +64,7 @@ def test_other_bytes_under_the_same_etag_are_fetched_once_more_and_then_refused(
     monkeypatch: pytest.MonkeyPatch,
     workers: int,
 ) -> None:
-    monkeypatch.setattr("cloud.bucket.etag_of", lambda path: f'"{path.name}"')
+    monkeypatch.setattr("cloud.bucket.BucketServer.etag_of", lambda self, path: f'"{path.name}"')
     bucket = opened("s3://bkt", "shards")
     span = table(bucket).span(5)
     shard = f"s3://bkt/shards/{table(bucket).description.shards[span.shard].name}"

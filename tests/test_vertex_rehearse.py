@@ -20,11 +20,11 @@ from launch.gcp.job import VertexJob
 from launch.gcp.rehearse import plan, run
 from launch.gcp.rehearse.play import VertexRehearsal
 from launch.gcp.rehearse.run import rehearse
-from launch.gcp.rehearse.storage import StorageServer
 from launch.gcp.request import custom_job
 from launch.job import ROOT, load_job
 from launch.rehearse import network
 from launch.rehearse.apart import SPEC, RehearsalSpec, stage
+from launch.rehearse.buckets import BucketServer
 from launch.rehearse.cluster import Plant, read_plant
 from launch.rehearse.report import Report, load, show
 from segtrain.bucket.client import client_of
@@ -154,8 +154,8 @@ def test_plants_of_vertex_are_read() -> None:
 def test_the_storage_keeps_objects_and_their_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("obstore", reason="the extra 'buckets' is not installed")
     (tmp_path / "gcs/data").mkdir(parents=True)
-    with StorageServer("127.0.0.1", tmp_path / "gcs") as store:
-        for key, value in store.environment.items():
+    with BucketServer("127.0.0.1", tmp_path / "gcs") as store:
+        for key, value in store.google_environment().items():
             monkeypatch.setenv(key, value)
         client = client_of("gs://data")
         large = tmp_path / "large"
@@ -186,7 +186,7 @@ def test_the_storage_keeps_objects_and_their_generations(tmp_path: Path, monkeyp
 def test_the_storage_answers_ranges(asked: str, content: bytes, tmp_path: Path) -> None:
     (tmp_path / "gcs/data").mkdir(parents=True)
     (tmp_path / "gcs/data/letters").write_bytes(b"abcdefg")
-    with StorageServer("127.0.0.1", tmp_path / "gcs") as store:
+    with BucketServer("127.0.0.1", tmp_path / "gcs") as store:
         connection = http.client.HTTPConnection(*store.server_address[:2])
         connection.request("GET", "/data/letters", headers={"Range": f"bytes={asked}"})
         answer = connection.getresponse()
@@ -200,7 +200,7 @@ def test_the_storage_reads_only_the_range_of_an_object(method: str, tmp_path: Pa
     size = 1 << 40  # a hole: it takes no room on the disk, but does not fit into memory
     with (tmp_path / "gcs/data/large").open("wb") as file:
         file.truncate(size)
-    with StorageServer("127.0.0.1", tmp_path / "gcs") as store:
+    with BucketServer("127.0.0.1", tmp_path / "gcs") as store:
         connection = http.client.HTTPConnection(*store.server_address[:2])
         connection.request(method, "/data/large", headers={"Range": "bytes=-3"})
         answer = connection.getresponse()
@@ -213,7 +213,7 @@ def test_no_path_leads_out_of_the_folder_of_the_storage(tmp_path: Path) -> None:
     (tmp_path / "gcs").mkdir()
     secret = tmp_path / "secret"
     secret.write_text("mine")
-    with StorageServer("127.0.0.1", tmp_path / "gcs") as store:
+    with BucketServer("127.0.0.1", tmp_path / "gcs") as store:
         for method, status in (("GET", 404), ("DELETE", 404), ("PUT", 200)):
             connection = http.client.HTTPConnection(*store.server_address[:2])
             connection.request(method, "/data/%2e%2e/..%2f../secret", b"theirs" if method == "PUT" else None)
@@ -301,7 +301,7 @@ def test_nothing_starts_again_with_disable_retries(tmp_path: Path, monkeypatch: 
     request = request_of(job_of(disable_retries=True))
     cluster = plan.set_stage(request, hosts=None, isolated=True)
     spec = RehearsalSpec("", str(tmp_path), request=request)
-    store = StorageServer("127.0.0.1", tmp_path)
+    store = BucketServer("127.0.0.1", tmp_path)
     store.server_close()
     rehearsal = VertexRehearsal(spec, cluster, store, print)
     running = rehearsal.hosts[1]

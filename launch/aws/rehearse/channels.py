@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.aws.rehearse import hosts as trees
-from launch.aws.rehearse.s3 import S3Server
 from launch.aws.request import code_uri
+from launch.rehearse.buckets import BucketServer
 from launch.rehearse.cluster import RehearsalCluster, RehearsalHost
 
 
@@ -30,7 +30,7 @@ def of_data(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def upload(store: S3Server, request: Mapping[str, Any], sample: Path | None) -> int:
+def upload(store: BucketServer, request: Mapping[str, Any], sample: Path | None) -> int:
     """Upload the sample to the S3 prefixes of the channels. Returns the number of files."""
     count = 0
     if sample is None:
@@ -45,7 +45,7 @@ def upload(store: S3Server, request: Mapping[str, Any], sample: Path | None) -> 
 
 
 def fill(
-    store: S3Server,
+    store: BucketServer,
     request: Mapping[str, Any],
     stage: RehearsalCluster,
     host: RehearsalHost,
@@ -69,7 +69,7 @@ def fill(
 
 
 def _download(
-    store: S3Server, s3: Mapping[str, Any], stage: RehearsalCluster, host: RehearsalHost, place: Path
+    store: BucketServer, s3: Mapping[str, Any], stage: RehearsalCluster, host: RehearsalHost, place: Path
 ) -> None:
     """Download the whole prefix, or this host's share of its keys."""
     groups = s3.get("InstanceGroupNames") or [group for group, _ in stage.groups]

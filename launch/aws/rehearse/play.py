@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.aws.rehearse import channels, container
 from launch.aws.rehearse import hosts as trees
 from launch.aws.rehearse.plan import set_stage
-from launch.aws.rehearse.s3 import S3Server
 from launch.aws.rehearse.sync import Sync
 from launch.aws.request import code_uri
 from launch.rehearse import disks, network
 from launch.rehearse.apart import RehearsalSpec
+from launch.rehearse.buckets import BucketServer
 from launch.rehearse.cluster import GATEWAY, Plant, RehearsalCluster, read_plant
 from launch.rehearse.container import Container
 from launch.rehearse.play import Rehearsal, RunningHost
@@ -29,7 +30,7 @@ class SageMakerRehearsal(Rehearsal):
     GRACE_S = 120.0  # as documented for StopTrainingJob
 
     def __init__(
-        self, spec: RehearsalSpec, stage: RehearsalCluster, store: S3Server, say: Callable[[str], None]
+        self, spec: RehearsalSpec, stage: RehearsalCluster, store: BucketServer, say: Callable[[str], None]
     ) -> None:
         definitions = spec.request["AlgorithmSpecification"].get("MetricDefinitions", [])
         metrics = {item["Name"]: item["Regex"] for item in definitions}
@@ -63,7 +64,8 @@ class SageMakerRehearsal(Rehearsal):
         return why
 
     def container(self, running: RunningHost, fault: str) -> Container:
-        env = container.environment(self.spec, self.stage, running.base, self.store.environment(), fault)
+        region = json.loads(self.stage.hyperparameters.get("sagemaker_region", '"us-east-1"'))
+        env = container.environment(self.spec, self.stage, running.base, self.store.aws_environment(region), fault)
         argv = container.command(self.request)
         if read_plant(self.spec.plant).kind == "absent" and not running.host.trains:
             argv = container.unconnected(argv)
@@ -90,9 +92,9 @@ def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
     )
     if spec.namespaces:
         network.build(stage, Path(spec.folder), served="s3")
-    region = json.loads(stage.hyperparameters.get("sagemaker_region", '"us-east-1"'))
     plant = read_plant(spec.plant)
-    with S3Server(GATEWAY if spec.namespaces else "127.0.0.1", region) as store:
+    address = GATEWAY if spec.namespaces else "127.0.0.1"
+    with tempfile.TemporaryDirectory(dir=spec.folder) as objects, BucketServer(address, Path(objects)) as store:
         rehearsal = SageMakerRehearsal(spec, stage, store, say)
         rehearsal.status("Starting", "Preparing the instances for training")
         store.put(Path(spec.bundle), code_uri(spec.request))

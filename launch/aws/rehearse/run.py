@@ -46,7 +46,7 @@ def rehearse(
 def _refuse_missing(request: Mapping[str, Any]) -> None:
     """Raises ConfigError or MissingExtra for what is missing, before anything is started."""
     container.refuse_missing_toolkit()
-    for package in ("sagemaker_pytorch_container", "moto", "boto3", "flask"):
+    for package in ("sagemaker_pytorch_container", "boto3"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "rehearse", "--rehearse")
     parameters = request.get("HyperParameters", {})

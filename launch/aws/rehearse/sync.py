@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from launch.aws.rehearse.s3 import S3Server
+from launch.rehearse.buckets import BucketServer
 
 INTERVAL_S = 1.0
 
@@ -20,7 +20,7 @@ class Sync:
     overwrite each other there.
     """
 
-    def __init__(self, store: S3Server, uri: str, folders: Mapping[str, Path]) -> None:
+    def __init__(self, store: BucketServer, uri: str, folders: Mapping[str, Path]) -> None:
         self._store, self._uri, self._folders = store, uri, folders
         self._seen: dict[Path, tuple[int, int]] = {}
         self._writers: dict[str, set[str]] = {}  # name below the prefix -> hosts

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from launch.gcp.arguments import PLANTS
 from launch.gcp.rehearse import plan
-from launch.gcp.rehearse.storage import StorageServer
 from launch.rehearse import network
 from launch.rehearse.apart import RehearsalSpec
+from launch.rehearse.buckets import BucketServer
 from launch.rehearse.cluster import GATEWAY, Plant, RehearsalCluster, read_plant
 from launch.rehearse.container import Container, environment
 from launch.rehearse.play import Rehearsal, RunningHost
@@ -28,7 +28,7 @@ class VertexRehearsal(Rehearsal):
     program = "segtrain.platforms.vertex_rank"
 
     def __init__(
-        self, spec: RehearsalSpec, stage: RehearsalCluster, store: StorageServer, say: Callable[[str], None]
+        self, spec: RehearsalSpec, stage: RehearsalCluster, store: BucketServer, say: Callable[[str], None]
     ) -> None:
         super().__init__(spec, stage, say, {})
         self.store, self.request, self.port = store, spec.request, plan.PORT
@@ -59,7 +59,7 @@ class VertexRehearsal(Rehearsal):
             **plan.variables(self.request),
             "CLUSTER_SPEC": plan.cluster_spec(host, self.stage, self.request, self.port),
             **plan.environment_of(described),
-            **self.store.environment,
+            **self.store.google_environment(),
             # Missing packages are not installed: pip would install them into this machine's Python.
             "SEGTRAIN_PIP": "0",
             "SEGTRAIN_CODE": str(base / "code"),
@@ -118,7 +118,7 @@ def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
     stage, folder = plan.set_stage(spec.request, hosts=spec.hosts, isolated=spec.namespaces), Path(spec.folder)
     if spec.namespaces:
         network.build(stage, folder, served="storage")
-    with StorageServer(GATEWAY if spec.namespaces else "127.0.0.1", folder / "gcs") as store:
+    with BucketServer(GATEWAY if spec.namespaces else "127.0.0.1", folder / "gcs") as store:
         rehearsal = VertexRehearsal(spec, stage, store, say)
         _fill(rehearsal)
         plant = read_plant(spec.plant, PLANTS)
