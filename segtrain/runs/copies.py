@@ -13,8 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from segtrain.errors import file_error
 from segtrain.json_text import read_json, write_json
-from segtrain.runs.bucket import PARALLEL, WantedFile, explained, unwritable
-from segtrain.runs.reader import Reader
+from segtrain.runs.bucket import PARALLEL, WantedFile, explained, fetch, stream, unwritable
 
 INDEX = "fetched.json"
 UNPACKED = "unpacked"  # folder in a copy for the files of an archive
@@ -42,20 +41,18 @@ class Copy:
             if self._marks.get(name) != wanted.mark or not (self.folder / name).is_file()
         }
 
-    def take(self, account: Reader, files: Mapping[str, WantedFile]) -> None:
+    def take(self, files: Mapping[str, WantedFile]) -> None:
         """Fetch the missing files in parallel. The first error ends the fetch; no file is left half-written."""
         missing, pool = self.missing(files), ThreadPoolExecutor(PARALLEL)
         try:
-            fetched = pool.map(lambda name: account.fetch(files[name], self.folder / name), missing)
+            fetched = pool.map(lambda name: fetch(files[name], self.folder / name), missing)
             for name, _ in zip(missing, fetched):
                 self._marks[name] = files[name].mark
         finally:
             pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for thousands of files.
             self._keep()
 
-    def unpack(
-        self, account: Reader, archive: WantedFile, names: re.Pattern[str], most: int, say: Callable[[str], None]
-    ) -> None:
+    def unpack(self, archive: WantedFile, names: re.Pattern[str], most: int, say: Callable[[str], None]) -> None:
         """Unpack the files of a tar.gz whose names match ``names`` into the folder ``UNPACKED``.
 
         Group 1 of the match is the file's path in that folder. Files that would bring the sum above ``most`` bytes are
@@ -68,8 +65,8 @@ class Copy:
         left, out = most, 0
         try:
             with (
-                explained(uri, folder), account.stream(archive.item) as stream,
-                tarfile.open(fileobj=stream, mode="r|gz") as tar,
+                explained(uri, folder), stream(archive.item) as content,
+                tarfile.open(fileobj=content, mode="r|gz") as tar,
             ):  # fmt: skip
                 for member in tar:
                     found = names.fullmatch(PurePosixPath(member.name).as_posix())

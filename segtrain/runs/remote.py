@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,9 @@ from segtrain.errors import ConfigError, DataError, file_error, some_of
 from segtrain.files import cache_folder, open_file
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
-from segtrain.runs.bucket import Account, Object, WantedFile, split
+from segtrain.runs.bucket import LIST_COMMANDS, SCHEMES, Object, WantedFile, list_objects, print_command, to_read_all_of
 from segtrain.runs.copies import UNPACKED, Copy
-from segtrain.runs.reader import LIST_COMMANDS, SCHEMES, Reader, print_command, reader_of, to_read_all_of
+from segtrain.runs.sagemaker import training_job
 from segtrain.runs.table import list_runs
 from segtrain.runs.vertex import VERTEX, experiment_rows
 
@@ -66,7 +67,7 @@ def local(location: str, say: Say = say_on_stderr) -> Location:
     """The local folder for a location: the folder itself, or a copy of the one remote run. Raises SegtrainError."""
     if not is_remote(location):
         return Location(Path(location), location)
-    account, uris, objects = objects_of(location)
+    uris, objects = objects_of(location)
     homes = homes_in(objects)
     archives = [item for item in objects if item.uri.endswith(ARCHIVE)]
     if len(homes) > 1 or (not homes and len(archives) != 1):
@@ -77,7 +78,7 @@ def local(location: str, say: Say = say_on_stderr) -> Location:
         files = inside(objects, homes[0])
         wanted = {name: WantedFile(files[name], MOST_LINES) for name in _RECORDS if name in files}
         # The journal comes first, because it shows which minutes of the profile are needed.
-        copy.take(account, {name: wanted[name] for name in (FILE,) if name in wanted})
+        copy.take({name: wanted[name] for name in (FILE,) if name in wanted})
         spans = [name for name in files if re.fullmatch(_SPANS, name)]
         wanted |= {name: WantedFile(files[name], MOST_SPANS // len(spans)) for name in spans}
         wanted |= _pictures(files)
@@ -88,9 +89,9 @@ def local(location: str, say: Say = say_on_stderr) -> Location:
         problem = f"it has {_mb(archives[0].size)}, because it includes checkpoints: {fix}"
         raise file_error(uri, problem, code="archive-too-large", found=archives[0].size)
     else:
-        copy.unpack(account, WantedFile(archives[0], MOST_ARCHIVE), _UNPACK, MOST_PROFILE, say)
+        copy.unpack(WantedFile(archives[0], MOST_ARCHIVE), _UNPACK, MOST_PROFILE, say)
     wanted |= _profile(objects, homes, copy.folder, say)
-    fetch(account, location, copy, wanted, objects, say)
+    fetch(location, copy, wanted, objects, say)
     copy.keep_only({*wanted, *([] if homes else [UNPACKED])})
     return Location(copy.folder, location, _stem(homes[0] if homes and location.startswith(SCHEMES) else location))
 
@@ -104,7 +105,7 @@ def rows(location: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
         return list_runs(location)
     if location.startswith(VERTEX):
         return experiment_rows(location)
-    account, uris, objects = objects_of(location)
+    uris, objects = objects_of(location)
     homes = homes_in(objects)
     folders = {home: f"{number}/{home.rsplit('/', 1)[-1]}" for number, home in enumerate(homes)}
     share = MOST_LINES // max(1, len(homes))
@@ -115,36 +116,36 @@ def rows(location: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
         if name in _RECORDS
     }
     copy = Copy(copy_folder(location, ["runs", *uris]))
-    fetch(account, location, copy, wanted, objects, say)
+    fetch(location, copy, wanted, objects, say)
     copy.keep_only(wanted)
     origin = {str(copy.folder / folder): home for home, folder in folders.items()}
     return [{**row, "out": origin[row["out"]]} for row in list_runs(copy.folder)]
 
 
-def objects_of(location: str) -> tuple[Reader, list[str], list[Object]]:
-    """The reader for a remote location, the URIs of its folders, and their objects.
+def objects_of(location: str) -> tuple[list[str], list[Object]]:
+    """The URIs of the folders of a remote location, and their objects.
 
     Raises SegtrainError if there are no objects.
     """
-    account, uris = _resolve(location)
-    found = {item.uri: item for uri in uris for item in account.list(uri)}  # One folder may include another.
+    uris = _resolve(location)
+    found = {item.uri: item for uri in uris for item in list_objects(uri)}  # One folder may include another.
     if not found:
         problem = f"{location}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}"
         listed = LIST_COMMANDS[uris[0].partition("://")[0]]
         fix = f"check the name with `{listed}`; the first files of a job appear some minutes after it started to train"
         raise DataError(f"{problem}: {fix}", code="no-objects", place=location)
-    return account, uris, list(found.values())
+    return uris, list(found.values())
 
 
-def _resolve(location: str) -> tuple[Reader, list[str]]:
+def _resolve(location: str) -> list[str]:
+    """The URIs of the folders of a remote location."""
     if location.startswith(SCHEMES):
-        if location.startswith("s3://"):
-            split(location)
-        return reader_of(location), [location.rstrip("/")]
+        return [location.rstrip("/")]
     if location.startswith("sagemaker:"):
-        return (account := Account()), _uris_of(account.training_job(location.removeprefix("sagemaker:")))
+        return _uris_of(training_job(location.removeprefix("sagemaker:")))
     if arn := re.fullmatch(r"arn:[\w-]+:sagemaker:([\w-]+):\d+:training-job/(.+)", location):
-        return (account := Account(arn[1])), _uris_of(account.training_job(arn[2]))
+        os.environ.setdefault("AWS_REGION", arn[1])  # of the job's buckets
+        return _uris_of(training_job(arn[2], arn[1]))
     fix = "name a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or sagemaker:JOB"
     if location.startswith(VERTEX):
         table = f"segtrain runs {quote(location)}"
@@ -262,9 +263,7 @@ def _times(folder: Path) -> tuple[float, float]:
     return -math.inf, -math.inf
 
 
-def fetch(
-    account: Reader, location: str, copy: Copy, wanted: Mapping[str, WantedFile], objects: Sequence[Object], say: Say
-) -> None:
+def fetch(location: str, copy: Copy, wanted: Mapping[str, WantedFile], objects: Sequence[Object], say: Say) -> None:
     """Fetch the missing files, and print how many."""
     todo = copy.missing(wanted)
     size, fetched = (sum(want.bytes for want in files.values()) for files in (wanted, todo))
@@ -273,7 +272,7 @@ def fetch(
         f"{location}: {len(wanted)} files of records ({_mb(size)}), to fetch: {len(todo)} ({_mb(fetched)}), into "
         f"{copy.folder}; {len(objects) - len(wanted)} other files ({_mb(left)}) stay there"
     )
-    copy.take(account, wanted)
+    copy.take(wanted)
 
 
 def _mb(size: int) -> str:

@@ -28,7 +28,7 @@ def with_weights(location: str, which: str = "best", say: Say = say_on_stderr) -
     """
     if not is_remote(location):
         return Path(location)
-    reader, uris, objects = objects_of(location)
+    uris, objects = objects_of(location)
     folder = copy_folder(location, ["weights", *uris])
     with alone(folder / INDEX):  # Of the ranks of a host, the first one fetches, and the others find everything there.
         copy = Copy(folder)
@@ -37,10 +37,10 @@ def with_weights(location: str, which: str = "best", say: Say = say_on_stderr) -
         wanted = {name: WantedFile(item, item.size) for name, item in files.items() if name in _EXPORT}
         if "model.json" not in files or "config.yaml" in files:
             wanted = {name: WantedFile(item, item.size) for name, item in files.items() if name.startswith(_RECORDS)}
-            copy.take(reader, {name: wanted[name] for name in ("best.json",) if name in wanted})
+            copy.take({name: wanted[name] for name in ("best.json",) if name in wanted})
             name = _checkpoint(home, files, read_json(folder / "best.json") if which == "best" else {})
             wanted[name] = WantedFile(files[name], files[name].size)
-        fetch(reader, location, copy, wanted, objects, say)
+        fetch(location, copy, wanted, objects, say)
         copy.keep_only(wanted)
     return folder
 
