@@ -16,13 +16,13 @@ class Request:
     """A request for ranges that are fetched together. ``left``: the number of ranges that are still needed.
 
     ``local``: it is not sent, because the workers read the ranges from the local disk. ``sent``: when it was sent
-    (seconds of perf_counter). ``pending``: answers that may still arrive. ``again``: it was sent a second time.
+    (seconds of perf_counter). ``late``: workers fetch its ranges themselves unless its answer is there.
     """
 
     def __init__(self, span: Range) -> None:
         self.span, self.left, self.bytes = span, 0, max(0, span.length)
-        self.local = self.again = False
-        self.sent, self.pending = 0.0, 0
+        self.local = self.late = False
+        self.sent = 0.0
         self.content: Any = None
         self.error: Exception | None = None
 

@@ -50,18 +50,17 @@ class Pace:
         self._repeats -= allowed
         return allowed
 
-    def measure(self, taken: int) -> bool:
-        """Update the window, at most once per 0.1 s and batch; returns whether it did. ``taken``: samples so far."""
+    def measure(self, taken: int) -> None:
+        """Update the window, at most once per 0.1 s and batch. ``taken``: samples so far."""
         now, (since, before) = time.perf_counter(), self._measured
         if now - since < _EVERY or taken - before < self._batch:
-            return False
+            return
         self._measured = now, taken
         self._rates.append((taken - before) / (now - since))
         if self._times:
             times = sorted(self._times)
             self.window = max(2 * self._batch, math.ceil(_MARGIN * max(self._rates) * _at(times, 0.99)))
             self.late_s = max(_LEAST_LATE, _LATE * _at(times, 0.95))
-        return True
 
 
 def _at(times: list[float], share: float) -> float:

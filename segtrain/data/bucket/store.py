@@ -176,8 +176,9 @@ class BucketStore(Store):
     def read_ahead(self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int) -> ReadAhead:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         most = int(min(_MOST_MEMORY, _MEMORY * memory_limit()[0] / ranks))
-        local = self._is_cached if self.keeps else None
-        ahead = ReadAhead(self._fetch_or_cached, samples, batch, in_progress, most, local, self.tally.repeated)
+        ahead = ReadAhead(
+            self._fetch_or_cached, samples, batch, in_progress, most, self._is_cached, self.tally.repeated
+        )
         with self._lock:
             running = (other for other in self._aheads if not other.closed)
             self._aheads = (*running, ahead)
@@ -218,8 +219,10 @@ class BucketStore(Store):
         return memoryview(content)[begin : begin + wanted.length]
 
     def _is_cached(self, wanted: Range) -> bool:
+        if self.cache is None:
+            return False
         entry = self.entry(wanted.within or wanted)
-        return self.cache is not None and entry is not None and self.cache.holds(entry)
+        return entry is not None and self.cache.holds(entry)
 
     def entry(self, wanted: Range) -> Entry | None:
         """The cache entry of an object or of a sample in a shard; None if its etag is unknown or the range is empty."""
