@@ -9,13 +9,11 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cloud.bucket import LIES, BucketServer
 from conftest import refused
 from test_bucket import data_sets, digest, loader, opened, reading, server
-from test_bucket_matrix import train
 from test_train import until
 
 from segtrain import stopping
@@ -265,17 +263,6 @@ def test_a_failed_listing_is_an_error_and_is_not_kept(tmp_path: Path, monkeypatc
         (tmp_path / "file").touch()
         monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "file"))
         assert list(once.pages("y", lambda: iter([8]))) == [8]
-
-
-def test_ranks_of_a_host_list_a_bucket_once(zygote: Any, server: BucketServer, tmp_path: Path) -> None:
-    counts = []
-    for world in (1, 2):
-        server.requests.clear()
-        words = train(tmp_path / f"run{world}", "s3://bkt", "files", "train.duration=1st", "eval.every=1st")
-        ranks = zygote.start_ranks(world, *words, **server.environment(), SEGTRAIN_CACHE=str(tmp_path / f"c{world}"))
-        assert [rank.wait() for rank in ranks] == [0] * world, ranks[0].output
-        counts.append(server.requests["list"])
-    assert 0 < counts[1] <= counts[0]
 
 
 def test_a_late_answer_costs_one_more_request(data_sets: Path, server: BucketServer) -> None:

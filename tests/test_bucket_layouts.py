@@ -16,7 +16,6 @@ from test_pack import blocks, files, quiet, smooth
 
 from segtrain.bucket.client import client_of
 from segtrain.bucket.listing import _divided, side_by_side
-from segtrain.cli import main
 from segtrain.config import Data
 from segtrain.data.audit.check import check_folder
 from segtrain.data.datasets import open_dataset
@@ -121,14 +120,6 @@ def test_the_layout_of_a_bucket_is_that_of_its_folder(server: BucketServer, form
         image, mask = there.read(0)
         assert np.array_equal(image, here.read(0)[0])
         assert np.array_equal(mask, here.read(0)[1])
-
-
-def test_a_check_of_a_bucket_prints_what_is_detected(server: BucketServer, capsys: pytest.CaptureFixture[str]) -> None:
-    voc(server.folder / "bkt/set")
-    assert main(["data", "check", "s3://bkt/set"]) == 0
-    out = capsys.readouterr().out
-    assert "layout: voc" in out
-    assert "segtrain train data.root=s3://bkt/set data.layout=voc" in out
 
 
 def test_a_large_folder_costs_few_requests_to_detect(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:

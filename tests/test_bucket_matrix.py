@@ -12,7 +12,6 @@ from cloud.bucket import BucketServer
 from test_bucket import COUNT, data_sets, digest, loader, opened, server
 from test_train import assert_same_weights, digests, final, until
 
-from segtrain.data.workers.pool import WorkerPool
 from segtrain.diagnose import diagnose
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
 from segtrain.observe.journal import read_journal
@@ -35,22 +34,6 @@ PLACES = {"files": ("folders", "files"), "shards": ("shards", "shards")}
 @pytest.fixture(scope="module")
 def expected(data_sets: Path) -> str:
     return digest(loader(opened(data_sets / "bkt", "folders"), 0))
-
-
-@pytest.mark.parametrize("workers", [0, 1, 4])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("where", ["disk", "bucket"])
-def test_batches_do_not_depend_on_the_storage(
-    data_sets: Path, server: BucketServer, expected: str, where: str, layout: str, workers: int
-) -> None:
-    root = "s3://bkt" if where == "bucket" else data_sets / "bkt"
-    assert digest(loader(opened(root, layout), workers)) == expected
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_nor_on_the_kind_of_workers(server: BucketServer, expected: str, layout: str) -> None:
-    with WorkerPool(1, "process") as pool:
-        assert digest(loader(opened("s3://bkt", layout), pool=pool)) == expected
 
 
 def train(out: Path, root: str, form: str, *settings: str) -> list[str]:

@@ -115,29 +115,6 @@ def test_kills_at_any_moment_leave_a_run_that_resumes_to_the_same_bits(
 
 
 @pytest.mark.long
-def test_one_of_two_jobs_trains_and_one_that_is_stopped_goes_on_elsewhere(
-    zygote: Any, tmp_path: Path, server: BucketServer
-) -> None:
-    there = server.folder / "bkt/runs/a"
-    first = start(zygote, tmp_path, server, "one", "train.duration=100000st")
-    while not (there / "journal.jsonl").is_file():
-        time.sleep(0.01)
-    second = start(zygote, tmp_path, server, "two", "train.duration=100000st")
-    assert finish([second]) == [2]
-    assert "is training into gs://bkt/runs/a" in second.output
-    first.signal(signal.SIGTERM)
-    assert finish([first]) == [75], first.output
-    kept = checkpoint.checkpoints(there)[-1]
-    assert f'"step": {checkpoint.step_of(kept)}' in (there / "journal.jsonl").read_text().splitlines()[-1]
-    third = start(zygote, tmp_path, server, "two", "train.duration=100000st")
-    while "going on from" not in third.output:
-        time.sleep(0.01)
-    third.signal(signal.SIGTERM)
-    assert finish([third]) == [75], third.output
-    assert f"going on from step {checkpoint.step_of(kept)} " in third.output
-
-
-@pytest.mark.long
 def test_a_bucket_that_goes_away_stops_nothing_and_the_end_says_where_the_run_is(
     zygote: Any, tmp_path: Path, server: BucketServer, undisturbed: Path
 ) -> None:

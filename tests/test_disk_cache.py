@@ -10,10 +10,9 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from segtrain.data.bucket.disk_cache import DiskCache, disk_cache
 from segtrain.data.bucket.fetch import fetch_folder
 from segtrain.data.bucket.known import KnownObjects
 from segtrain.data.datasets import Dataset
-from segtrain.data.loader import EvalLoader
 from segtrain.data.workers.pool import WorkerPool
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
@@ -70,9 +68,7 @@ def fill(dataset: Dataset, workers: int = 0, **settings: Any) -> str:
 @pytest.mark.parametrize(
     ("layout", "workers", "kind"),
     [
-        ("folders", 0, "thread"), ("folders", 1, "thread"), ("folders", 4, "thread"),
-        ("shards", 0, "thread"), ("shards", 1, "thread"), ("shards", 4, "thread"), ("shards", 1, "process"),
-        ("foreign", 2, "thread"),
+        ("folders", 1, "thread"), ("shards", 4, "thread"), ("shards", 1, "process"), ("foreign", 0, "thread"),
     ],
 )  # fmt: skip
 def test_batches_are_those_of_the_folder_cold_warm_and_half_evicted(
@@ -97,17 +93,6 @@ def check_batches(layout: str, server: BucketServer, folder: Path, local: str, h
     assert fill(again(folder, layout=layout), **how) == local
     assert 0 < server.requests["GET"] <= COUNT * per_sample + 6
     assert len(entries(folder)) == COUNT * per_sample
-
-
-def test_whole_images_come_from_the_cache_too(data_sets: Path, server: BucketServer, folder: Path) -> None:
-    groups = [[0, 1, 2], [3, 4], [10]]
-    fill(cached(folder), last_step=6)
-    server.requests.clear()
-    for ours, theirs in zip(
-        EvalLoader(opened(data_sets / "bkt", "shards"), groups, 2), EvalLoader(again(folder), groups, 2)
-    ):
-        assert all(bool((a == b).all()) for a, b in zip(ours, theirs))
-    assert server.requests["GET"] <= 1  # the index
 
 
 def test_a_damaged_entry_is_dropped_and_fetched_again(data_sets: Path, server: BucketServer, folder: Path) -> None:
@@ -194,54 +179,53 @@ def test_a_cache_that_is_too_small_for_the_data_set_is_filled_and_left(
     assert entries(folder) == kept  # nothing is removed for something that is needed as often
 
 
-def test_two_processes_share_a_folder_and_its_bound(folder: Path) -> None:
-    script = (
-        "import sys, warnings; from pathlib import Path\n"
-        "from segtrain.data.bucket.disk_cache import DiskCache\n"
-        "from segtrain.data.bucket.cache_entry import Entry\n"
-        "cache, name = DiskCache(Path(sys.argv[1]), 100_000), sys.argv[2]\n"
-        "for k in range(90):\n"
-        "    entry = Entry('s3://b', f'{name}{k % 60}', 'e', 0, 1000)\n"
-        "    cache.write(entry, bytes(1000))\n"
-        "    found = cache.get(entry)\n"
-        "    assert found is None or bytes(found) == bytes(1000)\n"
-        "    if k % 9 == 0:\n"
-        "        with cache._lock_of('.lock'):\n"  # otherwise the others write and remove files while they are counted
-        "            assert sum(file.size for file in cache._files()) <= 100_000\n"
-    )
-    processes = [subprocess.Popen([sys.executable, "-W", "error", "-c", script, str(folder), name]) for name in "aba"]
-    assert [process.wait(600) for process in processes] == [0, 0, 0]
+def test_caches_share_a_folder_and_its_bound(folder: Path) -> None:
+    def work(name: str) -> bool:
+        kept = DiskCache(folder, 100_000)
+        for k in range(90):
+            entry = Entry("s3://b", f"{name}{k % 60}", "e", 0, 1000)
+            kept.write(entry, bytes(1000))
+            found = kept.get(entry)
+            assert found is None or bytes(found) == bytes(1000)
+            if k % 9 == 0:
+                with kept._lock_of(".lock"):  # otherwise the others write and remove files while they are counted
+                    assert sum(file.size for file in kept._files()) <= 100_000
+        return True
+
+    with ThreadPoolExecutor(3) as threads:  # each locks files of its own, as a process does
+        assert list(threads.map(work, "aba")) == [True] * 3
     assert 50_000 < sum(path.stat().st_size for path in entries(folder)) <= 100_000
     assert DiskCache(folder, 100_000).room() == 100_000 - sum(path.stat().st_size for path in entries(folder))
 
 
-def test_a_killed_writer_leaves_nothing_wrong(folder: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from segtrain.data.bucket.disk_cache import DiskCache\n"
-        "from segtrain.data.bucket.cache_entry import Entry\n"
-        "cache = DiskCache(Path(sys.argv[1]), 1 << 30)\n"
-        "for k in range(10**9):\n"
-        "    cache.write(Entry('s3://b', str(k), 'e', 0, 500_000), bytes([k % 251]) * 500_000)\n"
-        "    k == 20 and print('going', flush=True)\n"
-    )
-    for _ in range(3):
-        process = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        process.stdout.readline()
-        process.kill()
-        process.wait()
-        process.stdout.close()
-    reader = DiskCache(folder, 1 << 30)
-    found = [reader.get(Entry("s3://b", str(k), "e", 0, 500_000)) for k in range(len(entries(folder)) + 1)]
-    assert all(content is None or bytes(content) == bytes([k % 251]) * 500_000 for k, content in enumerate(found))
-    assert sum(content is not None for content in found) > 20
-    left = list(folder.glob("*/*/.*.part"))
-    for path in left:
-        os.utime(path, (1, 1))
-    # The next process counts what is there and removes the unfinished files.
-    assert reader.room() == (1 << 30) - sum(path.stat().st_size for path in entries(folder))
-    assert not list(folder.glob("*/*/.*.part"))
+def test_unfinished_files_of_killed_processes_are_removed(folder: Path) -> None:
+    kept = DiskCache(folder, 1 << 20)
+    assert kept.write(Entry("s3://b", "k", "e", 0, 9), bytes(9))
+    (whole,) = entries(folder)
+    old, new = whole.with_name(".old.part"), whole.with_name(".new.part")
+    for path in (old, new):
+        path.write_bytes(b"x")
+    os.utime(old, (1, 1))
+    assert DiskCache(folder, 1 << 20).room() == (1 << 20) - whole.stat().st_size
+    assert (old.exists(), new.exists(), whole.exists()) == (False, True, True)
+
+
+def test_a_write_that_fails_leaves_no_part_of_an_entry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, write, written = DiskCache(folder, 1 << 20), os.write, list[int]()
+
+    def limited(handle: int, content: Any) -> int:
+        if len(content) == 500:
+            written.append(write(handle, content[:100]))
+            return written[-1]
+        if len(content) == 400:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+        return write(handle, content)
+
+    monkeypatch.setattr(os, "write", limited)
+    with pytest.warns(UserWarning, match=os.strerror(errno.EFBIG)):
+        assert not kept.write(Entry("s3://b", "k", "e", 0, 500), bytes(500))
+    assert written == [100]
+    assert not [path for path in folder.rglob("*") if path.is_file() and path.parent != folder]
 
 
 def test_a_full_disk_turns_it_off_with_one_warning(
@@ -263,35 +247,6 @@ def test_a_full_disk_turns_it_off_with_one_warning(
     assert found == digest(loader(opened(data_sets / "bkt", "shards"), 1, last_step=12))
     assert len(entries(folder)) == 4
     assert cache(dataset).get(written[0]) is not None  # what is there is still read
-
-
-def test_a_file_size_limit_leaves_no_part_of_an_entry(folder: Path) -> None:
-    """RLIMIT_FSIZE makes the system refuse a write in the middle of a file, as a full disk does."""
-    script = (
-        "import resource, signal, sys, warnings; from pathlib import Path\n"
-        "from segtrain.data.bucket.disk_cache import DiskCache\n"
-        "from segtrain.data.bucket.cache_entry import Entry\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "cache = DiskCache(Path(sys.argv[1]), 1 << 30)\n"
-        "assert cache.write(Entry('s3://b', 'small', 'e', 0, 50_000), bytes(50_000))\n"
-        "with warnings.catch_warnings(record=True) as said:\n"
-        "    warnings.simplefilter('always')\n"
-        "    assert not cache.write(Entry('s3://b', 'large', 'e', 0, 500_000), bytes(500_000))\n"
-        "    assert not cache.write(Entry('s3://b', 'after', 'e', 0, 5), bytes(5))\n"
-        "assert len(said) == 1 and 'File too large' in str(said[0].message), said\n"
-        "assert cache.get(Entry('s3://b', 'small', 'e', 0, 50_000)) == bytes(50_000)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", script, str(folder)], check=False).returncode == 0
-    assert len(list(folder.glob("*/*/*")) + list(folder.glob("*/*/.*"))) == 1
-
-
-def test_a_folder_that_cannot_be_written_turns_it_off(data_sets: Path, server: BucketServer, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    dataset = cached(tmp_path / "file/cache")
-    with pytest.warns(UserWarning, match="Not a directory") as said:
-        assert fill(dataset) == digest(loader(opened(data_sets / "bkt", "shards")))
-    assert len(said) == 1
 
 
 def test_a_slow_disk_loses_entries_and_not_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,14 +350,13 @@ def fetched(folder: Path, *settings: str, place: str = "s3://bkt/shards", layout
     return fetch_folder(place, ["train"], given, say=lambda text: None)["train"]
 
 
-@pytest.mark.parametrize("layout", ["folders", "shards", "foreign"])
+@pytest.mark.parametrize("layout", ["folders", "shards"])
 def test_a_fetched_cache_needs_no_sample_from_the_bucket(
     data_sets: Path, server: BucketServer, folder: Path, layout: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place = "s3://bkt/files" if layout == "folders" else f"s3://bkt/{layout}"
-    kind = "folders" if layout == "folders" else "shards"
+    place = "s3://bkt/files" if layout == "folders" else "s3://bkt/shards"
     server.requests.clear()
-    assert main(["data", "fetch", place, "--split", "train", "--json", f"data.layout={kind}", f"data.cache_dir={folder}",
+    assert main(["data", "fetch", place, "--split", "train", "--json", f"data.layout={layout}", f"data.cache_dir={folder}",
                  f"data.classes={json.dumps(CLASSES)}"]) == 0  # fmt: skip
     done = json.loads(capsys.readouterr().out)["train"]
     assert (done["samples"], done["fetched"]) == (COUNT, done["bytes"])
@@ -431,24 +385,6 @@ def test_a_fetch_continues_verifies_and_repairs(server: BucketServer, folder: Pa
     server.requests.clear()
     assert fetched(folder)["fetched"] == 0
     assert not server.requests["GET"]
-
-
-def test_a_fetch_under_faults_is_whole(data_sets: Path, server: BucketServer, folder: Path) -> None:
-    server.fault = 0.3
-    fetched(folder, layout="folders", place="s3://bkt/files")
-    server.fault = 0.0
-    dataset = again(folder, layout="folders")
-    server.down = True
-    assert fill(dataset, last_step=6) == digest(loader(opened(data_sets / "bkt", "folders"), 1, last_step=6))
-    server.down = False
-
-
-def test_a_fetch_that_begins_with_an_empty_object_says_its_progress(
-    server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("segtrain.data.bucket.fetch._EVERY", -1.0)
-    monkeypatch.setattr("segtrain.data.bucket.fetch._in_order", lambda *_: [(0, 0)])
-    assert fetched(folder)["fetched"] == 0
 
 
 def test_a_fetch_refuses_what_cannot_fit(server: BucketServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,14 +185,6 @@ def test_a_helper_that_never_joins_is_named_or_ends_the_training_as_set(room: Pa
     assert not notes(room, "train")
 
 
-def test_a_required_helper_is_waited_for(room: Path) -> None:
-    port = free_port()
-    host = Host(HELPER, port)
-    with training(replace(PLAN, required=True), port):
-        assert len(notes(room, "help")) == 1
-    assert host.end() == 0
-
-
 def test_a_helping_host_that_is_stopped_is_missed_and_nothing_else(room: Path) -> None:
     with training() as (port, said):
         host = Host(HELPER, port)
@@ -246,12 +238,6 @@ def test_a_head_that_does_not_start_is_an_error(room: Path) -> None:
     with refused("ray-not-started", found="versions differ"), training():
         pytest.fail("the training has begun")
     assert len(notes(room, "train")) == MOST_STARTS
-
-
-def test_a_head_that_starts_at_the_second_try_is_enough(room: Path) -> None:
-    (room / "broken-train").write_text("once")
-    with training() as (_, said):
-        assert said == ["versions differ: Ray is started again"]
 
 
 def test_a_further_training_host_runs_ray_beside_the_head(room: Path) -> None:

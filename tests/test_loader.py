@@ -119,14 +119,6 @@ def test_workers_and_cache_change_nothing(workers: int, cache: str) -> None:
     assert content(load(cached, workers=workers)) == content(load())
 
 
-def test_the_epoch_changes_the_pixels() -> None:
-    samples_of = {}
-    for parts in load(last_step=11):
-        for k, index in enumerate(parts[0].indices):
-            samples_of.setdefault(int(index), []).append(parts[0].images[k].numpy().tobytes())
-    assert all(len(set(seen)) == 8 for seen in samples_of.values())
-
-
 @pytest.mark.parametrize("first_step", [1, 4, 5, 6])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_any_step_starts_with_the_same_samples_and_pixels(first_step: int, workers: int) -> None:
@@ -143,13 +135,6 @@ def test_ranks_and_micro_batches_make_up_the_global_batch(world: int, accumulate
     # Micro-batches one after the other, in each of them the ranks in turn.
     united = [[steps[s][m] for m in range(accumulate) for steps in ranks] for s in range(6)]
     assert content(united) == content(load())
-
-
-def test_resume_with_another_world_size() -> None:
-    before = load(last_step=3)
-    ranks = [load(first_step=3, world=2, rank=rank, accumulate=2, workers=1) for rank in range(2)]
-    after = [[steps[s][m] for m in range(2) for steps in ranks] for s in range(3)]
-    assert content(before) + content(after) == content(load())
 
 
 def test_size_and_scale_follow_the_step() -> None:
@@ -207,19 +192,6 @@ def test_prefetch_counts_micro_batches() -> None:
         next(iterator)
         time.sleep(0.1)
         assert dataset.reads <= 8  # the step in use, and one ahead
-
-
-def test_threads_end() -> None:
-    loader = TrainLoader(Pictures(), SETTINGS, seed=5, batch_size=4, last_step=100, workers=3)
-    iterator = iter(loader)
-    next(iterator)
-    assert threads() > 0
-    loader.close()
-    assert threads() == 0
-    assert list(iterator) == []
-    loader.close()
-    load(workers=2)
-    assert threads() == 0
 
 
 def test_a_loop_that_is_left_early_ends_its_threads() -> None:
@@ -304,17 +276,6 @@ def test_eval_names_a_file_without_header() -> None:
     dataset.size = lambda index: 1 // 0  # type: ignore[method-assign, assignment, return-value]
     with refused("sample-failed", files="images/3.png with masks/3.png"):
         list(EvalLoader(dataset, [[3]]))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a GPU")
-def test_pinned_memory() -> None:
-    with TrainLoader(Pictures(), SETTINGS, seed=5, batch_size=8, last_step=6, pin_memory=True, workers=2) as loader:
-        found = []
-        for parts in loader:
-            assert parts[0].images.is_pinned()  # a copy, as ``kept`` makes, would not be
-            assert parts[0].masks.is_pinned()
-            found += kept([parts])
-    assert content(found) == content(load())
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

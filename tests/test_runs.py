@@ -64,13 +64,6 @@ def done_journal() -> str:
     return start() + steps + scores + line("run_end", 1102.5, status="done", step=100, seconds=102.5, cpu_s=200.0)
 
 
-def test_a_run_in_the_working_directory_has_the_name_of_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(make(tmp_path / "mine", "", config=None))
-    assert [row["name"] for row in list_runs(".")] == ["mine"]
-
-
 def test_a_finished_run_tells_everything(tmp_path: Path) -> None:
     make(tmp_path / "a", done_journal(), '{"checkpoint": "step-00000050.pt", "miou": 0.625, "step": 50}')
     (row,) = list_runs(tmp_path)
@@ -101,7 +94,7 @@ def test_time_leaves_out_the_pauses_of_a_resumed_run(tmp_path: Path) -> None:
     assert (row["time"], row["status"], row["started"]) == (25.0, "done", 1000.0)
 
 
-@pytest.mark.parametrize("ahead", [-86_400.0, 0.0, 86_400.0])
+@pytest.mark.parametrize("ahead", [-86_400.0, 86_400.0])
 def test_status_of_runs_without_an_end(ahead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where this machine's clock is ``ahead`` of the one that stamps the files."""
     step = line("step", 1010.0, step=7)
@@ -124,7 +117,7 @@ def test_status_of_runs_without_an_end(ahead: float, tmp_path: Path, monkeypatch
     assert {row["step"] for name, row in rows.items() if name != "new"} == {7}
 
 
-@pytest.mark.parametrize("cut", [0, 1, 5, 40, 137, 200, 301])
+@pytest.mark.parametrize("cut", [0, 5, 137, 301])
 def test_half_written_runs_are_rows_with_gaps(tmp_path: Path, cut: int) -> None:
     """Every file is cut at the same place, as after a crash or a copy that was broken off."""
     make(
