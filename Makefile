@@ -21,7 +21,7 @@ HAS_LIBRARIES := printf '\#include <stdio.h>\n\#include <jpeglib.h>\n\#include <
 CLUSTERS_VENV ?= .venv-clusters
 CLUSTERS := aws-parallelcluster==3.16.1 cfn-lint>=1 moto[cloudformation,ec2,iam,s3,server,sts]>=5.2.5
 
-.PHONY: libraries slurm install train gpu test test-oldest test-planted test-long test-slurm test-ray test-soak test-clusters lint lock docs
+.PHONY: libraries slurm install train gpu test test-oldest test-planted test-long test-slurm test-ray test-clusters lint lock docs
 
 libraries:
 	@$(HAS_LIBRARIES) || if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
@@ -77,11 +77,6 @@ test-ray: install
 test-planted: install
 	$(VENV)/bin/python -m pytest -m planted
 
-# Runs that train from a failing bucket for SOAK_S seconds (default 1200), and must see the same samples as without
-# failures.
-test-soak: install
-	$(VENV)/bin/python -m pytest -s -m soak tests/test_soak.py
-
 # Checks the recipes in configs/clusters with ParallelCluster's own schema and dry run, on a simulated account. Needs
 # Node.js.
 test-clusters: install $(CLUSTERS_VENV)/.installed
@@ -103,7 +98,7 @@ docs: install
 
 # Runs the quick suite with the oldest supported releases, in a separate environment.
 test-oldest: $(OLD_VENV)/.installed
-	$(OLD_VENV)/bin/python -m pytest -n 2 --dist worksteal -m 'not slow and not planted and not soak and not long and not slurm and not ray'
+	$(OLD_VENV)/bin/python -m pytest -n 2 --dist worksteal -m 'not slow and not planted and not long and not slurm and not ray'
 $(OLD_VENV)/.installed: pyproject.toml requirements-oldest.txt $(NATIVE) | libraries
 	test -x $(OLD_VENV)/bin/python || $(OLD_PYTHON) -m venv $(OLD_VENV)
 	$(OLD_VENV)/bin/pip install --quiet -r requirements-oldest.txt

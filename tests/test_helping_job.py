@@ -13,7 +13,6 @@ import pytest
 from test_plan import TERMS, a_run
 
 from launch.aws import bundle
-from launch.aws.bundle import packages
 from launch.aws.images import choose
 from launch.aws.job import SageMakerJob, load_job
 from launch.aws.job_parts import Channel, Group
@@ -84,14 +83,6 @@ def test_a_bundle_brings_ray_and_a_key_of_its_own(tmp_path: Path) -> None:
     alone = packed(SageMakerJob(), tmp_path / "c")
     assert "helpers.key" not in alone
     assert b"ray" not in alone["requirements.txt"]
-
-
-def test_helping_hosts_install_no_gpu_packages_of_segtrains_own(tmp_path: Path) -> None:
-    """All groups have one image, and its torch: an instance group can only name a type, a number, and itself."""
-    lines = packed(HELPED, tmp_path / "a")["requirements.txt"].decode().splitlines()
-    heavy = ("torch", "nvidia-cu", "cuda", "triton", "cupy")
-    assert not [line for line in lines if line.startswith(heavy)]
-    assert bundle.RAY_DATA in packages(ROOT, replace(HELPED, settings={"data.helpers": "ray-data"}))
 
 
 @pytest.mark.parametrize(

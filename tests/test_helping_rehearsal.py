@@ -26,7 +26,7 @@ from segtrain.platforms import ray_node
 from segtrain.platforms.ray_node import RayNode
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-for package in ("boto3", "flask", "moto", "sagemaker_training", "sagemaker_pytorch_container"):
+for package in ("boto3", "sagemaker_training", "sagemaker_pytorch_container"):
     pytest.importorskip(package, reason="the extra 'rehearse' is not installed")
 if network.namespaces()[0] is None:
     pytest.skip("the kernel gives no namespaces", allow_module_level=True)

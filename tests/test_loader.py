@@ -342,8 +342,7 @@ def test_what_makes_the_samples() -> None:
         make_config({"data": {"worker_kind": "process", "cache": "ram"}})
 
 
-@pytest.mark.parametrize("kind", ["thread", "process"])
-def test_colors_are_left_to_the_device(kind: str, tmp_path: Path) -> None:
+def test_colors_are_left_to_the_device(tmp_path: Path) -> None:
     """What the device makes of plain pixels is what the workers make: within the rounding to whole levels."""
     for k in range(4):
         for part, pixels in (
@@ -362,7 +361,7 @@ def test_colors_are_left_to_the_device(kind: str, tmp_path: Path) -> None:
         color_jitter_prob=0.8,
     )
     dataset = open_dataset(data, "train")
-    options = {"workers": 2, "kind": kind, "last_step": 4}
+    options = {"workers": 2, "last_step": 4}
     left = load(data, dataset, **options, colors=True)
     done = load(data, dataset, **options)
     plain = load(data.model_copy(update={"jitter": (0, 0, 0), "hue": 0.0}), dataset, **options)

@@ -15,7 +15,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ from segtrain.files import NO_WAIT, PARTIAL, cache_folder
 
 # Most bytes that may wait to be written.
 _QUEUE = 64 << 20
-# Seconds that the writer waits for more entries, so that it locks the cache and counts bytes once for all of them.
-_GATHER = 0.03
 # Each eviction frees this share of the size limit. So evictions are rare: each has to list all entries.
 _ROOM = 0.1
 # With data.cache_gb=auto, the limit is this share of the sum of the free space and the size of the cache.
@@ -41,8 +39,6 @@ _OLD = 3600.0
 # Seconds that a process waits at exit for the queue to be written.
 _PATIENCE = 5.0
 _COUNT = struct.Struct("<q")
-# Entries with their bytes.
-Entries = Sequence[tuple[Entry, Any]]
 
 
 class DiskCache:
@@ -117,33 +113,18 @@ class DiskCache:
             with self._lock:
                 while not self._queue:
                     self._changed.wait()
-            time.sleep(_GATHER)
-            with self._lock:
-                batch = list(self._queue)
-                self._queue.clear()
-            size = sum(len(content) for _, content in batch)
+                entry, content = self._queue.popleft()
+            size = len(content)
             try:
-                self._write_batch(batch)
+                self.write(entry, content)
             except Exception as error:  # such as a warning that is raised as an error (python -W error)
                 with contextlib.suppress(Warning):
                     self._cannot_write(f"{type(error).__name__}: {error}")
             finally:
-                del batch
+                del entry, content  # their bytes need not stay in memory while this thread waits
                 with self._lock:
                     self._queued -= size
                     self._changed.notify_all()
-
-    def _write_batch(self, batch: Entries) -> None:
-        """Write entries under one lock if there is room for all of them, else one by one."""
-        if self._scanned and not self._off:
-            batch = [(entry, content) for entry, content in batch if not self.holds(entry)]
-            try:
-                if self._write(batch):
-                    return
-            except OSError as error:
-                return self._cannot_write(error.strerror or str(error))
-        for entry, content in batch:
-            self.write(entry, content)
 
     def write(self, entry: Entry, content: Any) -> bool:
         """Write an entry now. Returns whether it is in the cache. An error turns writing off, with a warning."""
@@ -154,7 +135,7 @@ class DiskCache:
                 return True
             if not self._scanned:
                 self.room()
-            while not self._write([(entry, content)]):
+            while not self._write(entry, content):
                 if not self._evict(entry.size(len(content))):
                     return self._full()
             return True
@@ -162,19 +143,17 @@ class DiskCache:
             self._cannot_write(error.strerror or str(error))
             return False
 
-    def _write(self, entries: Entries) -> bool:
-        """Write entries. Returns False, and writes none, if there is no room for all of them. Raises OSError."""
-        left = sum(entry.size(len(content)) for entry, content in entries)
+    def _write(self, entry: Entry, content: Any) -> bool:
+        """Write an entry. Returns whether there was room for it. Raises OSError."""
+        size = entry.size(len(content))
         with self._lock_of(".lock", exclusive=False):
-            if self._count(left) > self.limit:
-                self._count(-left)
+            if self._count(size) > self.limit:
+                self._count(-size)
                 return False
             try:
-                for entry, content in entries:
-                    entry.write(self.folder, content)
-                    left -= entry.size(len(content))
+                entry.write(self.folder, content)
             except OSError:
-                self._count(-left)
+                self._count(-size)
                 raise
         return True
 

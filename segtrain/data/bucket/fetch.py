@@ -7,12 +7,11 @@ already in the cache are only verified, so a fetch that was killed continues whe
 from __future__ import annotations
 
 import shutil
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from segtrain.bucket import is_bucket
@@ -147,16 +146,39 @@ def _refuse(cache: DiskCache, data: Data, total: int, missing: int, say: Callabl
 
 
 def _fetch(dataset: Dataset, result: Fetched, say: Callable[[str], None]) -> Fetched:
-    store, cache, done = _store(dataset), _cache(dataset), 0
+    store, cache, room, held, done = _store(dataset), _cache(dataset), threading.Condition(), 0, 0
     began = shown = time.monotonic()
-    groups = _groups(store, _ranges(dataset))
+    groups, most = _groups(store, _ranges(dataset)), min(_IN_FLIGHT, _MEMORY * memory_limit()[0])
+
+    def fetch(reader: int) -> None:
+        """Fetch one group after the other, until there are no more, or another thread has failed."""
+        nonlocal held, done, shown, groups
+        while True:
+            with room:
+                size, group = next(groups, (0, []))
+                while held and held + size > most:
+                    room.wait()
+                held += size
+            if not group:
+                return
+            try:
+                fetched = _fill(store, cache, group)
+            except BaseException:
+                groups = iter(())
+                raise
+            finally:
+                with room:
+                    held -= size
+                    room.notify_all()
+            with room:
+                done, result.fetched, now = done + size, result.fetched + fetched, time.monotonic()
+                if now - shown > _EVERY:
+                    shown, rate = now, max(1, done) / (now - began)
+                    what = f"{amount(done)} of {amount(result.bytes)}, {rate / 1e6:,.0f} MB/s"
+                    say(f"{dataset.split}: {what}, {(result.bytes - done) / rate:,.0f} s left")
+
     with ThreadPoolExecutor(_READERS, "segtrain-fetch") as pool:
-        for length, fetched in _in_order(pool, partial(_fill, store, cache), groups):
-            done, result.fetched, now = done + length, result.fetched + fetched, time.monotonic()
-            if now - shown > _EVERY:
-                shown, rate = now, max(1, done) / (now - began)
-                what = f"{amount(done)} of {amount(result.bytes)}, {rate / 1e6:,.0f} MB/s"
-                say(f"{dataset.split}: {what}, {(result.bytes - done) / rate:,.0f} s left")
+        list(pool.map(fetch, range(_READERS)))
     result.seconds = time.monotonic() - began
     return result
 
@@ -174,31 +196,6 @@ def _groups(store: BucketStore, ranges: Iterable[Range]) -> Iterator[tuple[int, 
         size += length
     if group:
         yield size, group
-
-
-def _in_order(
-    pool: ThreadPoolExecutor, work: Callable[[list[Range]], int], groups: Iterable[tuple[int, list[Range]]]
-) -> Iterator[tuple[int, int]]:
-    """Yield the size and the result of each group, in order, with a limited number in progress.
-
-    After an error, the groups that wait are canceled.
-    """
-    waiting: deque[tuple[int, Future[int]]] = deque()
-    most, held = min(_IN_FLIGHT, _MEMORY * memory_limit()[0]), 0
-    try:
-        for size, group in groups:
-            while waiting and (held + size > most or len(waiting) >= 2 * _READERS):
-                first, future = waiting.popleft()
-                yield first, future.result()
-                held -= first
-            waiting.append((size, pool.submit(work, group)))
-            held += size
-        while waiting:
-            first, future = waiting.popleft()
-            yield first, future.result()
-    finally:
-        for _, future in waiting:
-            future.cancel()
 
 
 def _fill(store: BucketStore, cache: DiskCache, group: list[Range]) -> int:

@@ -58,11 +58,9 @@ class KnownObjects:
 
     def marks(self) -> np.ndarray:
         """The result of ``cache_entry.mark_of`` for each object, uint64 [n]."""
-        with self._lock:
-            table, single = self._table, list(self._single.items())
+        table = self.table()
         checks = np.array([zlib.crc32(etag) for etag in table["etag"].tolist()], np.uint64)
-        more = [digest_of(key) ^ (zlib.crc32(etag.encode()) << 32) for key, (_, etag) in single]
-        return np.concatenate([table["key"] ^ (checks << np.uint64(32)), np.array(more, np.uint64)])
+        return table["key"] ^ (checks << np.uint64(32))
 
     def table(self) -> np.ndarray:
         """All objects, as ``rows_of`` describes them, sorted."""

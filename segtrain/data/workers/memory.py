@@ -2,7 +2,7 @@
 
 Blocks that worker processes write are anonymous files in memory (memfd_create), mapped by both sides: they need no room
 in /dev/shm, and none outlives its processes, however they end. On platforms without memfd_create, the free space in
-/dev/shm is checked first. Then each block is POSIX shared memory, whose name is unlinked as soon as it is created.
+/dev/shm is checked first. Then each block is an unnamed temporary file there.
 With a GPU, each block is page-locked once.
 """
 
@@ -13,6 +13,7 @@ import math
 import mmap
 import os
 import sys
+import tempfile
 import weakref
 from typing import Any
 
@@ -128,34 +129,26 @@ class Ring:
 
 
 def _shared_file(size: int) -> int:
-    """An open, unnamed file of ``size`` bytes of memory."""
+    """An open, unnamed file of ``size`` bytes of memory. Raises DataError."""
     try:
         fd = os.memfd_create("segtrain-batch", os.MFD_CLOEXEC)
     except (AttributeError, OSError):  # another platform, an old kernel, or a sandbox that forbids it
-        return _shm_file(size)
+        fd = _temporary_file(size)
     os.ftruncate(fd, size)
     return fd
 
 
-def _shm_file(size: int) -> int:
-    """Like ``_shared_file``, but POSIX shared memory, which has a name for a moment."""
-    if os.path.isdir(SHM):
-        room = os.statvfs(SHM).f_bavail * os.statvfs(SHM).f_frsize
+def _temporary_file(size: int) -> int:
+    """An open, unnamed file in /dev/shm, or on platforms without it, in the folder for temporary files."""
+    folder = SHM if os.path.isdir(SHM) else None
+    if folder:
+        room = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
         if room < size:  # a write beyond the free space would kill the process with SIGBUS
             says = f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs {size / 2**20:.1f} MiB: give the "
             says += "container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
             raise DataError(says, code="shm-too-small", folder=SHM, found=room, expected=size)
-    try:
-        from multiprocessing.shared_memory import SharedMemory
-
-        memory = SharedMemory(create=True, size=size)
-        fd = os.dup(memory._fd)  # type: ignore[attr-defined]
-    except (ImportError, AttributeError, OSError) as error:
-        says = f"data.worker_kind=process: this platform cannot share memory ({error}): set data.worker_kind=thread"
-        raise ConfigError(says, code="no-shared-memory", key="data.worker_kind", found=str(error)) from None
-    memory.close()
-    memory.unlink()
-    return fd
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.dup(file.fileno())
 
 
 def _cuda(name: str, *arguments: int) -> None:
