@@ -80,7 +80,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketSe
 @pytest.fixture
 def no_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """No request is sent a second time because its answer is late, which on a busy machine any may be."""
-    monkeypatch.setattr("segtrain.data.bucket.pace.Pace.may_repeat", lambda self: False)
+    monkeypatch.setattr("segtrain.data.bucket.readahead_window.ReadAheadWindow.may_repeat", lambda self: False)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from segtrain.data import stages
 from segtrain.data.batches import BatchLoader
 from segtrain.data.bucket import store_of
 from segtrain.data.bucket.ahead import ReadAhead
-from segtrain.data.bucket.once import listed_once
+from segtrain.data.bucket.shared_listing import listed_once
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.loader import EvalLoader, TrainLoader
@@ -431,7 +431,7 @@ def test_objects_are_written_whole_and_removed(server: BucketServer, tmp_path: P
 
 
 def test_a_table_of_known_objects(tmp_path: Path) -> None:
-    from segtrain.data.bucket.known import KnownObjects, rows_of
+    from segtrain.data.bucket.object_table import KnownObjects, rows_of
 
     known = KnownObjects()
     known.extend([rows_of([(f"k{i}", i, f'"{i}"') for i in range(50)]), rows_of([("long", 1, '"' + "e" * 60 + '"')])])

@@ -21,7 +21,7 @@ from segtrain.bucket import client
 from segtrain.bucket.connection import aws_login
 from segtrain.bucket.faults import lasting
 from segtrain.bucket.tally import OF_PROCESS, Requests, RequestTally
-from segtrain.data.bucket import once, store_of
+from segtrain.data.bucket import shared_listing, store_of
 from segtrain.data.storage import Range
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import EXIT_RESUMABLE, DataError
@@ -190,7 +190,7 @@ def test_requests_of_worker_processes_count_in_their_rank(
 ) -> None:
     """A process fetches by itself what does not come with its task."""
     bucket = opened("s3://bkt", "folders")
-    monkeypatch.setattr("segtrain.data.bucket.parcels.Parcel.__reduce__", lambda self: (_bare, (self.task,)))
+    monkeypatch.setattr("segtrain.data.bucket.prefetched.PrefetchedTask.__reduce__", lambda self: (_bare, (self.task,)))
     server.requests.clear()
     more, mine = OF_PROCESS.counter(), bucket.store.tally.counter()
     with WorkerPool(2, "process") as pool:
@@ -203,7 +203,7 @@ def test_requests_of_worker_processes_count_in_their_rank(
 
 
 def _bare(task: object) -> object:
-    from segtrain.data.bucket.parcels import Received
+    from segtrain.data.bucket.prefetched import Received
 
     return Received(task, {}, None, 0.0)
 
@@ -218,12 +218,12 @@ def test_processes_that_start_together_list_once(tmp_path: Path) -> None:
         yield [3]
 
     def rank() -> None:
-        found.extend(once.pages("s3://bkt/files", fetch))
+        found.extend(shared_listing.pages("s3://bkt/files", fetch))
 
     def ranks(start: str) -> int:
         asked.clear()
         found.clear()
-        with once.listed_once(start):
+        with shared_listing.listed_once(start):
             threads = [threading.Thread(target=rank) for _ in range(4)]
             for thread in threads:
                 thread.start()
@@ -237,18 +237,18 @@ def test_processes_that_start_together_list_once(tmp_path: Path) -> None:
 
 def test_listings_of_earlier_starts_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path))
-    with once.listed_once("a"):
-        assert list(once.pages("x", lambda: iter([7]))) == [7]
+    with shared_listing.listed_once("a"):
+        assert list(shared_listing.pages("x", lambda: iter([7]))) == [7]
     (old,) = tmp_path.glob("listing-pages-*.jsonl")
     killed, other = tmp_path / ".listing-pages-0.jsonl.1.part", tmp_path / "listing-0.json"
     for path in (old, killed, other):
         path.touch()
         os.utime(path, (1, 1))
-    with once.listed_once("b"):
-        assert list(once.pages("x", lambda: iter([8]))) == [8]
+    with shared_listing.listed_once("b"):
+        assert list(shared_listing.pages("x", lambda: iter([8]))) == [8]
         assert [path.exists() for path in (other, old, killed)] == [True, False, False]
-    with once.listed_once("b"):
-        assert list(once.pages("x", lambda: iter([9]))) == [8]
+    with shared_listing.listed_once("b"):
+        assert list(shared_listing.pages("x", lambda: iter([9]))) == [8]
 
 
 def test_a_failed_listing_is_an_error_and_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,13 +256,13 @@ def test_a_failed_listing_is_an_error_and_is_not_kept(tmp_path: Path, monkeypatc
         yield 1
         raise DataError("gone", code="object-missing")
 
-    with once.listed_once("a"):
+    with shared_listing.listed_once("a"):
         with refused("object-missing"):
-            list(once.pages("x", fails))
-        assert list(once.pages("x", lambda: iter([7]))) == [7]
+            list(shared_listing.pages("x", fails))
+        assert list(shared_listing.pages("x", lambda: iter([7]))) == [7]
         (tmp_path / "file").touch()
         monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "file"))
-        assert list(once.pages("y", lambda: iter([8]))) == [8]
+        assert list(shared_listing.pages("y", lambda: iter([8]))) == [8]
 
 
 def test_a_late_answer_costs_one_more_request(data_sets: Path, server: BucketServer) -> None:
@@ -274,7 +274,7 @@ def test_a_late_answer_costs_one_more_request(data_sets: Path, server: BucketSer
     before = len(server.asked)
     reader = store.read_ahead(iter([[wanted]]), 1, 1)
     until(lambda: len(server.asked) > before)
-    server.fault, reader._pace.late_s, reader._pace._repeats = 0.0, 0.0, 1.0
+    server.fault, reader._window.late_s, reader._window._repeats = 0.0, 0.0, 1.0
     assert bytes(store.part(wanted)) == path.read_bytes()[:5000]
     assert (server.asked[before:], store.tally.sums.late) == ([server.asked[before]] * 2, 1)
     server.released.set()

@@ -20,7 +20,7 @@ from test_helpers import _quick, load, pool_of  # noqa: F401
 from test_workers import soon
 
 from segtrain.data.bucket.store import BucketStore
-from segtrain.data.bucket.travel import arrived
+from segtrain.data.bucket.travel import rebuild
 from segtrain.data.helpers import wire
 from segtrain.data.helpers.helper import Helper
 from segtrain.data.helpers.pool import HelpedPool
@@ -104,7 +104,7 @@ def test_secrets_stay_and_the_address_travels(server: BucketServer, monkeypatch:
 
 
 def _without_access(base: str, outage_s: float, *rest: Any) -> BucketStore:
-    store = arrived(base, outage_s, *rest)
+    store = rebuild(base, outage_s, *rest)
 
     def forbidden(wanted: Range, stop: Any) -> Any:
         raise DataError(f"{wanted.path}: may not be read", code="bucket-forbidden")
@@ -120,7 +120,7 @@ def test_a_helper_that_cannot_read_the_bucket_is_said_and_left_out(
 ) -> None:
     from segtrain.data.bucket import travel
 
-    monkeypatch.setattr(travel, "arrived", _without_access)
+    monkeypatch.setattr(travel, "rebuild", _without_access)
     data, source, notes = data_of("x", "folders"), slow("s3://bkt", "folders"), list[dict[str, Any]]()
     with pool_of(Hosts({"a": 1}), notes=notes) as pool:
         assert load(data, source, pool) == load(data, opened(data_sets / "bkt", "folders"))

@@ -137,6 +137,13 @@ def test_ranks_and_micro_batches_make_up_the_global_batch(world: int, accumulate
     assert content(united) == content(load())
 
 
+def test_resume_with_another_world_size() -> None:
+    before = load(last_step=3)
+    ranks = [load(first_step=3, world=2, rank=rank, accumulate=2, workers=1) for rank in range(2)]
+    after = [[steps[s][m] for m in range(2) for steps in ranks] for s in range(3)]
+    assert content(before) + content(after) == content(load())
+
+
 def test_size_and_scale_follow_the_step() -> None:
     small, full = ((16, 16), (0.25, 0.3)), ((24, 32), (0.5, 2.0))
     dataset, data = Pictures(), Data(crop=(24, 32))

@@ -14,7 +14,7 @@ from conftest import refused
 from segtrain.bucket.client import Stopped
 from segtrain.data.bucket.ahead import ReadAhead
 from segtrain.data.bucket.merging import GAP, merged
-from segtrain.data.bucket.pace import Pace
+from segtrain.data.bucket.readahead_window import ReadAheadWindow
 from segtrain.data.storage import Range
 from segtrain.errors import DataError
 
@@ -166,7 +166,7 @@ def test_the_window_grows_with_the_rate_and_the_latency(clock: list[float]) -> N
     bucket = Bucket()
     with ahead(bucket, (one(index) for index in range(10_000))) as reader:
         drain(bucket, 4)
-        reader._pace._times.extend([0.5] * 300)
+        reader._window._times.extend([0.5] * 300)
         for index in range(20):  # 40 samples/s
             clock[0] += 0.025
             assert reader.take(Range(f"f{index}")) is not None
@@ -193,32 +193,32 @@ def test_a_worker_fetches_itself_what_is_late_as_long_as_few_are() -> None:
     bucket.gate.clear()
     with ahead(bucket, [[image, mask], one(1)], repeated=lambda: repeated.append(1)) as reader:
         drain(bucket, 2)
-        reader._pace.late_s, reader._pace._repeats = 0.0, 1.9
+        reader._window.late_s, reader._window._repeats = 0.0, 1.9
         assert (reader.take(image), reader.take(mask)) == (None, None)
         assert repeated == [1]  # for each request, not for each range
-        reader._pace._repeats = 0.9  # the answer to the other request adds 0.05
+        reader._window._repeats = 0.9  # the answer to the other request adds 0.05
         threading.Timer(0.05, bucket.gate.set).start()
         assert bytes(reader.take(Range("f1"))) == bytes(range(10))
         until(lambda: reader.held == 0)
 
 
 def test_only_a_share_of_the_requests_is_repeated() -> None:
-    pace = Pace(8)
-    assert not pace.may_repeat()
+    window = ReadAheadWindow(8)
+    assert not window.may_repeat()
     for answers, most in ((100, 5), (10_000, 8)):
         for _ in range(answers):
-            pace.answered(0.03)
-        assert most - 1 <= sum(pace.may_repeat() for _ in range(1000)) <= most
+            window.answered(0.03)
+        assert most - 1 <= sum(window.may_repeat() for _ in range(1000)) <= most
 
 
 def test_a_request_is_late_by_the_durations_of_the_others(clock: list[float]) -> None:
     for durations, late_s in (([0.1] * 245 + [9.0] * 11, 0.3), ([0.1] * 240 + [9.0] * 16, 27), ([0.001] * 256, 0.05)):
-        pace = Pace(8)
+        window = ReadAheadWindow(8)
         for duration in durations:
-            pace.answered(duration)
+            window.answered(duration)
         clock[0] += 1
-        pace.measure(8)
-        assert pace.late_s == pytest.approx(late_s)
+        window.measure(8)
+        assert window.late_s == pytest.approx(late_s)
 
 
 def test_an_error_reaches_the_worker_that_needs_the_sample() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from segtrain.bucket.client import Stopped
 from segtrain.bucket.faults import died
 from segtrain.data.bucket.merging import Part, Request, merged
-from segtrain.data.bucket.pace import Pace
+from segtrain.data.bucket.readahead_window import ReadAheadWindow
 from segtrain.data.storage import Range
 
 Fetch = Callable[[Range, threading.Event], Any]
@@ -35,9 +35,9 @@ class ReadAhead:
     step. in_progress: samples that workers may hold at the same time. most_bytes: limit of bytes fetched but not taken.
     local: whether a range is on the local disk; workers then read it themselves, which costs less than a thread.
 
-    The window is adapted during the pass, see ``Pace``. There are as many threads as requests were in flight at the
-    same time, at most 128. If a worker waits for a request that is late, it sends its own. ``repeated`` is called for
-    each such request.
+    The window is adapted during the pass, see ``ReadAheadWindow``. There are as many threads as requests were in flight
+    at the same time, at most 128. If a worker waits for a request that is late, it sends its own. ``repeated`` is
+    called for each such request.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ReadAhead:
         self._in_flight = 0  # requests that are not answered yet
         self._threads: list[threading.Thread] = []
         self._issued = self._taken = 0  # numbers of samples: entered in the table, reached by workers
-        self._pace, self.held, self.most_held = Pace(batch), 0, 0
+        self._window, self.held, self.most_held = ReadAheadWindow(batch), 0, 0
         self.stop, self.closed = threading.Event(), False
         self._start_thread()
         self._ended = not self._threads  # the system allows no more threads
@@ -89,7 +89,7 @@ class ReadAhead:
             if place >= self._taken:
                 self._taken = place + 1
                 self._forget_before(self._taken - self._slack)
-                self._pace.measure(self._taken)
+                self._window.measure(self._taken)
             self._fill()
             request = part.request
             if request.local:
@@ -97,13 +97,13 @@ class ReadAhead:
             while request.content is None and request.error is None:
                 if self.stop.is_set():
                     raise Stopped(wanted.path)
-                late = time.perf_counter() - (request.sent or time.perf_counter()) - self._pace.late_s
-                if late >= 0 and not request.late and self._pace.may_repeat():
+                late = time.perf_counter() - (request.sent or time.perf_counter()) - self._window.late_s
+                if late >= 0 and not request.late and self._window.may_repeat():
                     request.late = True
                     self._repeated()
                 if request.late:
                     return None
-                self._arrived.wait(-late if late < 0 else self._pace.late_s)
+                self._arrived.wait(-late if late < 0 else self._window.late_s)
         if request.error is not None:
             raise request.error
         content = memoryview(request.content)
@@ -137,8 +137,8 @@ class ReadAhead:
     def figures(self) -> dict[str, float]:
         """Figures for the journal: the window in samples, threads and held bytes with their limits, and ``first_s``."""
         return {
-            "window": self._pace.window, "threads": len(self._threads), "most_threads": _MOST_THREADS,
-            "held": self.held, "most_held": self._most_bytes, "first_s": round(self._pace.first_s, 5),
+            "window": self._window.window, "threads": len(self._threads), "most_threads": _MOST_THREADS,
+            "held": self.held, "most_held": self._most_bytes, "first_s": round(self._window.first_s, 5),
         }  # fmt: skip
 
     def _release(self, wanted: Range, part: Part) -> None:
@@ -175,7 +175,7 @@ class ReadAhead:
             error = failure if isinstance(failure, Exception) else died(request.span.path, failure)
         with self._lock:
             self._in_flight -= 1
-            self._pace.answered(time.perf_counter() - request.sent)
+            self._window.answered(time.perf_counter() - request.sent)
             if content is not None and request.left:
                 self._hold(len(content) - request.bytes)
                 request.bytes = len(content)
@@ -188,7 +188,7 @@ class ReadAhead:
 
     def _fill(self) -> None:
         """Issue samples while the window and the memory have room."""
-        while not self._ended and self._issued - self._taken < self._pace.window:
+        while not self._ended and self._issued - self._taken < self._window.window:
             if self.held and self.held >= self._most_bytes:
                 return
             self._issue()

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from segtrain.data.bucket.known import digest_of
+from segtrain.data.bucket.object_table import digest_of
 from segtrain.data.checksum import checksum
 from segtrain.files import NO_WAIT
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from segtrain.config import Data
 from segtrain.data.bucket.cache_entry import CacheFile, DamagedEntry, Entry, bucket_folder, folders_in
-from segtrain.data.bucket.known import KnownObjects
+from segtrain.data.bucket.object_table import KnownObjects
 from segtrain.files import NO_WAIT, PARTIAL, cache_folder
 
 # Most bytes that may wait to be written.

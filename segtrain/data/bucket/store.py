@@ -18,8 +18,8 @@ from segtrain.bucket.listing import side_by_side
 from segtrain.bucket.tally import RequestTally
 from segtrain.data.bucket.ahead import ReadAhead
 from segtrain.data.bucket.cache_entry import Entry
-from segtrain.data.bucket.known import KnownObjects, etag_number, rows_of
-from segtrain.data.bucket.once import pages, rows
+from segtrain.data.bucket.object_table import KnownObjects, etag_number, rows_of
+from segtrain.data.bucket.shared_listing import pages, rows
 from segtrain.data.checksum import checksum
 from segtrain.data.storage import LOCAL, FileStat, Range, Store, system_folder
 from segtrain.errors import DataError, file_error
@@ -56,7 +56,7 @@ class BucketStore(Store):
             cache.protect(base, self.known)
         self._folders: dict[str, Names] = {}
         self._aheads: tuple[ReadAhead, ...] = ()
-        # Bytes that a worker process received with its task, see parcels.py.
+        # Bytes that a worker process received with its task, see prefetched.py.
         self.given: dict[Range, bytes] = {}
         self._lock = threading.Lock()
         # For each worker thread, the entry and bytes of a sample of which it has read only one part so far.
@@ -219,10 +219,8 @@ class BucketStore(Store):
         return memoryview(content)[begin : begin + wanted.length]
 
     def _is_cached(self, wanted: Range) -> bool:
-        if self.cache is None:
-            return False
-        entry = self.entry(wanted.within or wanted)
-        return entry is not None and self.cache.holds(entry)
+        entry = self.entry(wanted.within or wanted) if self.keeps else None
+        return self.cache is not None and entry is not None and self.cache.holds(entry)
 
     def entry(self, wanted: Range) -> Entry | None:
         """The cache entry of an object or of a sample in a shard; None if its etag is unknown or the range is empty."""

@@ -18,13 +18,13 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def departing(store: BucketStore) -> tuple[Any, ...]:
+def reduce_for_host(store: BucketStore) -> tuple[Any, ...]:
     """How to pickle a store for another host, as ``__reduce__`` returns it."""
     settings = {name: os.environ[name] for name in SETTINGS if name in os.environ}
-    return arrived, (store.base, store.outage_s, store.known.table(), store.cache, settings)
+    return rebuild, (store.base, store.outage_s, store.known.table(), store.cache, settings)
 
 
-def arrived(
+def rebuild(
     base: str, outage_s: float, table: np.ndarray, cache: DiskCache | None, settings: Mapping[str, str]
 ) -> BucketStore:
     """The store on the other host. ``settings``: environment variables, where this host has no others."""

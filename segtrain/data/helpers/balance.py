@@ -12,18 +12,18 @@ IN_A_ROW = 3  # looks with the same result, before helpers are given up or asked
 MADE, RECEIVED = 8, 32  # samples that a look needs
 
 
-class Spent(NamedTuple):
+class SampleCost(NamedTuple):
     """CPU seconds that ``samples`` samples of ``bytes`` finished bytes took."""
 
     seconds: float = 0.0
     samples: int = 0
     bytes: int = 0
 
-    def plus(self, seconds: float, samples: int, size: int) -> Spent:
-        return Spent(self.seconds + seconds, self.samples + samples, self.bytes + size)
+    def plus(self, seconds: float, samples: int, size: int) -> SampleCost:
+        return SampleCost(self.seconds + seconds, self.samples + samples, self.bytes + size)
 
-    def since(self, before: Spent) -> Spent:
-        return Spent(*(now - then for now, then in zip(self, before)))  # type: ignore[arg-type]
+    def since(self, before: SampleCost) -> SampleCost:
+        return SampleCost(*(now - then for now, then in zip(self, before)))  # type: ignore[arg-type]
 
     @property
     def per_byte(self) -> float:
@@ -35,7 +35,7 @@ class Spent(NamedTuple):
         return 1000 * self.seconds / max(1, self.samples)
 
 
-NOTHING = Spent()
+NO_COST = SampleCost()
 
 
 @dataclass
@@ -46,13 +46,13 @@ class Balance:
     given up, the last cost of receiving counts.
     """
 
-    made: Spent = NOTHING
-    received: Spent = NOTHING
+    made: SampleCost = NO_COST
+    received: SampleCost = NO_COST
     given_up: bool = False
     receive_ms: float = 0.0  # of a sample, at the last look
     make_ms: float = 0.0
-    _made: Spent = NOTHING
-    _received: Spent = NOTHING
+    _made: SampleCost = NO_COST
+    _received: SampleCost = NO_COST
     _receiving: float = 0.0  # seconds of a byte
     _row: int = 0
 

@@ -67,7 +67,7 @@ class RayHelper:
 
 
 class Placed:
-    """A helper that Ray has placed; see engine.Hired."""
+    """A helper that Ray has placed; see engine.RemoteWorker."""
 
     def __init__(self, actor: Any, limit_s: float, stopping: threading.Event) -> None:
         self._actor, self._limit_s, self._stopping = actor, limit_s, stopping

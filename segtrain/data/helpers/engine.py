@@ -22,7 +22,7 @@ class Seat:
     number: int
 
 
-class Hired(Protocol):
+class RemoteWorker(Protocol):
     """A helper that has been placed. Each method raises an exception if the helper is gone or does not answer: a
     TimeoutError whose argument is the time that it had, in seconds (float).
     """
@@ -50,7 +50,7 @@ class Engine(Protocol):
     def seats(self) -> list[Seat]:
         """The seats of this rank now. May raise any exception."""
 
-    def hire(self, seat: Seat) -> Hired: ...
+    def hire(self, seat: Seat) -> RemoteWorker: ...
 
     def stop(self) -> None:
         """Calls that wait for a helper give up soon, since the pool ends."""

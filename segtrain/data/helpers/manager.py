@@ -35,12 +35,12 @@ class Manager:
 
     def cores(self) -> Counter[str]:
         """Helpers that work now, by host."""
-        return Counter(of.seat.host for of in list(self.helping.values()) if of.working)
+        return Counter(helper.seat.host for helper in list(self.helping.values()) if helper.working)
 
-    def lost(self, of: Helping, reason: str, samples: int) -> None:
+    def lost(self, helper: Helping, reason: str, samples: int) -> None:
         """A helper is lost, with ``samples`` to make again, or refused. Said once for all helpers of a host."""
         with self._lock:
-            self._lost.append((of.seat.host, reason, samples, bool(of.refused)))
+            self._lost.append((helper.seat.host, reason, samples, bool(helper.refused)))
 
     def tell_once(self, text: str) -> None:
         with self._lock:
@@ -50,9 +50,9 @@ class Manager:
             self._say(f"helpers   {text}")
             self._note(what="told", text=text)
 
-    def wants(self, of: Helping) -> bool:
+    def wants(self, helper: Helping) -> bool:
         """Whether the thread of a seat should go on."""
-        return not self._ended.is_set() and self.helping.get(of.seat) is of
+        return not self._ended.is_set() and self.helping.get(helper.seat) is helper
 
     def pause(self, seconds: float) -> None:
         self._ended.wait(seconds)
@@ -60,8 +60,8 @@ class Manager:
     def close(self) -> None:
         """End all threads, and wait a little for them."""
         self._ended.set()
-        for of in list(self.helping.values()):
-            of.hang_up()
+        for helper in list(self.helping.values()):
+            helper.disconnect()
         until = time.monotonic() + END_S
         for thread in (self._own, *self._threads):
             thread.join(max(0.0, until - time.monotonic()))
@@ -112,13 +112,13 @@ class Manager:
         if not seats and not self.helping and not given_up:
             self.tell_once("no host of the cluster helps yet: until one joins, all samples are made here")
         gone = [self.helping.pop(seat) for seat in list(self.helping) if seat not in seats]
-        for of in gone:
-            of.hang_up()
+        for helper in gone:
+            helper.disconnect()
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         for seat in seats:
             if seat not in self.helping and not self._ended.is_set():
-                of = self.helping[seat] = Helping(seat)
+                helper = self.helping[seat] = Helping(seat)
                 name = f"segtrain-helper-{seat.number}"
-                thread = threading.Thread(target=Serving(self._pool, self, of).run, daemon=True, name=name)
+                thread = threading.Thread(target=Serving(self._pool, self, helper).run, daemon=True, name=name)
                 self._threads.append(thread)
                 thread.start()

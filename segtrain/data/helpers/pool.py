@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from segtrain.data.bucket.parcels import maker_of, task_of
+from segtrain.data.bucket.prefetched import maker_of, task_of
 from segtrain.data.helpers import wire
 from segtrain.data.helpers.balance import Balance
 from segtrain.data.helpers.engine import Engine, Seat
@@ -156,7 +156,7 @@ class HelpedPool(WorkerPool):
                 self._probed = example, found
             return self._probed[1]
 
-    def take(self, of: Helping, helpers: int) -> list[SampleTask]:
+    def take(self, helper: Helping, helpers: int) -> list[SampleTask]:
         """Samples to order from a helper now. Possibly none: it has enough, or the local workers are fast enough.
 
         ``helpers``: how many of them work now.
@@ -165,7 +165,7 @@ class HelpedPool(WorkerPool):
             rate, now, waiting = self._rate(), time.monotonic(), len(self._queue)
             if self._closed or not waiting or not self._need.more_than(rate, now):
                 return []
-            soon = min(int(rate * of.turnaround), -(-waiting // 2))  # made here before the helper would answer
+            soon = min(int(rate * helper.turnaround), -(-waiting // 2))  # made here before the helper would answer
             free = [
                 sample
                 for sample in list(self._queue)[soon:]
@@ -178,12 +178,12 @@ class HelpedPool(WorkerPool):
             ahead_s = min(AHEAD_S, waiting / QUARTER / max(1e-9, self._need.rate(now)))
             chosen = [
                 one
-                for one in free[: min(fair, of.wants(_size(first), ahead_s))]
+                for one in free[: min(fair, helper.wants(_size(first), ahead_s))]
                 if one.batch.maker is first.batch.maker
             ]
             self._queue = deque(sample for sample in self._queue if sample not in set(chosen))
             self._out.update(chosen)
-            of.flight.extend(Ordered(sample, time.monotonic()) for sample in chosen)
+            helper.flight.extend(Ordered(sample, time.monotonic()) for sample in chosen)
             return chosen
 
     def wait_for_work(self) -> None:
@@ -207,11 +207,11 @@ class HelpedPool(WorkerPool):
             self._out.add(sample)
         self._requeue([sample])
 
-    def received(self, of: Helping, sample: SampleTask) -> None:
+    def received(self, helper: Helping, sample: SampleTask) -> None:
         with self._lock:
             self.balance.received = self.balance.received.plus(0.0, 1, _size(sample))
-            self.helped[of.seat.host] += 1
-            self._gave.add(of.seat)
+            self.helped[helper.seat.host] += 1
+            self._gave.add(helper.seat)
             self._settle(sample, None)
 
     def paid(self, seconds: float) -> None:
@@ -231,11 +231,11 @@ class HelpedPool(WorkerPool):
             again = self._back([sample])
         self._requeue(again)
 
-    def give_back(self, of: Helping) -> int:
+    def give_back(self, helper: Helping) -> int:
         """The samples that a helper has not delivered are made again. Returns how many it had."""
         with self._lock:
-            samples = [ordered.sample for ordered in of.flight]
-            of.flight.clear()
+            samples = [ordered.sample for ordered in helper.flight]
+            helper.flight.clear()
             self.again += len(samples)
             again = self._back(samples)
         self._requeue(again)
@@ -272,12 +272,12 @@ class HelpedPool(WorkerPool):
         with self._lock:
             late = [
                 ordered
-                for of in helping
-                for ordered in of.flight
+                for helper in helping
+                for ordered in helper.flight
                 if not ordered.twice
                 and (
-                    now - ordered.since > max(TWICE_S, TWICE * of.turnaround)
-                    or of.silent_s(ordered, now) > self.limit_s / 2
+                    now - ordered.since > max(TWICE_S, TWICE * helper.turnaround)
+                    or helper.silent_s(ordered, now) > self.limit_s / 2
                 )
             ]
             for ordered in late:

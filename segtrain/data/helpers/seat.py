@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segtrain.data.bucket.parcels import maker_of, task_of
+from segtrain.data.bucket.prefetched import maker_of, task_of
 from segtrain.data.helpers import wire
-from segtrain.data.helpers.engine import Hired, Refused, Seat, other_than
+from segtrain.data.helpers.engine import Refused, RemoteWorker, Seat, other_than
 from segtrain.data.helpers.helper import identity, refuse_other_files
 from segtrain.data.workers.batch import SampleTask
 
@@ -51,7 +51,7 @@ class Helping:
     working: bool = False
     pause_s: float = FIRST_PAUSE_S
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         link, self.link = self.link, None
         if link is not None:
             link.close()
@@ -75,50 +75,50 @@ class Serving:
     """Hires the helper of a seat, again and again, until the pool is closed or the helper is refused."""
 
     def __init__(self, pool: HelpedPool, manager: Manager, helping: Helping) -> None:
-        self._pool, self._manager, self._of = pool, manager, helping
+        self._pool, self._manager, self._helper = pool, manager, helping
         self._known: set[bytes] = set()
         self._scratch = np.empty(0, np.uint8)
         self._failed = 0  # samples in a row that the helper could not make
 
     def run(self) -> None:
         """The thread of a seat. It catches every exception: the samples of a thread that ended would never come."""
-        pool, manager, of = self._pool, self._manager, self._of
-        while manager.wants(of):
-            hired: Hired | None = None
+        pool, manager, helper = self._pool, self._manager, self._helper
+        while manager.wants(helper):
+            hired: RemoteWorker | None = None
             reason = ""
             try:
-                hired = pool.engine.hire(of.seat)
+                hired = pool.engine.hire(helper.seat)
                 self._check(hired)
-                of.working = True
-                while manager.wants(of):
+                helper.working = True
+                while manager.wants(helper):
                     self._turn(hired)
             except Refused as error:
-                of.refused = reason = str(error)
+                helper.refused = reason = str(error)
             except Exception as error:
                 reason = _reason(error, pool.limit_s)
-            of.working = False
-            of.hang_up()  # before its samples are given to others: nothing writes into them any more
-            samples = pool.give_back(of)
+            helper.working = False
+            helper.disconnect()  # before its samples are given to others: nothing writes into them any more
+            samples = pool.give_back(helper)
             if hired is not None:
                 hired.close()
-            if not manager.wants(of):
+            if not manager.wants(helper):
                 return
-            manager.lost(of, reason, samples)
-            if of.refused:
+            manager.lost(helper, reason, samples)
+            if helper.refused:
                 return
-            manager.pause(of.pause_s)
-            of.pause_s = min(LONGEST_PAUSE_S, 2 * of.pause_s)
+            manager.pause(helper.pause_s)
+            helper.pause_s = min(LONGEST_PAUSE_S, 2 * helper.pause_s)
 
-    def _check(self, hired: Hired) -> None:
+    def _check(self, hired: RemoteWorker) -> None:
         """Compare versions, connect, and compare the pixels of a few samples. Raises Refused."""
-        pool, of = self._pool, self._of
+        pool, helper = self._pool, self._helper
         example = pool.example()
         transforms = example.maker.transforms is not None
         if differs := other_than(hired.identity(transforms), identity(transforms)):
             raise Refused(f"it would make other pixels: {differs}: install the same on all hosts")
         self._known.clear()
         name = self._meet(hired, example.maker)
-        of.link = self._connected(hired)
+        helper.link = self._connected(hired)
         for task, made in pool.probes(example):
             self._link().order(wire.order(name, [task], len(made) > 2))
             reply = self._reply(example.maker.source, task.index)
@@ -128,14 +128,14 @@ class Serving:
             if not all(map(np.array_equal, found, made)):
                 raise Refused("it makes other pixels, with the same versions: its processor or a library differs")
 
-    def _meet(self, hired: Hired, maker: Any) -> bytes:
+    def _meet(self, hired: RemoteWorker, maker: Any) -> bytes:
         name, content = self._pool.packed(maker)
         if name not in self._known:
             hired.meet(name, content)
             self._known.add(name)
         return name
 
-    def _connected(self, hired: Hired) -> wire.Link:
+    def _connected(self, hired: RemoteWorker) -> wire.Link:
         pool, key = self._pool, secrets.token_bytes(32)
         with socket.create_server((pool.engine.address, 0)) as listener:
             hired.connect(listener.getsockname()[:2], key)
@@ -152,21 +152,21 @@ class Serving:
         )
         return other
 
-    def _turn(self, hired: Hired) -> None:
+    def _turn(self, hired: RemoteWorker) -> None:
         """Order samples if the helper has few, and read the next one that it has made."""
-        pool, of, began = self._pool, self._of, time.thread_time()
-        samples = pool.take(of, sum(self._manager.cores().values()))
+        pool, helper, began = self._pool, self._helper, time.thread_time()
+        samples = pool.take(helper, sum(self._manager.cores().values()))
         if samples:
             name = self._meet(hired, maker_of(samples[0].batch))
             self._link().order(wire.order(name, [task_of(sample) for sample in samples], len(samples[0].areas) > 2))
-        elif of.flight:
-            ordered = of.flight[0]
+        elif helper.flight:
+            ordered = helper.flight[0]
             reply = self._reply(maker_of(ordered.sample.batch).source, task_of(ordered.sample).index)
             self._receive(ordered, reply)
-            of.flight.popleft()
-            of.turns.append(time.monotonic() - ordered.since)
-            of.seconds += (0.2 if of.seconds else 1.0) * (reply.cost.seconds - of.seconds)
-            of.pause_s = FIRST_PAUSE_S
+            helper.flight.popleft()
+            helper.turns.append(time.monotonic() - ordered.since)
+            helper.seconds += (0.2 if helper.seconds else 1.0) * (reply.cost.seconds - helper.seconds)
+            helper.pause_s = FIRST_PAUSE_S
         else:
             pool.wait_for_work()
             return
@@ -197,7 +197,7 @@ class Serving:
             except BaseException:
                 pool.unclaim(sample)
                 raise
-            pool.received(self._of, sample)
+            pool.received(self._helper, sample)
         else:
             sizes = [int(np.prod(shape)) for _, shape in sample.areas]
             if self._scratch.size < sum(sizes):
@@ -215,7 +215,7 @@ class Serving:
 
     def _link(self) -> wire.Link:
         """The connection. Raises EOFError if the manager has closed it."""
-        link = self._of.link
+        link = self._helper.link
         if link is None:
             raise EOFError
         return link
@@ -243,7 +243,7 @@ def accept(listener: socket.socket, key: bytes, connect_s: float, limit_s: float
 
 def _reason(error: Exception, limit_s: float) -> str:
     if isinstance(error, TimeoutError):
-        own = error.args[0] if error.args and isinstance(error.args[0], float) else limit_s  # see ``Hired``
+        own = error.args[0] if error.args and isinstance(error.args[0], float) else limit_s  # see ``RemoteWorker``
         return f"no sign of life for {own:g} s"
     if isinstance(error, EOFError):
         return "the connection ended"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from segtrain.data.helpers.balance import NOTHING, Spent
+from segtrain.data.helpers.balance import NO_COST, SampleCost
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.terminal import counted
 
@@ -24,8 +24,8 @@ class Made:
     helped: Mapping[str, int]
     cores: int  # of helpers that made some
     again: int
-    made: Spent = NOTHING  # CPU time of this rank for the samples that were made here
-    received: Spent = NOTHING  # CPU time of this rank for the samples that helpers made
+    made: SampleCost = NO_COST  # CPU time of this rank for the samples that were made here
+    received: SampleCost = NO_COST  # CPU time of this rank for the samples that helpers made
 
     def line(self, what: str) -> str:
         """``what: 2 local threads 31 %, 14 helper cores on 1 host 69 %``."""

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from segtrain.data.bucket.store import BucketStore
-from segtrain.data.bucket.travel import departing
+from segtrain.data.bucket.travel import reduce_for_host
 from segtrain.data.index.entries import Entries
 from segtrain.data.shards.index import ShardIndex
 from segtrain.data.stages import Cost
@@ -219,7 +219,7 @@ class _Travel(pickle.Pickler):
         if isinstance(thing, Entries):
             return Entries, (thing.image, thing.mask, thing.meta)
         if isinstance(thing, BucketStore):
-            return departing(thing)
+            return reduce_for_host(thing)
         if isinstance(thing, ShardIndex) and Path(thing.path).is_relative_to(cache_folder()):
             return ShardIndex, tuple(vars(thing).values())
         if isinstance(thing, memoryview):

@@ -78,9 +78,9 @@ class Loader:
         self._ring = Ring(shared=self._pool.kind == "process" and self._pool.count > 0, pin=self.pin_memory)
         self._reading, self._source = self._read_ahead(), self._batches(self._ring)
         if self._reading is not None and self._ring.shared:
-            from segtrain.data.bucket.parcels import with_parcels
+            from segtrain.data.bucket.prefetched import with_bytes
 
-            self._source = with_parcels(self._source, self.dataset, self._reading)
+            self._source = with_bytes(self._source, self.dataset, self._reading)
         self._asked, self._ready_sum, self._open = 0, 0, True
         self._pool.start()
         self._top_up()

@@ -1,4 +1,4 @@
-"""Pace of a read-ahead, measured while it runs: how far to read ahead, and when a request is late."""
+"""Window of a read-ahead, measured while it runs: how far to read ahead, and when a request is late."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST = 32
 _REPEATS, _MOST_REPEATS = 0.05, 8.0
 
 
-class Pace:
+class ReadAheadWindow:
     """``window``: samples to fetch ahead. ``late_s``: seconds after which a request that a worker waits for is late.
 
     The window is the rate at which samples are taken x the 99th percentile of the request durations x 1.5, but at least

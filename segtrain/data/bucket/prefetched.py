@@ -20,7 +20,7 @@ from segtrain.data.workers.batch import BatchTask, Maker, SampleTask
 from segtrain.errors import SegtrainError
 
 
-class Parcel:
+class PrefetchedTask:
     """A task in the rank. Pickling it waits for the bytes of its sample; unpickling it gives a ``Received``."""
 
     def __init__(self, task: Any, ranges: Sequence[Range], ahead: ReadAhead) -> None:
@@ -63,16 +63,16 @@ class Unpacking:
 
 
 def maker_of(batch: BatchTask) -> Any:
-    """The maker of a batch, without parcels."""
+    """The maker of a batch, without ``Unpacking``."""
     return batch.maker.maker if isinstance(batch.maker, Unpacking) else batch.maker
 
 
 def task_of(sample: SampleTask) -> Any:
-    """The task of a sample, without its parcel."""
-    return sample.task.task if isinstance(sample.task, Parcel) else sample.task
+    """The task of a sample, without ``PrefetchedTask``."""
+    return sample.task.task if isinstance(sample.task, PrefetchedTask) else sample.task
 
 
-def with_parcels(
+def with_bytes(
     batches: Generator[BatchTask, None, None], dataset: Any, ahead: ReadAhead
 ) -> Generator[BatchTask, None, None]:
     """The same batches for worker processes, which get the bytes of each sample with its task."""
@@ -84,5 +84,5 @@ def with_parcels(
         for sample in batch.samples:
             # A training task has the attribute ``index``; an evaluation task is the index itself.
             index = int(getattr(sample.task, "index", sample.task))
-            sample.task = Parcel(sample.task, dataset.ranges(index), ahead)
+            sample.task = PrefetchedTask(sample.task, dataset.ranges(index), ahead)
         yield batch
