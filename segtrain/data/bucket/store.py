@@ -176,9 +176,8 @@ class BucketStore(Store):
     def read_ahead(self, samples: Iterator[Sequence[Range]], batch: int, in_progress: int) -> ReadAhead:
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         most = int(min(_MOST_MEMORY, _MEMORY * memory_limit()[0] / ranks))
-        ahead = ReadAhead(
-            self._fetch_or_cached, samples, batch, in_progress, most, self._is_cached, self.tally.repeated
-        )
+        local, repeated = self._is_cached, self.tally.repeated
+        ahead = ReadAhead(self._fetch_or_cached, samples, batch, in_progress, most, local, repeated)
         with self._lock:
             running = (other for other in self._aheads if not other.closed)
             self._aheads = (*running, ahead)
