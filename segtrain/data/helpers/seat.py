@@ -147,7 +147,7 @@ class Serving:
         if other is None:
             raise ConnectionError(f"it does not connect to {pool.engine.address} within {CONNECT_S:g} s")
         self._manager.tell_once(
-            f"helpers on {self._of.seat.host} cannot connect to {pool.engine.address}: samples travel through Ray's "
+            f"helpers on {self._helper.seat.host} cannot connect to {pool.engine.address}: samples travel through Ray's "
             "object store, which takes more CPU time here; allow connections from there to all ports of this host"
         )
         return other
@@ -184,7 +184,7 @@ class Serving:
         pool, sample = self._pool, ordered.sample
         if reply.error:
             pool.not_made(sample)
-            says = f"a helper on {self._of.seat.host} could not make a sample, so it is made here: {reply.error}"
+            says = f"a helper on {self._helper.seat.host} could not make a sample, so it is made here: {reply.error}"
             self._manager.tell_once(says)
             self._failed += 1
             if self._failed >= MOST_ERRORS:
