@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from segtrain.config import Data
-from segtrain.data.augment.geometry import FILL, Geometry, apply, color_matrix, color_terms, draw
+from segtrain.data.augment.geometry import Geometry, apply, color_matrix, color_terms, draw
 from segtrain.data.order import rng_for
 from segtrain.data.pixels.normalize import IMAGENET_MEAN, IMAGENET_STD, normalize
 
@@ -66,18 +66,6 @@ def test_colors_are_those_of_the_workers(device: torch.device, size: tuple[int, 
     assert outside.any()
     chosen = torch.from_numpy(outside)[:, None].expand_as(still)
     assert torch.allclose(out.cpu()[chosen], still[chosen], atol=1e-5)
-
-
-def test_the_covered_part_is_where_the_picture_is() -> None:
-    for size in ((90, 121), (30, 200), (25, 31)):
-        image, mask = np.full((*size, 3), 7, np.uint8), np.zeros(size, np.uint8)
-        for index in range(20):
-            geometry = draw(rng_for(1, 0, index), size, CROP, Data(jitter=(0, 0, 0)))
-            pixels, _ = apply(image, mask, geometry, CROP, 255)
-            expected = np.broadcast_to(np.array(FILL, np.uint8), pixels.shape).copy()
-            top, left, bottom, right = geometry.covered(CROP)
-            expected[top:bottom, left:right] = 7
-            assert (pixels == expected).all()
 
 
 def test_without_padding_no_rectangle_is_needed() -> None:

@@ -9,14 +9,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
-from PIL import Image
-from test_pack import batches, blocks, files, quiet, smooth
+from test_pack import batches, files, quiet
 
-from segtrain.cli import main
 from segtrain.config import Data
 from segtrain.data.convert import convert_folder
 from segtrain.data.datasets import open_dataset
@@ -94,22 +91,6 @@ def test_a_bucket_is_packed_into_a_bucket(tmp_path: Path, server: BucketServer, 
     for folder in ("s3://bkt/files/", "s3://bkt/files/train", "s3://bkt/files/trainannot/town/"):
         with refused("pack-into-source"):
             quiet(source, folder)
-
-
-def test_color_masks_in_a_bucket_are_packed_like_those_of_a_folder(
-    tmp_path: Path, server: BucketServer, scratch: Path
-) -> None:
-    root = server.folder / "bkt/files"
-    for folder in ("images", "masks"):
-        (root / folder).mkdir(parents=True)
-    colors = np.array([[9, 9, 9], [50, 0, 0], [0, 60, 0]], np.uint8)
-    (root / "classes.txt").write_text("9 9 9 x\n50 0 0 y\n0 60 0 z\n0 0 0 void\n")
-    Image.fromarray(smooth(0)).save(root / "images/a.png")
-    Image.fromarray(colors[blocks(0, (0, 1, 2))]).save(root / "masks/a.png")
-    data = Data(layout="folders", root="s3://bkt/files", images="images", masks="masks")
-    assert quiet(open_dataset(data, "all"), tmp_path / "shards").masks == "train"
-    packed = open_dataset(Data(layout="shards", root=str(tmp_path / "shards")), "all")
-    assert np.array_equal(packed.read_mask(0), blocks(0, (0, 1, 2)))
 
 
 _KILLED = """
@@ -213,17 +194,6 @@ def test_a_bucket_that_is_gone_is_one_error_and_the_pack_goes_on(
     assert not scratch.exists() or not list(scratch.iterdir())
     server.down = False
     assert in_bucket(source).kept == 0
-
-
-def test_the_command_packs_to_a_bucket(
-    tmp_path: Path, server: BucketServer, scratch: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files(tmp_path / "files", 5)
-    files(tmp_path / "files", 3, split="val")
-    assert main(["data", "pack", str(tmp_path / "files"), URL, "--shard-mb", "0.02"]) == 0
-    out = capsys.readouterr().out
-    assert f"in {URL}" in out
-    assert sorted(name for name in objects(server) if name.endswith(".index")) == ["train.index", "val.index"]
 
 
 @pytest.mark.parametrize("places", [("s3://bkt/files", "png"), ("files", "s3://bkt/png")])

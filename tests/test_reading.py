@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 import pytest
 from conftest import refused
-from PIL import Image, TiffImagePlugin
+from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
@@ -24,7 +24,7 @@ from segtrain.data.audit.image_depth import look_at
 from segtrain.data.augment.geometry import Geometry
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
-from segtrain.data.pixels import decode, native
+from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import image_of, write_crop, write_whole
 from segtrain.data.pixels.reading import Reading
 from segtrain.errors import EXIT_ERROR, ConfigError, DataError
@@ -218,16 +218,6 @@ def test_what_is_no_file_is_refused_without_reading_it(tmp_path, read):
                 read(str(tmp_path / f"{name}.png"))
 
 
-@pytest.mark.skipif(not native.available(), reason="the native decoder is not built")
-def test_the_native_decoder_and_the_packages_agree_on_sixteen_bits(tmp_path, monkeypatch):
-    deep = np.random.default_rng(0).integers(0, 1 << 16, (12, 16, 3), np.uint16)
-    path = str(write(tmp_path / "x.png", deep))
-    seen = decode.decode_image(path)
-    monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
-    assert np.array_equal(seen, decode.decode_image(path))
-    assert np.array_equal(seen, (deep >> 8).astype(np.uint8))
-
-
 @pytest.fixture
 def deep_set(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
@@ -293,23 +283,6 @@ def test_a_split_of_faults_alone_has_no_size(tmp_path, monkeypatch, capsys):
     assert ": 1 images, all faulty, 0.0% void" in capsys.readouterr().out
 
 
-def test_a_check_names_what_is_no_file_and_does_not_wait(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
-    for name in ("a", "b", "c"):
-        pair(tmp_path, f"{name}.png", PLAIN)
-    for path, make in (
-        ("images/train/a.png", os.mkfifo),
-        ("masks/train/b.png", lambda path: path.symlink_to("/dev/zero")),
-    ):
-        (tmp_path / path).unlink()
-        make(tmp_path / path)
-    assert main(["data", "check", str(tmp_path), "data.classes=[a, b]"]) == EXIT_ERROR
-    faults = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fault:")]
-    assert len(faults) == 2
-    assert "images/train/a.png: is a FIFO, not a file" in faults[0]
-    assert "masks/train/b.png: is a device, not a file" in faults[1]
-
-
 def test_tiffs_of_any_kind_say_what_they_hold(tmp_path):
     rgb = np.dstack([PLAIN] * 3)
     for name, options in (("big", {"big_tiff": True}), ("small", {})):
@@ -323,28 +296,14 @@ def test_tiffs_of_any_kind_say_what_they_hold(tmp_path):
     assert decode.read_header(str(deep)).bits == 16
 
 
-# What Pillow does with a TIFF of three bands in YCbCr: byte order, YCbCr, integers, fill order, bits, extra bands.
-RAW_YCBCR, MISREAD = (TiffImagePlugin.II, 6, (1,), 1, (8, 8, 8), ()), ("RGB", "RGBX")
-
-
-@pytest.mark.parametrize("mode", ["RGB", "CMYK", "L", "RGBA", "YCbCr"])
+@pytest.mark.parametrize("mode", ["RGB", "CMYK", "L", "RGBA"])
 def test_pixels_of_a_tiff_may_be_shared_with_torch(tmp_path, mode):
     """torch warns of arrays that cannot be written to."""
     Image.fromarray(np.dstack([PLAIN] * 3)).convert(mode).save(tmp_path / "x.tif")
-    if mode == "YCbCr" and TiffImagePlugin.OPEN_INFO.get(RAW_YCBCR) == MISREAD:
-        pytest.skip("this Pillow reads no uncompressed TIFF in YCbCr")
     pixels = decode.decode_image(str(tmp_path / "x.tif"))
     assert pixels.shape == (12, 16, 3)
     assert pixels.flags.writeable
     assert pixels.flags.c_contiguous
-
-
-def test_a_tiff_that_an_older_pillow_misreads_is_refused_with_the_cure(tmp_path, monkeypatch):
-    monkeypatch.setitem(TiffImagePlugin.OPEN_INFO, RAW_YCBCR, MISREAD)
-    for values in (np.dstack([PLAIN] * 3), np.zeros((5, 7, 3), np.uint8)):
-        Image.fromarray(values).convert("YCbCr").save(tmp_path / "x.tif")
-        with refused("pillow-too-old", file=str(tmp_path / "x.tif")):
-            decode.decode_image(str(tmp_path / "x.tif"))
 
 
 def test_a_tiff_with_directories_without_end_is_read_in_time(tmp_path):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from pathlib import Path
 
@@ -19,8 +18,6 @@ from test_bucket import data_sets, digest, loader, opened, own, server  # noqa: 
 from segtrain.data.checksum import checksum
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import ShardIndex
-from segtrain.data.shards.pack import pack
-from segtrain.data.shards.pack_sample import Packing
 from segtrain.data.storage import Range
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
@@ -137,41 +134,3 @@ def with_other_kind(path: Path) -> None:
     found = json.loads(content[shard_index._HEAD.size : end])
     head = json.dumps({**found, "checks": {"kind": "better", "base64": "?"}}).encode()
     path.write_bytes(shard_index._HEAD.pack(magic, len(head), zlib.crc32(head)) + head + content[end:])
-
-
-def test_readers_of_earlier_versions_find_what_they_read(own: Path) -> None:
-    """They take rows and names from behind the header, and pass over keys of it that they do not know."""
-    content = (own / "shards/train.index").read_bytes()
-    _, length, crc = shard_index._HEAD.unpack(content[: shard_index._HEAD.size])
-    head = content[shard_index._HEAD.size : shard_index._HEAD.size + length]
-    found, rest = json.loads(head), content[shard_index._HEAD.size + length :]
-    assert (zlib.crc32(head), found["version"], zlib.crc32(rest)) == (crc, 1, found["crc32"])
-    assert len(rest) == found["samples"] * shard_index.ROW.itemsize + found["names"]
-
-
-def test_a_pack_that_an_earlier_version_began_is_finished_without_checksums(
-    data_sets: Path,
-    tmp_path: Path,
-) -> None:
-    source, folder = opened(data_sets / "bkt", "folders"), tmp_path / "shards"
-    pack(source, str(folder), Packing("keep"), shard_mb=0.01, say=lambda text: None)
-    whole = (folder / "train.index").read_bytes()
-    # As after a kill: the notes of the shards, as version 0.1 wrote them, and no index.
-    (folder / "train.index").unlink()
-    hidden = folder / ".packing-train"
-    kept: list[Path] = []
-
-    def stop(text: str) -> None:
-        kept.extend(hidden.glob("0*.json"))
-        raise KeyboardInterrupt
-
-    for shard in folder.glob("*.tar"):
-        os.unlink(shard)
-    with pytest.raises(KeyboardInterrupt):
-        pack(source, str(folder), Packing("keep"), shard_mb=0.01, say=stop)
-    for note in kept:
-        known = json.loads(note.read_text())
-        note.write_text(json.dumps({**known, "places": [place[:4] for place in known["places"]]}))
-    pack(source, str(folder), Packing("keep"), shard_mb=0.01, say=lambda text: None)
-    assert b'"checks"' in whole
-    assert b'"checks"' not in (folder / "train.index").read_bytes()

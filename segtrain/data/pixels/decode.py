@@ -205,7 +205,6 @@ def _pillow(
 
     try:
         with Image.open(io.BytesIO(content)) as picture:
-            _refuse_raw_ycbcr(picture, name)
             picture.load()
             mode = picture.mode
             if bands and mode in ("LA", "RGBA", "RGBX"):
@@ -229,15 +228,3 @@ def _pillow(
             raise file_error(name, reason, code="mask-not-integer")
         array, mode = array.astype(np.int32), "I"
     return np.ascontiguousarray(array.astype(np.uint8) if mode == "1" else array), mode
-
-
-def _refuse_raw_ycbcr(picture: Any, name: str) -> None:
-    """Raise DataError for uncompressed YCbCr if this Pillow would read it as four bands instead of three.
-
-    Pillow 12.1 does that, and 13.0 does not. Without this check, its error would say that the file is truncated.
-    """
-    tags = getattr(picture, "tag_v2", {})
-    ycbcr = (tags.get(262), tags.get(277)) == (6, 3)
-    if ycbcr and any(tile[0] == "raw" and tile[3][0] == "RGBX" for tile in picture.tile):
-        reason = "this Pillow cannot read an uncompressed TIFF in YCbCr: pip install -U pillow, or save it as RGB"
-        raise file_error(name, reason, code="pillow-too-old")

@@ -55,10 +55,8 @@ class ShardTask:
         return Shard(self.name, known["size"], known["sha256"])
 
     def spans(self, known: dict[str, Any]) -> Iterator[ShardSpan]:
-        # If an earlier version of segtrain wrote the shard, ``known`` has no checksums of samples.
-        for name, image, mask, size, *checks in known["places"]:
-            found = tuple(checks[0]) if checks else None
-            yield ShardSpan(name, self.number, tuple(image), tuple(mask), tuple(size), found)
+        for name, image, mask, size, checks in known["places"]:
+            yield ShardSpan(name, self.number, tuple(image), tuple(mask), tuple(size), tuple(checks))
 
     def _packed(self) -> Iterator[tuple[int, Packed]]:
         with self.dataset.reading_ahead(self.indices, 1):

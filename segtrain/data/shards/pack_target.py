@@ -121,8 +121,7 @@ def locked(hidden: str) -> Iterator[None]:
         except (ImportError, OSError):  # a system or file system without locks
             pass
         for name in os.listdir(hidden):
-            # Files of a pack that was killed. Version 0.1 named them .part-XXXX, so any place of ".part" counts.
-            if name.startswith(".") and ".part" in name:
+            if name.startswith(".") and name.endswith(".part"):  # a file of a pack that was killed
                 os.unlink(os.path.join(hidden, name))
         try:
             yield
