@@ -47,10 +47,8 @@ def make_base(base: Path, settings: dict[str, Any], current: str = "algo-1", hos
     return base
 
 
-@pytest.mark.parametrize("hp", [None, ["gpu"]])
-def test_hosts_of_a_heterogeneous_job(tmp_path: Path, hp: Any) -> None:
-    settings = {"sagemaker_distribution_instance_groups": hp} if hp else {}
-    base = make_base(tmp_path, settings, "algo-2", 3, instance_groups=GROUPS, current_group_name="gpu")
+def test_hosts_of_a_heterogeneous_job(tmp_path: Path) -> None:
+    base = make_base(tmp_path, {}, "algo-2", 3, instance_groups=GROUPS, current_group_name="gpu")
     hosts = read_hosts(base / "input/config/resourceconfig.json")
     assert hosts.training == ("algo-3", "algo-2")  # the toolkit's order: rank 0 is on its first
     assert hosts.trains

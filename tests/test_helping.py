@@ -305,6 +305,9 @@ def test_the_files_of_sagemaker_say_who_helps(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(sagemaker_helping.os, "environ", environ := {"LOCAL_RANK": "1"})
     with sagemaker_helping.around(first, 1, []):  # only the first rank of a host runs Ray, but all must find it
         assert (environ["RAY_ADDRESS"], environ["RAY_AUTH_TOKEN"]) == ("127.0.0.1:6379", first.token)
+        assert environ["RAY_AUTH_MODE"] == "token"
+        # Ray ends each process that is attached to a lost head, but helping hosts must not end the training.
+        assert int(environ["RAY_gcs_rpc_server_reconnect_timeout_s"]) > 86400
     idle = replace(hosts, helping=())
     assert sagemaker_helping.plan(base, idle, {}) is None
 

@@ -516,14 +516,3 @@ def test_the_page_zooms_and_changes_its_theme(chromium: browser.Browser, tmp_pat
     assert np.median(colors(chromium.screenshot(tmp_path / "forced.png"))) > 230
     assert chromium.errors == []
     assert {url.split(":")[0] for url in chromium.requests} <= {"file", "data"}
-
-
-def test_the_comparison_in_a_browser(chromium: browser.Browser, tmp_path: Path) -> None:
-    a, b = make(tmp_path / "a"), make(tmp_path / "b", journal(2.0, 0.75))
-    diff(a, b, tmp_path / "diff.html")
-    chromium.errors.clear()
-    chromium.open(tmp_path / "diff.html")
-    assert chromium.run("document.querySelectorAll('.u-wrap').length") == 3
-    chromium.drag("#loss .u-over", 0.5, 1.0)
-    assert chromium.run("document.getElementById('range').textContent") == "steps 20 to 40"
-    assert chromium.errors == []

@@ -138,7 +138,7 @@ def test_what_is_no_request_is_left_alone(tmp_path: Path, text: str) -> None:
     assert stacks.read_order(tmp_path) is None
 
 
-@pytest.mark.parametrize(("seconds", "hz", "key"), [(0, 100, "--seconds"), (9999, 100, "--seconds"), (1, 0, "--hz")])
+@pytest.mark.parametrize(("seconds", "hz", "key"), [(9999, 100, "--seconds"), (1, 0, "--hz")])
 def test_a_request_out_of_range_is_refused(tmp_path: Path, seconds: float, hz: float, key: str) -> None:
     with refused("request-out-of-range", key=key):
         request.stacks(tmp_path, seconds, hz)
