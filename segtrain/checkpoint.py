@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import io
 import json
 import math
@@ -26,7 +25,6 @@ from segtrain.models.weights import misfit
 
 FORMAT = 1
 SUFFIX = ".pt"
-_CAN_MAP = "mmap" in inspect.signature(torch.load).parameters
 # Required parts of a checkpoint and their types; written by Session.save and learner_state.
 PARTS = {**dict.fromkeys(("model", "optimizer", "ema", "scaler", "state"), dict), "world_size": int}
 
@@ -128,8 +126,7 @@ def _scored(run_dir: Path, miou: float) -> Best | None:
 def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:
     """Load one checkpoint to the CPU with ``weights_only=True`` (tensors and plain values; no code in it is run).
 
-    ``content``: the bytes of the file, if another host sent them. ``lazily``: memory-map the tensors, if torch is 2.1
-    or newer.
+    ``content``: the bytes of the file, if another host sent them. ``lazily``: memory-map the tensors.
 
     Raises CheckpointError if the file is missing, unreadable, damaged, or not a checkpoint of this format.
     """
@@ -139,8 +136,8 @@ def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict
             source = str(path) if content is None else io.BytesIO(content)
             if content is None:
                 open_file(path, math.inf).close()  # refuses a pipe or a device
-            mapped = {"mmap": True} if lazily and content is None and _CAN_MAP else {}
-            state = torch.load(source, map_location="cpu", weights_only=True, **mapped)
+            mapped = lazily and content is None
+            state = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
         if not lazily:  # torch.load does not verify the checksums in the archive
             with zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
                 damaged = archive.testzip()

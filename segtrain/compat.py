@@ -1,7 +1,4 @@
-"""Private parts of torch that the package uses, each with a fallback for versions of torch that lack it.
-
-Checked with torch 2.15.0.
-"""
+"""Private parts of torch that the package uses. Checked with torch 2.4.0 and 2.15.0."""
 
 from __future__ import annotations
 
@@ -21,57 +18,19 @@ from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
-    "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "copy_", "ddp_times",
-    "last_collectives", "lerp", "lerp_", "mul_", "nccl_options", "record_collectives", "uncompiled",
+    "BatchNorm", "NormBase", "TorchDispatchMode", "abort_process_group", "after_own_gradients", "ddp_times",
+    "last_collectives", "nccl_options", "record_collectives", "uncompiled",
 ]  # fmt: skip
-
-
-def lerp_(values: list[Tensor], towards: list[Tensor], weight: float) -> None:
-    """``value += weight * (other - value)`` for each pair, in one kernel where torch has it."""
-    foreach = getattr(torch, "_foreach_lerp_", None)
-    if foreach is not None:
-        foreach(values, towards, weight)
-        return
-    for value, other in zip(values, towards):
-        value.lerp_(other, weight)
-
-
-def lerp(values: list[Tensor], towards: list[Tensor], weight: float) -> list[Tensor]:
-    """``lerp_`` into new tensors."""
-    foreach = getattr(torch, "_foreach_lerp", None)
-    if foreach is not None:
-        return list(foreach(values, towards, weight))
-    return [value.lerp(other, weight) for value, other in zip(values, towards)]
-
-
-def mul_(values: list[Tensor], factor: Tensor) -> None:
-    """``value *= factor`` for each value and a scalar on their device, in few kernels where torch can (from 2.1 on)."""
-    if hasattr(torch.ops.aten._foreach_mul_, "Tensor") and values:
-        torch._foreach_mul_(values, factor)
-        return
-    for value in values:
-        value.mul_(factor)
-
-
-def copy_(values: list[Tensor], sources: list[Tensor]) -> None:
-    """``value.copy_(source)`` for each pair, in few kernels where torch can do so (from 2.2 on)."""
-    foreach = getattr(torch, "_foreach_copy_", None)
-    if foreach is not None and values:
-        foreach(values, sources)
-        return
-    for value, source in zip(values, sources):
-        value.copy_(source)
 
 
 def after_own_gradients(loss: Tensor, call: Callable[[], None]) -> None:
     """Call ``call`` when ``backward`` has computed this rank's last gradient, before DDP and FSDP wait for the network.
 
     Callbacks at the end of a backward pass run in the order in which they were queued. A hook on the loss queues
-    ``call`` first. If torch has no ``queue_callback``, ``call`` is never called.
+    ``call`` first.
     """
-    ask = getattr(getattr(torch.autograd.Variable, "_execution_engine", None), "queue_callback", None)
-    if ask is not None:
-        loss.register_hook(lambda _: ask(call))
+    engine = torch.autograd.Variable._execution_engine
+    loss.register_hook(lambda _: engine.queue_callback(call))
 
 
 def ddp_times(model: nn.Module) -> tuple[float, float] | None:

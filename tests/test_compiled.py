@@ -39,7 +39,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", [True, "regions"])
-@pytest.mark.skipif(not hasattr(nn.Module, "compile"), reason="needs torch 2.2")
 def test_a_compiled_run_compiles_before_its_first_step_alone_and_trains_alike(
     how: bool | str, plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +72,6 @@ def test_regions_are_the_outermost_repeated_blocks() -> None:
     blocks = nn.ModuleList([block(), block(), nn.Conv2d(3, 3, 1)])
     network = nn.Sequential(blocks, nn.Sequential(nn.Sequential(nn.Conv2d(3, 3, 1)), nn.Sequential(nn.ReLU())), block())
     assert repeated_blocks(network) == list(blocks)[:2]
-    with refused("no-blocks-to-compile" if hasattr(nn.Module, "compile") else "torch-too-old"):
+    with refused("no-blocks-to-compile"):
         compiled(nn.Sequential(nn.Conv2d(3, 3, 1)), "regions")
     assert compiled(network, False) is network

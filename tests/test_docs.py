@@ -22,7 +22,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-import torch
 import yaml
 
 from segtrain.config import Config
@@ -124,8 +123,6 @@ def run_page(zygote: Any, page: Path, here: Path) -> int:
     """How many commands and programs of the page ran."""
     if page.name in NEEDS and importlib.util.find_spec(NEEDS[page.name]) is None:
         pytest.skip(f"the extra {NEEDS[page.name]!r} is not installed")
-    if page.name == "plan.md" and not hasattr(torch.Tensor, "nbytes"):
-        pytest.skip("plans of configs need torch 2.1")
     count = 0
     for language, text in blocks(page):
         if language == "yaml":

@@ -58,7 +58,7 @@ def test_without_torch_training_is_impossible(
     monkeypatch.setattr(machine, "decoders", lambda: iter([]))
     assert main(["doctor"]) == 2
     text = capsys.readouterr().out
-    assert re.search(r"^problem +torch +missing.*\n +pip install 'torch>=2.0.1'$", text, re.MULTILINE)
+    assert re.search(r"^problem +torch +missing.*\n +pip install 'torch>=2.4'$", text, re.MULTILINE)
     assert "training is impossible" in text
 
 

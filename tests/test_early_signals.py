@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import refused
 from imds import NOTICE, imds
 from refusals import SCENES, finish
@@ -33,8 +32,6 @@ def codes(folder: Path) -> list[int]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_rank_that_waits_for_the_others_in_vain_ends_at_a_signal(zygote: Any, tmp_path: Path, number: int) -> None:
     """It waits in C++, where no handler of Python runs."""
-    if not hasattr(torch.Tensor, "nbytes"):
-        pytest.skip("torch 2.0 holds the interpreter's lock while ranks meet, so no thread of Python runs")
     port = free_port()
     told = tmp_path / "codes"
     told.mkdir()

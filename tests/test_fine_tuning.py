@@ -286,8 +286,6 @@ def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_pa
         (2, "sharded", ["parallel.strategy=fsdp"]),
         (1, "long", ["train.duration=6st"]),
     ]
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
-        cases = [case for case in cases if case[1] != "sharded"]  # FSDP2 came with torch 2.4
     for ranks, out, more in cases:
         said = started(zygote, tmp_path, ranks, *tuned, *more, f"out={out}", "checkpoint.keep=9")
         assert "began with run: " in said
@@ -325,8 +323,6 @@ def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_pa
 def test_the_encoder_has_its_own_learning_rate_in_every_strategy(run_ranks: Any, tmp_path: Path) -> None:
     """fsdp puts other parameters in the place of those that the network was built with."""
     strategies = ["single", "ddp", "fsdp"]
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
-        strategies.remove("fsdp")  # FSDP2 came with torch 2.4
     code = f"""
 from segtrain.config import load_config
 from segtrain.parallel.cluster import discover

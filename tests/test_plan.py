@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import refused
 from test_diagnose import write_run
 from test_remedies import heavy
@@ -23,9 +22,6 @@ from segtrain.plan.offers import Plan, plan, shown
 from segtrain.plan.terms import Terms, terms_like, terms_of
 from segtrain.plan.words import page
 
-needs_torch = pytest.mark.skipif(
-    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="needs torch 2.1"
-)
 TERMS = Terms("ml.p3.16xlarge", 16, 0.25, 0.01, 0.01, 0.02, 107e6, 10_000_000)
 
 
@@ -80,7 +76,6 @@ def of_one_rank(folder: Path) -> Path:
     return folder
 
 
-@needs_torch
 def test_gradients_of_a_run_on_one_rank_are_those_of_its_network(tmp_path: Path) -> None:
     """Weights of four bytes each, all of them ready at the end of the backward pass and not before its begin."""
     run = of_one_rank(tmp_path)

@@ -25,9 +25,6 @@ from segtrain.plan.places import machines_of, nodes
 from segtrain.plan.probe import job_of, measured_sample
 from segtrain.plan.trace import Layer
 
-needs_torch = pytest.mark.skipif(
-    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="needs torch 2.1"
-)
 CHEAP = Sample(1e-6, 1e-6, (1.0, 1.0), "made up", measured=False)
 
 
@@ -51,7 +48,6 @@ def test_the_costs_of_an_image_are_those_of_its_operators() -> None:
     assert found.activations == pytest.approx((2e6 + 1e6) / 2)
 
 
-@needs_torch
 def test_a_step_is_that_of_the_one_roofline(job: Job) -> None:
     """fp16 on an A100 80 GB, by hand: arithmetic and memory traffic one after the other, and the layers."""
     a100, work = gpus()["A100-80GB"], job.work
@@ -82,7 +78,6 @@ def test_buckets_are_filled_in_the_order_of_the_backward_pass() -> None:
     assert model.exposed(1.0, [0.3, 0.1], [0.9, 1.0]) == pytest.approx(0.3)
 
 
-@needs_torch
 def test_a_measured_step_decides_and_other_gpus_follow_it(job: Job) -> None:
     known = replace(job, step=Step("H100", 32, 0.5))
     least, usual, most = known.device(gpus()["H100"], 32)
@@ -94,7 +89,6 @@ def test_a_measured_step_decides_and_other_gpus_follow_it(job: Job) -> None:
     assert job.device(gpus()["H100"], 32)[2] > 1.3 * job.device(gpus()["H100"], 32)[0]
 
 
-@needs_torch
 def test_evaluations_and_checkpoints_of_a_config_are_counted(job: Job) -> None:
     """2 s for a step of 32 images: 2/3 s for their forward passes. 2 epochs of 1000 images, with an evaluation in each."""
     words = ["train.batch_size=32", "train.duration=2ep", "data.crop=[512,512]", "train.precision=fp16"]
@@ -124,7 +118,6 @@ def test_evaluations_and_checkpoints_of_a_config_are_counted(job: Job) -> None:
     assert f"counted: 2 evaluations of 100 images, {score:.3g} s each on one A10G" in text
 
 
-@needs_torch
 def test_the_global_batch_is_that_of_the_config(job: Job) -> None:
     types = [machines()["ml.g5.xlarge"], machines()["ml.g5.48xlarge"], machines()["ml.p3.16xlarge"]]
     slow = replace(job, step=Step("A10G", 32, 2.0))
@@ -140,7 +133,6 @@ def test_the_global_batch_is_that_of_the_config(job: Job) -> None:
     assert found.best() in found.offers
 
 
-@needs_torch
 def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(job: Job) -> None:
     usual = machines()["ml.g5.xlarge"]
     tiny, strange = replace(usual, name="tiny", gpu_memory_gb=0), replace(usual, name="strange", gpu="GPU9000")
@@ -155,7 +147,6 @@ def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(job
     assert "tf32" in tf32.why_not(machines()["ml.g4dn.xlarge"])
 
 
-@needs_torch
 def test_strategies_and_sources_of_an_offer(job: Job) -> None:
     found = plan_config(job, [machines()["ml.p4d.24xlarge"]], (1, 2))
     two = next(one for one in found.offers if one.hosts == 2)
@@ -233,7 +224,6 @@ def test_a_partition_is_asked_of_sinfo(tmp_path: Path, monkeypatch: pytest.Monke
         machines_of("slurm:gpu")
 
 
-@needs_torch
 def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["train.batch_size=64", "data.scenes=40", "train.duration=10ep"]
     assert main(["plan", *settings, "--where", "ml.g5.xlarge,ml.g4dn.xlarge", "--hosts", "1,2", "--json"]) == 0
@@ -248,7 +238,6 @@ def test_the_command_and_the_function(capsys: pytest.CaptureFixture[str]) -> Non
     assert found.offers[0].rate == pytest.approx(said["offers"][0]["rate"])
 
 
-@needs_torch
 def test_synchronized_batch_norms_cost_time_on_several_ranks(job: Job) -> None:
     words = ["train.batch_size=32", "train.duration=100st", "train.precision=fp16", "data.crop=[512,512]"]
     synced = replace(job, config=load_config(None, [*words, "parallel.sync_bn=true"]))
@@ -265,7 +254,6 @@ def test_synchronized_batch_norms_cost_time_on_several_ranks(job: Job) -> None:
     assert f"synchronized batch norms ({norms})" in page(plan_config(synced, types, (1,)))
 
 
-@needs_torch
 def test_a_data_set_that_is_not_here_can_be_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["data.layout=cityscapes", f"data.root={tmp_path / 'none'}", "data.crop=[128,256]", "train.duration=2ep"]
     where = ["--where", "ml.p3.16xlarge", "--hosts", "1"]
@@ -292,7 +280,6 @@ def test_a_plan_is_of_one_thing() -> None:
         command.plan(*parse(["plan"]))
 
 
-@needs_torch
 def test_a_probe_measures_samples() -> None:
     config = load_config(None, ["data.scenes=20"])
     job = job_of(config, probe=False)

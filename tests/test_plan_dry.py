@@ -16,9 +16,6 @@ from segtrain.plan.memory import ALLOWED, GIB, largest, moments, need, refusal
 from segtrain.plan.trace import Tally, kept_bytes
 from segtrain.train.ready import Ready
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="needs torch 2.1"
-)
 CLASSES = 7
 MODELS = [
     ("pico", "resnet18"),

@@ -112,9 +112,6 @@ def test_a_loaded_count_lies_where_torch_itself_would_load_it(
     ours = {key: value.device.type for key, value in optimizer.state[model.weight].items()}
 
     assert ours == {"step": "cpu" if "foreach" in setting else "meta", "exp_avg": "meta", "exp_avg_sq": "meta"}
-    if not hasattr(torch.optim.Optimizer, "_process_value_according_to_param_policy"):
-        return  # torch 2.0 leaves the count where the file had it, though its own kernels want it where it is above
-
     other = torch.optim.AdamW(model.parameters(), foreach=True)
     other.load_state_dict(
         {"state": dict(enumerate(moments.values())), "param_groups": optimizer.state_dict()["param_groups"]}

@@ -7,13 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_fsdp_starts_in_a_new_process(tmp_path: Path, ranks: int) -> None:
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
-        pytest.skip("this torch has no FSDP2")
     settings = [
         "data.scenes=4", "data.scene_size=[32,32]", "data.crop=[32,32]", "train.batch_size=4", "train.duration=2st",
         "optim.name=adamw", f"parallel.procs={ranks}", "parallel.backend=gloo", "parallel.strategy=fsdp",

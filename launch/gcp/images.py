@@ -15,7 +15,7 @@ from launch.gcp.job_parts import Accelerator
 from launch.gcp.machines import GPUS
 
 DATED = "Google's prebuilt PyTorch images, as known on 2026-11-23"
-OLDEST_TORCH = (2, 0, 1)  # segtrain's own minimum (pyproject.toml)
+OLDEST_TORCH = (2, 4)  # segtrain's own minimum (pyproject.toml)
 _CONTINENTS = {"us": "us", "europe": "europe", "asia": "asia", "australia": "asia", "me": "europe", "africa": "europe"}
 _PREBUILT = re.compile(
     r"(?:us|europe|asia)-docker\.pkg\.dev/vertex-ai/(training|prediction)/([a-z0-9]+)-(cpu|gpu)\.(\d+)-(\d+)"
@@ -118,8 +118,8 @@ def _prebuilt(match: re.Match[str], uri: str, accelerator: Accelerator | None) -
         return [error("image-not-training", f"image={uri!r} serves predictions: it does not train", cure)]
     if framework != "pytorch":
         return [error("image-not-training", f"image={uri!r} has no PyTorch", cure)]
-    if tuple(map(int, torch)) < OLDEST_TORCH[:2]:
-        return [error("image-torch", f"image={uri!r} has torch {'.'.join(torch)}; segtrain needs 2.0.1", cure)]
+    if tuple(map(int, torch)) < OLDEST_TORCH:
+        return [error("image-torch", f"image={uri!r} has torch {'.'.join(torch)}; segtrain needs 2.4", cure)]
     if device == "cpu" and accelerator:
         return [error("image-device", f"image={uri!r} is for CPUs: {accelerator.type} would be idle", cure)]
     if device == "gpu" and not accelerator:

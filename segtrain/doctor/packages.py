@@ -18,8 +18,8 @@ from segtrain.terminal import counted
 
 LEAST_PYTHON = (3, 10)
 NEEDED = {  # package -> minimum version, as in pyproject.toml
-    "torch": "2.0.1",
-    "torchvision": "0.15.2",
+    "torch": "2.4",
+    "torchvision": "0.19",
     "segmentation-models-pytorch": "0.5",
     "numpy": "1.23",
     "pillow": "10.1",

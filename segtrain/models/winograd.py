@@ -173,18 +173,11 @@ class WinogradConv2d(nn.Conv2d):
             x.device.type == "cpu"
             and x.dtype == self.weight.dtype
             and x.dtype in (torch.float32, torch.float64)
-            and not _autocast()
+            and not torch.is_autocast_enabled("cpu")
             and height % step == 0
             and width % step == 0
             and batch * height * width >= 4 * self.tiles
         )
-
-
-def _autocast() -> bool:
-    try:
-        return torch.is_autocast_enabled("cpu")
-    except TypeError:  # before torch 2.4, the function takes no device type
-        return torch.is_autocast_cpu_enabled()
 
 
 def use_winograd_convs(network: nn.Module) -> None:

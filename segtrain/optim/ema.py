@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segtrain.compat import copy_, lerp_
 from segtrain.optim.scaler import unless
 
 
@@ -34,13 +33,15 @@ class Ema:
         """Average the model's present values in. ``skipped``: see ``LossScaler.step``; such a step changes nothing."""
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
         current = self._current()
-        for names, change in ((self._averaged, partial(lerp_, weight=weight)), (self._copied, copy_)):
+        average = partial(torch._foreach_lerp_, weight=weight)
+        for names, change in ((self._averaged, average), (self._copied, torch._foreach_copy_)):
             shadow, new = ([values[name] for name in names] for values in (self.shadow, current))
             if self._sharded:
                 shadow, new = ([_shard(value) for value in values] for values in (shadow, new))
             if skipped is not None:  # the average of a value and itself is the value
                 new = unless(skipped, new, shadow)
-            change(shadow, new)
+            if shadow:
+                change(shadow, new)
 
     def _current(self) -> dict[str, Tensor]:
         if self._places is None:

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segtrain.compat import lerp, lerp_, mul_
 from segtrain.optim.fused import fused
 from segtrain.optim.scaler import unless
 from segtrain.precision import tf32
@@ -108,8 +107,8 @@ class Muon(torch.optim.Optimizer):
         grads: list[Tensor] = [parameter.grad for parameter in parameters]  # type: ignore[misc]
         if skipped is not None:  # the momentum in place of the gradient leaves the momentum as it is
             grads = unless(skipped, grads, momenta)
-        lerp_(momenta, grads, 1 - group["momentum"])
-        directions = lerp(grads, momenta, group["momentum"])
+        torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
+        directions = torch._foreach_lerp(grads, momenta, group["momentum"])
         rows = len(parameters[0])
         if len(parameters) > 1:
             steps = orthogonalize(torch.stack(directions).reshape(len(parameters), rows, -1), self._bf16)
@@ -122,7 +121,7 @@ class Muon(torch.optim.Optimizer):
         else:
             steps = steps.masked_fill(skipped, 0)
             factor = torch.full((), kept, dtype=steps.dtype, device=steps.device)
-            mul_(weights, factor.masked_fill(skipped, 1))
+            torch._foreach_mul_(weights, factor.masked_fill(skipped, 1))
         torch._foreach_add_(weights, _as_weights(steps, weights), alpha=rate)
 
     def _momentum(self, parameter: nn.Parameter) -> Tensor:

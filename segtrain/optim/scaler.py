@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segtrain.compat import mul_
-
 
 def clip_(parameters: list[nn.Parameter], most: float) -> Tensor:
     """Scale gradients in place so that their global 2-norm is at most ``most`` (0: only measure). Returns the norm.
@@ -50,7 +48,8 @@ class LossScaler:
         if self.enabled:
             grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
             shards = [grad.to_local() if hasattr(grad, "to_local") else grad for grad in grads]
-            mul_(shards, (1 / self._scale).float())
+            if shards:
+                torch._foreach_mul_(shards, (1 / self._scale).float())
 
     def step(self, optimizer: torch.optim.Optimizer, norm: Tensor | None) -> Tensor | None:
         """Update the weights, unless ``norm`` of the unscaled gradients is not finite; then adapt the scale.

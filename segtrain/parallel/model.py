@@ -90,11 +90,7 @@ def _fully_shard(model: nn.Module, device: torch.device, world_size: int) -> nn.
     FSDP2 gathers the parameters of a unit when its module is called, and these two modules are called in each step.
     """
     # By version: a failed import would leave some of torch's operators registered, and a second one would fail on them.
-    version = tuple(map(int, torch.__version__.split(".")[:2]))
-    if version < (2, 4):
-        text = f"parallel.strategy=fsdp needs torch 2.4 or later (FSDP2); this is {torch.__version__}: use ddp"
-        raise ConfigError(text, code="torch-too-old", found=torch.__version__)
-    if version < (2, 6):
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
         from torch.distributed._composable.fsdp import fully_shard
     else:
         from torch.distributed.fsdp import fully_shard

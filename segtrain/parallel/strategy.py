@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import os
 import warnings
@@ -32,7 +31,7 @@ from segtrain.parallel.meeting import Row, answered, exchange, machine, placed
 from segtrain.parallel.model import wrap
 
 SMDDP_IMAGES = (
-    "AWS Deep Learning Containers for PyTorch training on SageMaker, 1.13.1 (SMDDP 1.7) to 2.5.1 (SMDDP 2.6), "
+    "AWS Deep Learning Containers for PyTorch training on SageMaker, 2.4.1 (SMDDP 2.5) to 2.5.1 (SMDDP 2.6), "
     "carry it; 2.6 and later do not, and it is not on the package index"
 )
 
@@ -234,9 +233,9 @@ def _join(backend: str, timeout_s: float, cluster: Cluster, gpus: list[str]) -> 
                 warnings.warn(f"{text} torchrun --nproc-per-node {len(gpus)} on each host to use all", stacklevel=4)
         if backend == "nccl":
             options["pg_options"] = nccl_options(limit)
-            # With ``device_id`` (torch 2.3), NCCL connects here, where its failure is reported as such, instead of in
-            # the first collective.
-            if cluster.world_size > 1 and "device_id" in inspect.signature(dist.init_process_group).parameters:
+            # With ``device_id``, NCCL connects here, where its failure is reported as such, instead of in the first
+            # collective.
+            if cluster.world_size > 1:
                 options["device_id"] = torch.device("cuda", gpu)
         group = partial(
             dist.init_process_group, backend, timeout=limit, store=dist.PrefixStore("default_pg", store),

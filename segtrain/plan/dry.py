@@ -73,9 +73,6 @@ class DryModel:
     """The config's network, without content. Raises ConfigError for what torch cannot trace."""
 
     def __init__(self, config: Config, classes: int, most: int) -> None:
-        if not hasattr(Tensor, "register_post_accumulate_grad_hook"):
-            text = f"plan CONFIG needs torch 2.1 or later; this is {torch.__version__}: use plan --like RUN"
-            raise ConfigError(text, code="torch-too-old", found=torch.__version__)
         self.config, self.most = config, max(4, most)
         network = build_model(config.model.model_copy(update={"encoder_weights": None, "init": ""}), classes)
         self._loss = _loss(config, classes)

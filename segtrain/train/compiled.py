@@ -18,9 +18,6 @@ def compiled(network: nn.Module, how: bool | str) -> nn.Module:
     """
     if not how:
         return network
-    if isinstance(how, str) and not hasattr(nn.Module, "compile"):
-        text = f"train.compile={how} needs torch 2.2 or later; this is {torch.__version__}: use train.compile=true"
-        raise ConfigError(text, code="torch-too-old", found=torch.__version__)
     if how == "regions":
         blocks = repeated_blocks(network)
         if not blocks:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from segtrain.compat import copy_
 from segtrain.config import Config, Size
 from segtrain.data.loader import Batch
 from segtrain.data.sample import COLOR_BYTES
@@ -80,8 +78,9 @@ class StepGraphs:
             ) from error  # fmt: skip
         current.wait_stream(self._stream)
         self._drop()
-        with torch.no_grad():
-            copy_(buffers, before)
+        if buffers:
+            with torch.no_grad():
+                torch._foreach_copy_(buffers, before)
 
     def _capture(self, batch: Batch) -> _Captured:
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -157,8 +156,6 @@ def refuse_graphs(config: Config, strategy: Strategy, own_criterion: bool) -> No
         why = f"it needs one process, not {strategy.name} on {strategy.world_size} (train.compile takes several)"
     elif own_criterion:
         why = "a loss that was passed to segtrain.train waits for the GPU in each step"
-    elif "capture_error_mode" not in inspect.signature(torch.cuda.CUDAGraph.capture_begin).parameters:
-        why = f"it needs torch 2.1 or later, not {torch.__version__}"
     if why:
         text = f"train.cuda_graph=true: {why}: set it to false"
         raise ConfigError(text, code="cuda-graph-unfit", key="train.cuda_graph", found=why)

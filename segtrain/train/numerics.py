@@ -46,6 +46,5 @@ def wants_channels_last(setting: bool | str, device: torch.device) -> bool:
     if setting != "auto":
         return bool(setting)
     if device.type == "cpu":
-        cpu = getattr(torch.backends, "cpu", None)  # from torch 2.1 on
-        return cpu is not None and "AVX512" in cpu.get_cpu_capability()
+        return "AVX512" in torch.backends.cpu.get_cpu_capability()
     return device.type == "cuda"

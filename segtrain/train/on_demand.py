@@ -117,7 +117,7 @@ class _OpenTrace:
         self.mark(first)
 
     def mark(self, step: int) -> None:
-        """Begin a step, under the name that TensorBoard's plugin knows. In torch 2.0, profiler.step counts wrongly."""
+        """Begin a step, under the name that TensorBoard's plugin knows."""
         self._step.close()
         self._step.enter_context(record_function(f"ProfilerStep#{step}"))
 

@@ -25,7 +25,7 @@ class Ready:
         self._marks: dict[int, tuple[float, Any]] = {}  # id of a parameter -> bytes and mark, in the order of the pass
         self._handles = [network.register_forward_hook(self._forward_done)]
         for parameter in network.parameters():
-            if parameter.requires_grad and hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
+            if parameter.requires_grad:
                 self._handles.append(parameter.register_post_accumulate_grad_hook(self._made))
 
     def _forward_done(self, *_: Any) -> None:

@@ -8,7 +8,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from segtrain.compat import copy_
 from segtrain.config import Size
 from segtrain.models.base import OwnModel
 from segtrain.parallel.strategy import Strategy
@@ -63,7 +62,8 @@ def _blank_pass(
             heads = learner.model(blank, low=True)
         if torch.is_grad_enabled():
             cast(Tensor, sum(head.float().sum() for head in heads[:used_heads])).backward()
-    with torch.no_grad():
-        copy_(buffers, before)
+    if buffers:
+        with torch.no_grad():
+            torch._foreach_copy_(buffers, before)
     for parameter in learner.parameters:
         parameter.grad = None

@@ -7,7 +7,6 @@ _allgather_base.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -23,10 +22,7 @@ def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
     return dist.ProcessGroupGloo(store, rank, size, timeout)
 
 
-if "devices" in inspect.signature(dist.Backend.register_backend).parameters:
-    dist.Backend.register_backend("smddp", _gloo, devices=["cpu", "cuda"])
-else:  # torch 2.0: one backend for every device
-    dist.Backend.register_backend("smddp", _gloo)
+dist.Backend.register_backend("smddp", _gloo, devices=["cpu", "cuda"])
 
 _all_reduce, _barrier = dist.all_reduce, dist.barrier
 
@@ -64,6 +60,5 @@ for _name in (
     "broadcast_object_list",
     "all_gather_object",
 ):
-    if hasattr(dist, _name):
-        setattr(dist, _name, _refuse(_name, getattr(dist, _name)))
+    setattr(dist, _name, _refuse(_name, getattr(dist, _name)))
 nn.SyncBatchNorm.forward = _refuse("SyncBatchNorm", nn.SyncBatchNorm.forward)  # type: ignore[method-assign]
