@@ -264,7 +264,7 @@ def test_an_argument_that_the_shell_has_split_is_shown_quoted() -> None:
     assert caught.value.values["fix"].endswith(": 'data.classes=[a, b, c]'")
     with refused("invalid-yaml", key="loss.class_weights") as caught:
         load_config(None, ["loss.class_weights=[1"])
-    assert caught.value.values["fix"].endswith(""": 'loss.class_weights="[1"'""")
+    assert caught.value.values["fix"].endswith(""": "loss.class_weights='[1'\"""")
 
 
 WRONG_TYPES = {

@@ -8,7 +8,6 @@ from typing import Any
 
 from segtrain.config.paste import command, flow
 from segtrain.config.section import SettingError
-from segtrain.config.yaml_text import unspaced
 
 _RANGE = re.compile(r"(\d+) ?(?:-|\.\.\.?) ?(\d+)")
 _EXPECTED = "expected pairs of integers, mask value: class id, such as data.label_map={0: 0, 255: 1}"
@@ -53,7 +52,7 @@ def check_class_names(given: Any) -> Any:
 def check_label_map(given: Any) -> Any:
     """Return ``given``. Raises SettingError unless it maps integers to integers."""
     if not isinstance(given, Mapping):
-        raise SettingError(f"data.label_map={given!r}: {_EXPECTED}{unspaced(given)}", "wrong-type", found=given)
+        raise SettingError(f"data.label_map={given!r}: {_EXPECTED}", "wrong-type", found=given)
     pairs: dict[Any, Any] = {}
     for raw, train in given.items():
         if not _is_integer(train) or not (_is_integer(raw) or _range(raw)):

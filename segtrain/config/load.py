@@ -15,7 +15,7 @@ from segtrain.config.paste import command, set_nested, shell_word
 from segtrain.config.renamed import each_block, with_new_names
 from segtrain.config.run import Config
 from segtrain.config.section import blocks, members
-from segtrain.config.yaml_text import RefusedYaml, Slip, find_slip, load_yaml, unspaced
+from segtrain.config.yaml_text import RefusedYaml, load_yaml
 from segtrain.errors import ConfigError, closest
 
 # First characters of the config.yaml in a run folder.
@@ -44,13 +44,11 @@ def _value(key: str, text: str, rest: list[str]) -> Any:
     try:
         value = load_yaml(text) if text else ""
     except yaml.YAMLError as error:
-        slip = find_slip(text)
         # Text such as {split}/images is not valid YAML, but a valid value.
-        is_text = str in kinds and {"[": tuple, "{": dict}.get(text[:1]) not in kinds
-        if is_text and not (text.startswith('"') if slip else isinstance(error, RefusedYaml)):
+        is_text = str in kinds and {"[": tuple, "{": dict, '"': str}.get(text[:1]) not in kinds
+        if is_text and text.isprintable():
             return text
-        fix = shell_word(f"{key}={slip.text}") if slip else _quoted(key, text, rest)
-        raise _not_yaml(error, f"{key}={text[:80]}", slip, fix, key=key) from None
+        raise _not_yaml(error, f"{key}={text[:80]}", _quoted(key, text, rest), key=key) from None
     # YAML 1.1 reads 1e-3 as text, but a number is meant.
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) and str not in kinds:
         return float(value)
@@ -60,10 +58,8 @@ def _value(key: str, text: str, rest: list[str]) -> Any:
     return value
 
 
-def _not_yaml(error: Exception, where: str, slip: Slip | None, fix: str, **values: Any) -> ConfigError:
-    """The error for text that cannot be read as YAML. ``slip``: its typo, if known. ``fix``: what to write."""
-    if slip:
-        return ConfigError(f"{where}: {slip.cause}: {fix}", code="yaml-typo", cause=slip.cause, fix=fix, **values)
+def _not_yaml(error: Exception, where: str, fix: str, **values: Any) -> ConfigError:
+    """The error for text that cannot be read as YAML. ``fix``: what to write."""
     why = " ".join(str(error).split())
     if isinstance(error, RefusedYaml):
         return ConfigError(f"{where}: {why}", code="refused-yaml", reason=why, **values)
@@ -81,8 +77,9 @@ def _quoted(key: str, text: str, rest: list[str]) -> str:
         words.append(word)
     if closing and closing in words[-1] and len(words) > 1:
         return f"quote the whole argument, because the shell splits it at spaces: '{key}={' '.join(words)}'"
-    bare = text.replace('"', "")
-    return f"close the brackets, or quote plain text: '{key}=\"{bare}\"'"
+    bare = text.replace('"', "").replace("'", "''")
+    fix = shell_word(f"{key}='{bare}'")
+    return f"close the brackets, or quote plain text: {fix}"
 
 
 def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
@@ -128,13 +125,10 @@ def _read(path: Path) -> dict[str, Any]:
         why = f"cannot read the config {path} ({error.strerror}): {_near_file(path)}"
         raise ConfigError(why, code="unreadable-config", file=str(path)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        if slip := find_slip(text):
-            where = f"{path}: line {slip.line}"
-            raise _not_yaml(error, where, slip, slip.now, file=str(path), line=slip.line) from None
-        raise _not_yaml(error, str(path), None, "", file=str(path)) from None
+        raise _not_yaml(error, str(path), "", file=str(path)) from None
     if loaded is not None and not isinstance(loaded, dict):
         kind = type(loaded).__name__
-        why = f"{path} contains a {kind}, but a config consists of sections with keys{unspaced(loaded)}"
+        why = f"{path} contains a {kind}, but a config consists of sections with keys"
         raise ConfigError(why, code="config-not-a-mapping", file=str(path), found=kind)
     settings = loaded or {}
     return upgrade_settings(settings) if text.startswith(RUN_HEADER) else settings

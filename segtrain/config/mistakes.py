@@ -14,7 +14,6 @@ from pydantic.fields import FieldInfo
 from segtrain.config.paste import flow, in_yaml
 from segtrain.config.run import Config
 from segtrain.config.section import Section, SettingError, blocks, is_section
-from segtrain.config.yaml_text import unspaced
 from segtrain.errors import ConfigError, closest
 
 COMMAND_LINE = "the command line"
@@ -248,11 +247,10 @@ def wrong_type(key: str, value: Any, kind: Any, default: Any) -> tuple[str, str]
     words = in_words(kind, "'")
     if not re.search(r" or |\[", words):
         words = " or ".join(words.rsplit(", ", 1))
-    unspaced_hint = unspaced(value) if "mapping" in words else ""
-    example = None if unspaced_hint else _example(value, words, default)
+    example = _example(value, words, default)
     shown = f", such as {key}={flow(example)}" if example is not None else ""
     expected = f"{_ARTICLES.get(words.partition(' ')[0], '')}{words}"
-    return f"{key}={value!r}: expected {expected}{shown}{unspaced_hint}", expected
+    return f"{key}={value!r}: expected {expected}{shown}", expected
 
 
 def _example(value: Any, words: str, default: Any) -> Any:
