@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import os
 import re
 import shlex
 from importlib import import_module
@@ -156,32 +155,6 @@ def test_commands_are_found_in_every_kind_of_place() -> None:
     assert any(words[0] == "srun" for _, words in COMMANDS)
     assert any(words[:2] == ["python", "bench/origin.py"] for _, words in COMMANDS)
     assert len(COMMANDS) > 80
-
-
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("segtrain train configs/nothing.yaml", AssertionError),
-        ("segtrain train configs/scenes.yaml optim.lrr=1", Exception),
-        ("segtrain evaluate RUN", SystemExit),
-        ("segtrain report RUN --wide", SystemExit),
-        ("torchrun --nproc-per-node 64 -m segtrain train configs/scenes.yaml", Exception),
-        ("python bench/nothing.py", AssertionError),
-        ("python bench/origin.py --nothing", AssertionError),
-        ("python launch/sagemaker.py --job configs/jobs/nothing.yaml", AssertionError),
-        ("segtrain launch lustre bring fs-0123456789abcdef0 data", SystemExit),
-    ],
-)
-def test_a_command_that_nobody_can_type_is_found(
-    line: str, kind: type[BaseException], shelf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(kind):
-        test_a_command_can_be_typed("page.md", shlex.split(line), shelf, monkeypatch)
-
-
-def test_the_examples_of_the_help_are_of_this_checkout() -> None:
-    for name in re.findall(r"\S+\.yaml", arguments.EXAMPLES):
-        assert os.path.isfile(ROOT / name), name
 
 
 @pytest.mark.parametrize("url", ["gs://bkt/runs/a", "gs://bkt/runs/a/"])

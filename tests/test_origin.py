@@ -15,7 +15,7 @@ from torch import Tensor
 import segtrain
 from segtrain import checkpoint
 from segtrain.config import IMAGENET_MEAN, Model, Origin, load_config, make_config
-from segtrain.errors import CheckpointError, ConfigError
+from segtrain.errors import ConfigError
 from segtrain.evaluate.load import load_run
 from segtrain.infer import export as exporting
 from segtrain.infer import onnx_file
@@ -25,7 +25,6 @@ from segtrain.models.published import published
 from segtrain.models.weights import load_encoder, renamed
 from segtrain.train.initial import begin_with, read_source
 
-CLIP = (0.48145466, 0.4578275, 0.40821073)
 HALF = (0.5, 0.5, 0.5)
 DPN = (124 / 255, 117 / 255, 104 / 255)
 
@@ -34,21 +33,16 @@ DPN = (124 / 255, 117 / 255, 104 / 255)
     ("arch", "encoder", "weights", "mean", "license"),
     [
         ("fpn", "tu-vit_base_patch16_224.augreg_in21k", "imagenet", HALF, "apache-2.0"),
-        ("fpn", "tu-resnet50_clip.openai", "imagenet", CLIP, "mit"),
         ("fpn", "tu-tf_efficientnetv2_s", "w.pth", HALF, "apache-2.0"),
         ("fpn", "tu-resnet50.fb_swsl_ig1b_ft_in1k", "imagenet", IMAGENET_MEAN, "cc-by-nc-4.0"),
-        ("fpn", "timm-mobilenetv3_small_075", "imagenet", HALF, "apache-2.0"),
         ("fpn", "timm-efficientnet-b0", "advprop", HALF, "apache-2.0"),
         ("fpn", "timm-efficientnet-b0", "imagenet", IMAGENET_MEAN, "apache-2.0"),
-        ("fpn", "inceptionresnetv2", "imagenet+background", HALF, "unknown"),
-        ("fpn", "xception", "w.pth", HALF, "unknown"),
         ("fpn", "dpn92", "imagenet+5k", DPN, "unknown"),
         ("fpn", "resnet50", "imagenet", IMAGENET_MEAN, "bsd-3-clause"),
         ("fpn", "resnet50", "ssl", IMAGENET_MEAN, "cc-by-nc-4.0"),
         ("segformer", "mit_b0", "imagenet", IMAGENET_MEAN, "NVIDIA Source Code License (research only)"),
         ("torchvision/fcn_resnet50", "xception", "imagenet", IMAGENET_MEAN, "bsd-3-clause"),
         ("fpn", "xception", None, IMAGENET_MEAN, ""),
-        ("pico", "xception", "w.pth", IMAGENET_MEAN, ""),
     ],
 )
 def test_what_published_weights_expect_and_allow(
@@ -123,18 +117,6 @@ def test_onnx_normalizes_as_the_network_expects(run: Path, tmp_path: Path, monke
     assert np.array_equal(found, load(run, device="cpu").predict(image)[0])
 
 
-def test_old_runs_keep_imagenet(run: Path, tmp_path: Path) -> None:
-    """Checkpoints of earlier versions have no origin: those runs were trained with ImageNet's mean, whatever was right."""
-    state = torch.load(checkpoint.checkpoints(run)[-1], weights_only=True)
-    del state["origin"]
-    torch.save(state, tmp_path / "step-00000001.pt")
-    assert checkpoint.read(tmp_path / "step-00000001.pt")["origin"] == Origin()
-    assert read_source(str(tmp_path / "step-00000001.pt"))[2] == Origin()
-    torch.save({**state, "origin": {"mean": [0.5]}}, tmp_path / "step-00000001.pt")
-    with pytest.raises(CheckpointError, match="incomplete or damaged"):
-        checkpoint.read(tmp_path / "step-00000001.pt")
-
-
 def test_model_init_takes_the_normalization_over(run: Path, tmp_path: Path) -> None:
     tuned = ["model.arch=fpn", f"model.encoder={ENCODER}", f"model.init={run}", f"out={tmp_path / 'tuned'}"]
     segtrain.train(load_config(None, [*SMALL, *tuned]))
@@ -178,8 +160,6 @@ def test_settings_say_it_for_a_network_and_a_loop_of_ones_own(tmp_path: Path) ->
     [
         ("unet", "test_convnext", {}),
         ("dpt", "test_vit", {}),
-        ("unet", "edgenext_xx_small", {}),
-        ("unet", "pvt_v2_b0", {}),
         ("upernet", "swin_tiny_patch4_window7_224", {"strict_img_size": False}),
     ],
 )
@@ -216,10 +196,3 @@ def test_encoders_of_one_image_size_are_refused_for_that(arch: str, encoder: str
     pytest.importorskip("segmentation_models_pytorch")
     with refused("image-size-unfit", found=encoder):
         build_model(Model(arch=arch, encoder=encoder), 3)
-
-
-def test_all_files_of_an_export_have_the_same_permissions(run: Path, tmp_path: Path) -> None:
-    exporting.export(run, tmp_path / "out", ("safetensors",))
-    (tmp_path / "plain").touch()
-    expected = {(tmp_path / "plain").stat().st_mode}
-    assert {file.stat().st_mode for file in (tmp_path / "out").iterdir()} == expected
