@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from segtrain.plan.probe import plan as plan
     from segtrain.train.score import evaluate as evaluate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["Config", "Predictor", "Run", "data", "evaluate", "export", "load", "losses", "plan", "train"]
 

@@ -17,16 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segtrain.config import Origin
+from segtrain.config import Origin, refuse_older_run
 from segtrain.errors import CheckpointError, some_of
 from segtrain.files import open_file, write_atomically
 from segtrain.json_text import read_json
 from segtrain.models.weights import misfit
 
-FORMAT = 1
+FORMAT = 2
 SUFFIX = ".pt"
 # Required parts of a checkpoint and their types; written by Session.save and learner_state.
-PARTS = {**dict.fromkeys(("model", "optimizer", "ema", "scaler", "state"), dict), "world_size": int}
+PARTS = {
+    **dict.fromkeys(("model", "buffers", "criterion", "optimizer", "ema", "scaler", "state"), dict),
+    **dict.fromkeys(("config_hash", "decoder", "precision"), str),
+    "world_size": int,
+}
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -65,7 +69,7 @@ class Best:
 
 
 def best_of(state: Mapping[str, Any]) -> Best | None:
-    """The best step according to a checkpoint's state. None if nothing was scored, or in states of early versions."""
+    """The best step according to a checkpoint's state. None if nothing was scored."""
     step, miou = state.get("best_step"), state.get("best_miou")
     known = type(step) is int and step > 0 and isinstance(miou, float)
     return Best(step, miou) if known else None  # type: ignore[arg-type]
@@ -90,14 +94,9 @@ def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, lis
     """Make best.json agree with the checkpoint that a run resumes from. Returns the best step, and a remark per change.
 
     The best step is None if nothing was scored yet or its file is missing: the next score is then the best.
-    Checkpoints of earlier versions do not name the best step: then it is read from best.json, or else the journal.
     """
     named = named_best(run_dir)
     best, path = best_of(state), run_dir / "best.json"
-    if best is None and state.get("best_miou", -1.0) >= 0:
-        known = [named, _scored(run_dir, state["best_miou"])]
-        known.sort(key=lambda one: one is None or one.miou != state["best_miou"])
-        best = next((one for one in known if one and (run_dir / "checkpoints" / one.file).is_file()), known[0])
     if best is not None and not (run_dir / "checkpoints" / best.file).is_file():
         path.unlink(missing_ok=True)
         return None, [f"the best checkpoint {best.file} is missing: only scores from here on count toward the best"]
@@ -111,16 +110,6 @@ def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, lis
     before = f"named {named.file}" if named else "was damaged" if path.exists() else "was missing"
     write_best(run_dir, best)
     return best, [f"{path} {before}: rewritten, the best so far is {best.file} (mIoU {100 * best.miou:.2f}%)"]
-
-
-def _scored(run_dir: Path, miou: float) -> Best | None:
-    """The last step with this score in the journal."""
-    from segtrain.observe.journal import read_journal
-
-    events = read_journal(run_dir, say=lambda _: None) if (run_dir / "journal.jsonl").is_file() else []
-    scores = [e for e in events if e.get("event") == "eval" and isinstance(e.get("scores"), dict)]
-    steps = [e["step"] for e in scores if e["scores"].get("miou") == miou and isinstance(e.get("step"), int)]
-    return Best(steps[-1], miou) if steps else None
 
 
 def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:
@@ -262,6 +251,7 @@ def load_best(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Or
     Raises CheckpointError if the run folder has no checkpoint, or if the weights are not finite.
     """
     run_dir = Path(run_dir)
+    refuse_older_run(run_dir)
     if which not in ("best", "last"):
         raise CheckpointError(f"which={which!r}: choose best or last", code="unknown-checkpoint", found=which)
     path = best_file(run_dir) if which == "best" else None

@@ -49,7 +49,7 @@ def place(trained: Path, tmp_path: Path) -> Path:
 
 
 def foreign(path: Path, **parts: Any) -> None:
-    torch.save({"format": 1, **parts}, path)
+    torch.save({"format": 2, **parts}, path)
 
 
 def tear(path: Path) -> None:
@@ -104,7 +104,7 @@ VERBS: dict[str, tuple[Callable[[Path], Any], list[str], tuple[str, ...]]] = {
     "eval on a missing split": (lambda d: None, ["eval", "run", "data.split=tset"], ("set/images/tset", "holds train, val")),
     "eval with a broken image": (lambda d: tear(d / "set/images/val/a0.png"), ["eval", "run"], ("set/images/val/a0.png", "ends early", "again")),
     "torn checkpoint": (lambda d: tear(d / STEP), ["eval", "run"], (STEP, "is incomplete or damaged", "another checkpoint")),
-    "checkpoint of another format": (lambda d: torch.save({"epoch": 3}, d / STEP), ["eval", "run"], (STEP, "is not a checkpoint of format 1")),
+    "checkpoint of another format": (lambda d: torch.save({"epoch": 3}, d / STEP), ["eval", "run"], (STEP, "is not a checkpoint of format 2")),
     "checkpoint without weights": (lambda d: foreign(d / STEP, optimizer={}), ["eval", "run"], ("run", "no weights", "take another")),
     "weights of another network": (lambda d: foreign(d / STEP, model={"w": torch.ones(1)}), ["eval", "run"], ("weights of run", "is missing", "config")),
     "best checkpoint that is gone": (lambda d: (d / STEP).unlink(), ["eval", "run"], ("step-00000004.pt", "is not there", "--which last")),

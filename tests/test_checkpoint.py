@@ -146,7 +146,7 @@ def test_code_in_a_checkpoint_is_not_run(run_dir: Path) -> None:
 
     (run_dir / "checkpoints").mkdir(parents=True)
     path = run_dir / "checkpoints/step-00000001.pt"
-    torch.save({"format": 1, "model": Evil()}, path)
+    torch.save({"format": checkpoint.FORMAT, "model": Evil()}, path)
     with refused("checkpoint-damaged", file=str(path)):
         checkpoint.read(path)
     assert not (run_dir / "owned").exists()
@@ -228,7 +228,7 @@ def test_a_tensor_with_more_numbers_than_its_file_has_is_refused_by_its_shape(tm
     weights["head.weight"] = torch.zeros(1).expand(10**12)
     folder = tmp_path / "checkpoints"
     folder.mkdir()
-    torch.save({"format": 1, "model": weights, "ema": {}, "state": {}}, folder / "step-00000001.pt")
+    torch.save({"format": checkpoint.FORMAT, "model": weights, "ema": {}, "state": {}}, folder / "step-00000001.pt")
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     (tmp_path / "labels.json").write_text(json.dumps(plain_space(("a", "b")).to_dict()))
     with refused("weights-unfit"):

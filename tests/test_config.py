@@ -1,4 +1,4 @@
-"""Tests of loading a config: files, overrides, mistakes, the hash, and configs of older versions."""
+"""Tests of loading a config: files, overrides, mistakes, and the hash."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from conftest import refused
 from pydantic import Field, create_model
 
 from segtrain.config import (
+    RUN_HEADER,
     Config,
     duration_in_steps,
     load_config,
@@ -237,7 +238,7 @@ def test_a_folder_whose_files_a_run_would_replace_is_refused(tmp_path: Path, nam
 
 def test_a_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
     config = load_config(None, [f"out={tmp_path}"])
-    (tmp_path / "config.yaml").write_text(f"# segtrain run {config.hash}\n{config.to_yaml()}")
+    (tmp_path / "config.yaml").write_text(f"{RUN_HEADER}{config.hash}\n{config.to_yaml()}")
     (tmp_path / "labels.json").touch()
     refuse_run_dir(config)
 
@@ -300,20 +301,6 @@ def test_another_optimizer_on_the_command_line_leaves_the_files_settings_of_the_
     assert (config.optim.name, config.optim.lr, config.optim.momentum) == ("sgd", 0.25, 0.8)
     with refused("setting-of-another-choice", key="optim.muon_lr", found=0.3):
         load_config(path, ["optim.name=sgd", "optim.muon_lr=.3"])
-
-
-def test_a_runs_config_of_an_older_version_is_read(tmp_path: Path) -> None:
-    """Older versions wrote down the settings of all optimizers and losses."""
-    path = tmp_path / "config.yaml"
-    path.write_text(
-        "loss: {terms: [{name: dice, weight: 1.0, label_smoothing: 0.0, keep: 0.25, gamma: 2.0}]}\n"
-        "optim: {name: sgd, lr: 0.5, muon_lr: 0.02, momentum: 0.7, betas: [0.9, 0.999], schedule: linear, poly_power: 0.9}\n"
-    )
-    config = load_saved(path)
-    assert (config.loss.terms[0].name, config.optim.lr, config.optim.momentum) == ("dice", 0.5, 0.7)
-    with refused("setting-of-another-choice") as caught:
-        load_config(path)
-    assert "loss.terms.0.gamma" in caught.value.values["keys"]
 
 
 def test_a_runs_config_names_code_that_is_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

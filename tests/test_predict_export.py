@@ -44,7 +44,7 @@ def make_run(folder: Path, settings: dict = SETTINGS, mirror: tuple[int, ...] = 
     (folder / "labels.json").write_text(json.dumps(replace(plain_space(NAMES), mirror=mirror).to_dict()))
     for step, seeds in ((3, (1, 2)), (7, (3, None))):
         states = [None if seed is None else weights(config, seed) for seed in seeds]
-        content = {"format": 1, "step": step, "model": states[0], "ema": states[1]}
+        content = {"format": 2, "step": step, "model": states[0], "ema": states[1]}
         torch.save(content, folder / "checkpoints" / f"step-{step:08d}.pt")
     (folder / "best.json").write_text(json.dumps({"checkpoint": "step-00000003.pt", "step": 3, "miou": 0.5}))
     return config

@@ -193,7 +193,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.yaml").write_text(config.to_yaml())
     (folder / "labels.json").write_text(json.dumps(SCENES.to_dict()))
     torch.manual_seed(0)
-    content = {"format": 1, "step": 1, "model": build_model(config.model, SCENES.num_classes).state_dict(), "ema": None}
+    content = {"format": 2, "step": 1, "model": build_model(config.model, SCENES.num_classes).state_dict(), "ema": None}
     torch.save(content, folder / "checkpoints/step-00000001.pt")
     return folder
 

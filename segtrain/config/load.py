@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,15 @@ from pydantic import ValidationError
 
 from segtrain.config.mistakes import COMMAND_LINE, explained, fields
 from segtrain.config.paste import command, set_nested, shell_word
-from segtrain.config.renamed import each_block, with_new_names
 from segtrain.config.run import Config
 from segtrain.config.section import blocks, members
 from segtrain.config.yaml_text import RefusedYaml, load_yaml
 from segtrain.errors import ConfigError, closest
+from segtrain.files import read_text
 
-# First characters of the config.yaml in a run folder.
-RUN_HEADER = "# segtrain run "
+# First characters of the config.yaml in a run folder, and in one of segtrain 0.1.
+RUN_HEADER = "# segtrain 0.2 run "
+_OLDER_HEADER = "# segtrain run "
 
 
 def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
                 raise ConfigError(why, code="not-a-setting", found=argument)
             text = rest.pop(0)
         set_nested(settings, key, _value(key, text, rest))
-    return with_new_names(settings, "the command line")
+    return settings
 
 
 def _value(key: str, text: str, rest: list[str]) -> Any:
@@ -93,7 +94,7 @@ def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
 def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file (None: the defaults), apply overrides, and check the result.
 
-    The file may also be the config.yaml of a run folder, even from an older version: see ``upgrade_settings``.
+    The file may also be the config.yaml of a run folder.
 
     Raises ConfigError with one line per mistake: the key, the value, the closest valid key, and the fix.
     """
@@ -103,17 +104,16 @@ def load_config(path: str | Path | None = None, overrides: Sequence[str] = ()) -
         why = f"Config.load takes the path of a YAML file, not {kind}: {fix}"
         raise ConfigError(why, code="config-not-a-file", found=kind)
     if path is not None:
-        settings = {"name": Path(path).stem, **with_new_names(_read(Path(path)), str(path))}
+        settings = {"name": Path(path).stem, **_read(Path(path))}
     return make_config(_overridden(settings, overrides), source=str(path or COMMAND_LINE), given=overrides)
 
 
 def load_saved(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read the config.yaml of a run folder, which an older version or another machine may have written.
+    """Read the config.yaml of a run folder, which another machine may have written.
 
     Like ``load_config``, but without looking up ``data.transforms``: no other file is read, and no code is imported.
     """
-    settings = upgrade_settings(_read(Path(path)))
-    return make_config(_overridden(settings, overrides), source=str(path), saved=True, given=overrides)
+    return make_config(_overridden(_read(Path(path)), overrides), source=str(path), saved=True, given=overrides)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -130,8 +130,22 @@ def _read(path: Path) -> dict[str, Any]:
         kind = type(loaded).__name__
         why = f"{path} contains a {kind}, but a config consists of sections with keys"
         raise ConfigError(why, code="config-not-a-mapping", file=str(path), found=kind)
-    settings = loaded or {}
-    return upgrade_settings(settings) if text.startswith(RUN_HEADER) else settings
+    _refuse_older(path, text)
+    return loaded or {}
+
+
+def refuse_older_run(run_dir: Path) -> None:
+    """Raise ConfigError for a run folder that segtrain 0.1 wrote."""
+    try:
+        _refuse_older(run_dir, read_text(run_dir / "config.yaml"))
+    except (OSError, ValueError):  # missing or damaged, which is said where it is read
+        return
+
+
+def _refuse_older(path: Path, text: str) -> None:
+    if text.startswith(_OLDER_HEADER):
+        why = f"{path} was written by segtrain 0.1: use that version for it, or begin a new run with out=FOLDER"
+        raise ConfigError(why, code="run-of-older-version", file=str(path))
 
 
 def _near_file(path: Path) -> str:
@@ -151,22 +165,13 @@ def _overridden(settings: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     if isinstance(mine, dict) and isinstance(theirs, dict):
         names = {key: theirs[key] for key in ("name", "schedule") if key in theirs}
         if names:
-            settings = {**settings, "optim": _own("optim", {**mine, **names})}
+            settings = {**settings, "optim": _own({**mine, **names})}
     return _merge(settings, given)
 
 
-def upgrade_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a config.yaml that an older version wrote, as this version would write them.
-
-    Old names become new ones. Settings of optimizers and losses that the run did not use are removed: older versions
-    saved these, too.
-    """
-    return each_block(with_new_names(dict(settings), "", warn=False), _own)
-
-
-def _own(section: str, block: dict[str, Any]) -> dict[str, Any]:
-    """The settings of an optimizer or loss term, without settings that only other optimizers or terms have."""
-    known = blocks(fields()[section].annotation)
+def _own(block: dict[str, Any]) -> dict[str, Any]:
+    """The settings of an optimizer, without settings that only other optimizers have."""
+    known = blocks(fields()["optim"].annotation)
     own = known.get(str(block.get("name", next(iter(known), ""))))
     if own is None:
         return block
@@ -183,7 +188,6 @@ def make_config(
 
     ``given``: the ``section.key=value`` of the command line among them, so that an error does not blame ``source``.
     """
-    settings = with_new_names(settings, source)
     try:
         return Config.model_validate(settings, context={"saved": saved})
     except ValidationError as error:

@@ -15,7 +15,6 @@ from segtrain.bucket import is_bucket, split_url
 from segtrain.config.data import Data
 from segtrain.config.loss import Loss
 from segtrain.config.optim import AdamWOptim, Optim
-from segtrain.config.renamed import with_old_names
 from segtrain.config.section import Section, SettingError, UserPath, outlasts
 from segtrain.config.training import Checkpoint, Eval, Log, Model, Parallel, Train
 from segtrain.errors import ConfigError
@@ -230,7 +229,7 @@ class Config(Section):
 
         So the hash of a run stays the same in a release that adds a setting whose default keeps the behavior.
         """
-        settings = with_old_names(_changed(self, NOT_HASHED))
+        settings = _changed(self, NOT_HASHED)
         if self.data.helpers == "ray-data":  # the only kind of helpers that changes the batches
             settings.setdefault("data", {})["helpers"] = self.data.helpers
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]

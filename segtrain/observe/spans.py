@@ -33,7 +33,6 @@ _FORM: dict[str, Any] = {
     "workers": {"kind": str, "seconds": {}, "reads": {}, "helpers": {}},
     "bucket": {"retries": {}, "retry_s": {}, "ahead": {}},
 }
-_OLD_NAMES = {"late_s": "cpu_wait_s", "other_late_s": "other_cpu_wait_s"}
 NO_STEP = ("log", "eval", "checkpoint")  # phases that are not part of a step
 
 
@@ -266,12 +265,5 @@ def _records(lines: Iterable[bytes]) -> Records:
         elif "phases" in item and all(key in item for key in REQUIRED):
             while windows and windows[-1]["last"] >= item["first"]:
                 windows.pop()
-            windows.append(_with_new_names(item))
+            windows.append(item)
     return Records(rank, tuple(begins), tuple(windows))
-
-
-def _with_new_names(window: dict[str, Any]) -> dict[str, Any]:
-    """The window with the current names of the run-queue waits, which earlier versions named differently."""
-    if isinstance(workers := window.get("workers"), dict):
-        window["workers"] = _with_new_names(workers)
-    return window | {new: window[old] for old, new in _OLD_NAMES.items() if old in window}

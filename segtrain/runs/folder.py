@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from segtrain.config import upgrade_settings
+from segtrain.config import refuse_older_run
 from segtrain.errors import DataError
 from segtrain.observe import journal
 from segtrain.observe.console import of_classes
@@ -95,6 +95,7 @@ def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr)
     if not is_run(home):
         problem = f"{home} is not a run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)"
         raise DataError(problem, code="not-a-run-folder", file=str(home))
+    refuse_older_run(home)
     return read_folder(folder, say)
 
 
@@ -114,8 +115,8 @@ def read_folder(folder: str | Path, say: Callable[[str], None] = journal.say_on_
 
 
 def settings_of(folder: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """The settings in a run's config.yaml, under the names of this version; empty if it cannot be read."""
-    return upgrade_settings(read_mapping(folder / "config.yaml", say))
+    """The settings in a run's config.yaml; empty if it cannot be read."""
+    return read_mapping(folder / "config.yaml", say)
 
 
 def few(event: Event) -> str:

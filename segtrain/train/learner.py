@@ -164,10 +164,9 @@ def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strate
         )  # fmt: skip
     ema = learner.ema
     checkpoint.refuse_foreign(saved, learner.plain.state_dict(), source, ema.shadow if ema else None)
-    weights = {**saved["model"], **saved.get("buffers", {})}
+    weights = {**saved["model"], **saved["buffers"]}
     load_full_state(learner.model, learner.optimizer, weights, saved["optimizer"])
-    if "criterion" in saved:  # earlier versions did not save it
-        load_state(learner.own_loss, saved["criterion"])
+    load_state(learner.own_loss, saved["criterion"])
     if ema is not None:
         fill(ema.shadow, {name: share(saved["ema"][name], value) for name, value in ema.shadow.items()})
     # Each rank gets its own batch-norm statistics back; with another number of ranks, it keeps their mean.

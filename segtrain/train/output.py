@@ -167,7 +167,7 @@ def _resumed(
     plan: Plan, state: State, saved: Mapping[str, Any], data_changed: str, screen: console.Console, journal: Journal
 ) -> None:
     screen.say(f"going on from step {state.step} of {plan.steps}")
-    begun = saved.get("decoder", decoder())
+    begun = saved["decoder"]
     if begun != decoder():
         screen.say(
             f"earlier samples came from the {begun} decoder, later ones come from the {decoder()} decoder "

@@ -110,19 +110,18 @@ def restored(
             text = f"no checkpoint in {run_dir} loads ({'; '.join(remarks)}): to start over from {begun}, change out"
             raise CheckpointError(text, code="no-checkpoint-loads", run=run_dir)
         return State(), None, remarks
-    if saved.get("config_hash", config.hash) != config.hash:
+    restore_learner(learner, saved, strategy, str(run_dir))
+    if saved["config_hash"] != config.hash:
         remarks.append(
             f"warning: the checkpoint in {run_dir} was written by run #{saved['config_hash']}, but this run is "
-            f"#{config.hash}: unless another segtrain version wrote it, it was copied from another run: "
-            "choose another out"
+            f"#{config.hash}: it was copied from another run: choose another out"
         )
     now = learner.precision.name
-    if saved.get("precision", now) != now:
+    if saved["precision"] != now:
         remarks.append(
             f"warning: this run was trained in {saved['precision']}, and train.precision=auto chose {now} for the "
             "devices of this start: the run goes on in other arithmetic"
         )
-    restore_learner(learner, saved, strategy, str(run_dir))
     learner.plain.origin = saved["origin"]
     state = State.read(saved["state"], str(run_dir))
 

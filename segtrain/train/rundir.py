@@ -9,7 +9,7 @@ from shlex import quote
 from typing import Any
 
 import segtrain
-from segtrain.config import PARTS, PLAN, RUN_HEADER, Config, load_saved, read_parts
+from segtrain.config import PARTS, PLAN, RUN_HEADER, Config, load_saved, read_parts, refuse_older_run
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.labels.space import LabelSpace
@@ -33,6 +33,7 @@ def refuse_run_dir(config: Config, parts: dict[str, str] | None = None) -> None:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         reason = f"no permission to write to {nearest}" if nearest.is_dir() else f"{nearest} is a file"
         raise _not_writable(run_dir, reason)
+    refuse_older_run(run_dir)
     known = run_dir / "config.yaml"
     begun = any((run_dir / "checkpoints").glob("step-*.pt"))
     if not begun:

@@ -197,25 +197,16 @@ def _differ(then: SplitRecord, now: SplitRecord, *keys: str) -> bool:
 def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = "") -> tuple[list[str], list[str]]:
     """Compare the splits with ``saved``, the entry "data" of a checkpoint. Returns remarks and accepted differences.
 
-    ``layout``: the earlier data.layout if it differs, else ""; a checkpoint without a record then counts as a
-    difference. Raises DataError that names the files that differ, unless checkpoint.data_changed=accept.
+    ``layout``: the earlier data.layout if it differs, else "". Raises DataError that names the files that differ,
+    unless checkpoint.data_changed=accept.
     """
     changed: list[str] = []
-    unknown = False
     for role, split in splits.items():
         then = SplitRecord.read(saved, role)
-        unknown |= then is None
-        found = differences(then, split.record) if then else []
+        found = differences(then, split.record) if then else ["the checkpoint does not say which samples it had"]
         if found:
             named = _named(config.run_dir, role, split)
             changed.append(f"{role}: {'; '.join(found)}{f': {named}' if named else ''}")
-    if unknown and layout:
-        changed.append(f"data.layout was {layout}, and the checkpoint does not say which samples it was trained on")
-    elif unknown:
-        return [
-            "the checkpoint does not say on which data it was trained (an earlier version wrote it): whether the data "
-            "is still the same cannot be checked; the next checkpoint will record it"
-        ], changed
     if not changed:
         was = f"data.layout was {layout}, now it is {config.data.layout}: the samples and their labels are the same"
         return [was] if layout else [], []
