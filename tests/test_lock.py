@@ -58,8 +58,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         for each in called:
             each(now[0])
 
-    monkeypatch.setattr(lock.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(lock.time, "sleep", sleep)
+    monkeypatch.setattr(holder.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(holder.time, "sleep", sleep)
     return called
 
 

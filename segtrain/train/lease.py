@@ -15,14 +15,13 @@ import contextlib
 import json
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
 from segtrain.bucket.client import Client
-from segtrain.bucket.versions import Version, Versioned, read_version, write_version
-from segtrain.errors import ConfigError, SegtrainError
-from segtrain.train.holder import Holder, holder_in, runs_here, this_process
+from segtrain.bucket.versions import Version, read_version, write_version
+from segtrain.errors import SegtrainError
+from segtrain.train.holder import Holder, holder_in, runs_here, this_process, why_dead
 
 FILE = "lease.json"
 BEAT_S = 10.0  # seconds between two writes
@@ -58,7 +57,11 @@ class Lease:
                 if holder.token == self._me.token:  # this process wrote it, but the response was lost
                     self._version = found.version
                     break
-                why = self._why_dead(holder, found, say)
+                if holder.pid and holder.inode != self.url:
+                    why: str | None = "in another folder, of which this is a copy"
+                else:
+                    alive, silent_s = runs_here(holder), self._silent_s
+                    why = why_dead(self.url, holder, alive, found.content, self._read, silent_s, say)
                 if why is None:
                     continue
                 remarks = [f"{self.url} was locked by {holder}, {why}: this process has taken over"]
@@ -69,31 +72,9 @@ class Lease:
         self._thread.start()
         return remarks
 
-    def _why_dead(self, holder: Holder, found: Versioned, say: Callable[[str], None]) -> str | None:
-        """Why the holder counts as dead; None if the lease has changed hands. Raises ConfigError if it is alive."""
-        if holder.pid and holder.inode != self.url:
-            return "in another folder, of which this is a copy"
-        alive = runs_here(holder)
-        if alive is False:
-            return "which has ended"
-        if alive is None:
-            say(
-                f"{self.url} is locked by {holder}, which cannot be seen from here: waiting up to {self._silent_s:g} s "
-                "for a sign of life"
-            )
-            now, begin = read_version(self._client, self._key, self._outage_s), time.monotonic()
-            while now == found and time.monotonic() - begin < self._silent_s:
-                time.sleep(min(1.0, self._silent_s / 10))
-                now = read_version(self._client, self._key, self._outage_s)
-            if now == found:
-                return f"which gave no sign of life for {self._silent_s:g} s"
-            if now is None or holder_in(now.content).token != holder.token:
-                return None
-        raise ConfigError(
-            f"{holder} is training into {self.url}: wait for its end or stop it, or choose another folder with "
-            "out=FOLDER",
-            code="run-folder-locked", run=self.url, pid=holder.pid, host=holder.host,
-        )  # fmt: skip
+    def _read(self) -> bytes | None:
+        found = read_version(self._client, self._key, self._outage_s)
+        return found.content if found else None
 
     def _write(self, known: Version | None, outage_s: float) -> Version | None:
         assert self._me is not None

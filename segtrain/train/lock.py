@@ -25,14 +25,24 @@ import contextlib
 import json
 import os
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.observe.journal import say_on_stderr
-from segtrain.train.holder import Holder, bucket_mount, content_of, holder_in, is_copy, is_local, lives, this_process
+from segtrain.train.holder import (
+    Holder,
+    bucket_mount,
+    content_of,
+    holder_in,
+    is_copy,
+    is_local,
+    lives,
+    this_process,
+    why_dead,
+)
 
 FILE = "lock.json"
 BEAT_S = 5.0  # seconds between two heartbeats
@@ -103,7 +113,12 @@ class RunLock:
                         break
                     continue
                 path, holder, content = chain[-1]
-                why = self._why_dead(path, holder, content, local, say)
+                alive = lives(holder, path, local)
+                if alive is False and is_copy(holder, path):
+                    why: str | None = "in another folder, of which this is a copy"
+                else:
+                    read, silent_s = partial(content_of, path), self._silent_s
+                    why = why_dead(str(self.folder), holder, alive, content, read, silent_s, say)
                 if why is None:
                     continue  # the lock has changed meanwhile
                 claim = self._claim(holder)
@@ -165,38 +180,6 @@ class RunLock:
         except FileExistsError:
             return False
         return True
-
-    def _why_dead(
-        self, path: Path, holder: Holder, content: bytes, local: bool, say: Callable[[str], None]
-    ) -> str | None:
-        """Why the holder counts as dead, or None if its lock has changed. Raises ConfigError if the holder is alive."""
-        alive = lives(holder, path, local)
-        if alive is False:
-            return "in another folder, of which this is a copy" if is_copy(holder, path) else "which has ended"
-        if alive is None:
-            say(
-                f"{self.folder} is locked by {holder}, which cannot be seen from here: waiting up to "
-                f"{self._silent_s:g} s for a sign of life"
-            )
-            now = self._watched(path, content)
-            if now == content:
-                return f"which gave no sign of life for {self._silent_s:g} s"
-            if now is None or holder_in(now).token != holder.token:
-                return None
-        raise ConfigError(
-            f"{holder} is training into {self.folder}: wait for its end or stop it, or choose another folder with "
-            "out=FOLDER",
-            code="run-folder-locked", run=str(self.folder), pid=holder.pid, host=holder.host,
-        )  # fmt: skip
-
-    def _watched(self, path: Path, content: bytes) -> bytes | None:
-        """The lock's content as soon as it changes, or after SILENT_S seconds."""
-        begin = time.monotonic()
-        now: bytes | None = content
-        while now == content and time.monotonic() - begin < self._silent_s:
-            time.sleep(min(1.0, self._silent_s / 10))
-            now = content_of(path)
-        return now
 
     def _open(self) -> None:
         """Open the file that this process made, so that no heartbeat is written into the lock of another process."""
