@@ -32,7 +32,7 @@ sys.path[:0] = [str(HERE), str(HERE / "data_rivals"), str(HERE.parent)]
 import page  # noqa: E402
 from buckets import photos, sides, tables  # noqa: E402
 from buckets.server import Store, mounted, serving, why_not_mounted  # noqa: E402
-from data_rivals import install  # noqa: E402
+from environments import PIPELINES, install  # noqa: E402
 
 from segtrain.cores import cores  # noqa: E402
 
@@ -104,7 +104,7 @@ def main() -> int:
     args = arguments()
     if args.install:
         for name in sides.ENVIRONMENTS:
-            install.install(name, args.envs, args.base)
+            install(name, PIPELINES[name], args.envs, args.base)
         return 0
     args.data.mkdir(parents=True, exist_ok=True)
     out = args.out or HERE / "results" / f"{datetime.date.today()}-accounts-vertex"

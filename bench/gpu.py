@@ -47,7 +47,6 @@ STAGES = (
     Stage("prove", "segtrain prove --device cuda", 300, correctness=True),
     Stage("speed", "training steps on random images, each choice on and off", 600, correctness=False),
     Stage("rivals", "training loops of other libraries on the same network and images", 540, correctness=False),
-    Stage("goal", "time to 75 % mIoU on generated scenes, beside torchvision's loop", 540, correctness=False),
     Stage("evaluation", "images/s of an evaluation", 180, correctness=False),
     Stage("parts", "parts of a step, each choice on and off", 180, correctness=False),
     Stage("feed", "the whole loop on JPEG files", 240, correctness=False),

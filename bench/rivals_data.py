@@ -1,6 +1,6 @@
 """CPU time of a training sample in segtrain's input pipeline and in other libraries', in one interleaved run.
 
-    python bench/rivals_data.py --install all --envs /tmp/rivals_data          # once; see data_rivals/install.py
+    python bench/rivals_data.py --install all --envs /tmp/rivals_data          # once; see environments.py
     python bench/rivals_data.py --envs /tmp/rivals_data --frames /path/to/camvid
 
 Work of a sample: decode image and mask, scale the image by 0.5 to 2 (log-uniform; --uniform), random crop, flip, color
@@ -22,7 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from data_rivals import install, pictures
+import environments
+from data_rivals import pictures
+from environments import PIPELINES
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -104,7 +106,7 @@ def arguments() -> argparse.Namespace:
 def run(name: str, kind: str, workers: int, args: argparse.Namespace) -> dict[str, Any]:
     """One start of one side: what its script printed, or {'error': why}."""
     side = SIDES[name]
-    python = str(install.python_of(args.envs, side.env)) if side.env else sys.executable
+    python = str(environments.python_of(args.envs, side.env)) if side.env else sys.executable
     crop = pictures.KINDS[kind].crop
     line = [python, str(HERE / "data_rivals" / side.script), "--data", str(args.data / kind), "--kind", kind]
     line += [
@@ -237,32 +239,29 @@ def main() -> int:
     args = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that the side in progress is ended too
     if args.install:
-        for name in chosen(args.install, install.ENVIRONMENTS, "--install"):
-            install.install(name, args.envs, args.base)
+        for name in chosen(args.install, PIPELINES, "--install"):
+            environments.install(name, PIPELINES[name], args.envs, args.base)
         return 0
     sides, kinds = chosen(args.sides, SIDES, "--sides"), chosen(args.kinds, pictures.KINDS, "--kinds")
     counts = [int(count) for count in args.workers.split(",")]
     needed = dict.fromkeys(SIDES[side].env for side in sides if SIDES[side].env)
-    missing = [name for name in needed if not install.python_of(args.envs, name).exists()]
+    missing = [name for name in needed if not environments.python_of(args.envs, name).exists()]
     if missing:
         sys.exit(f"no environment for {', '.join(missing)}: run with --install {','.join(missing)} --envs {args.envs}")
     import page
 
     law = "uniform for the rivals" if args.uniform else "log-uniform"
     data = {kind: pictures.make(kind, args.data / kind, args.frames, args.count) for kind in kinds}
-    packages = install.versions(sys.executable, ("torch", "opencv-python-headless", "simplejpeg"))
+    packages = environments.versions(sys.executable, ("torch", "opencv-python-headless", "simplejpeg"))
     versions = {"segtrain's environment": packages}
     for name in needed:
-        shown = install.ENVIRONMENTS[name].shown
-        versions[name] = install.versions(install.python_of(args.envs, name), shown)
+        shown = PIPELINES[name].shown
+        versions[name] = environments.versions(environments.python_of(args.envs, name), shown)
     facts = page.facts(
         work=f"decode image and mask, scale 0.5 to 2 ({law}), crop, flip, jitter (p 0.5; 0.5, 0.5, 0.5, hue 0.05), normalize or uint8 "
         "(see 'gives'), batches of 8",
         setting=f"{args.samples} samples in the steady state, {args.rounds} rounds, files in the page cache",
-        versions="; ".join(
-            f"{name}: {', '.join(f'{package} {version}' for package, version in found.items())}"
-            for name, found in versions.items()
-        ),
+        versions="; ".join(f"{name}: {text}" for name, text in versions.items()),
     )
     results: list[dict[str, Any]] = []
     for kind in kinds:

@@ -1,6 +1,6 @@
 """Training images/s of segtrain and of other trainers on this machine, in one interleaved run.
 
-    python bench/rivals_train.py --install all --envs /tmp/rivals            # once; see rivals/install.py
+    python bench/rivals_train.py --install all --envs /tmp/rivals            # once; see environments.py
     python bench/rivals_train.py --envs /tmp/rivals                          # rivals as their users start them: one process
     python bench/rivals_train.py --envs /tmp/rivals --ranks per-core         # rivals too with one process a core (torchrun)
     python bench/rivals_train.py --device cuda --amp                         # the loops alone, on a GPU; see loops/race.py
@@ -25,11 +25,21 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from rivals import install, pictures, race
+import environments
+from environments import TRAINERS
+from rivals import pictures, race
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 OURS = "segtrain"
+SCRIPTS = {
+    "torchvision": "torchvision_reference.py",
+    "lightning": "lightning_smp.py",
+    "mmengine": "mmengine_runner.py",
+    "composer": "composer_trainer.py",
+    "hf": "hf_trainer.py",
+    "plain": "plain_loop.py",
+}
 DEFAULT = ("torchvision", "lightning", "mmengine", "composer", "hf")
 
 
@@ -39,7 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--install", default="", help="make environments, then stop: names, or 'all'")
     parser.add_argument("--base", default="", help="with --install: take torch and SMP from this interpreter")
     parser.add_argument("--models", default="unet,deeplabv3plus")
-    parser.add_argument("--rivals", default=",".join(DEFAULT), help=f"any of {', '.join(install.RIVALS)}; or 'none'")
+    parser.add_argument("--rivals", default=",".join(DEFAULT), help=f"any of {', '.join(TRAINERS)}; or 'none'")
     parser.add_argument("--ranks", default="default", help="of a rival: default (one process), per-core, or a number")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=2, help="steps before the clock starts")
@@ -83,14 +93,14 @@ def command(side: str, args: argparse.Namespace, data: str, model: str, folder: 
         }
         items = [f"{key}={value}" for key, value in settings.items()] + args.ours.split()
         return [args.segtrain, "-m", "segtrain", "train", *items], folder / "run" / "journal.jsonl"
-    python, ranks = str(install.python_of(args.envs, side)), rival_ranks(args)
+    python, ranks = str(environments.python_of(args.envs, side)), rival_ranks(args)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     marks = folder / "marks.jsonl"
     options = {
         "--data": data, "--model": model, "--batch": args.batch, "--crop": args.crop, "--classes": args.classes,
         "--steps": steps, "--workers": args.workers, "--marks": marks,
     }  # fmt: skip
-    script = str(HERE / "rivals" / install.RIVALS[side].script)
+    script = str(HERE / "rivals" / SCRIPTS[side])
     return [python, *launcher, script, *(str(part) for item in options.items() for part in item)], marks
 
 
@@ -198,13 +208,13 @@ def loops_alone(args: argparse.Namespace) -> int:
 def main() -> int:
     args = arguments()
     if args.install:
-        for name in install.RIVALS if args.install == "all" else args.install.split(","):
-            install.install(name, args.envs, args.base)
+        for name in TRAINERS if args.install == "all" else args.install.split(","):
+            environments.install(name, TRAINERS[name], args.envs, args.base)
         return 0
     if args.device:
         return loops_alone(args)
     rivals = [] if args.rivals == "none" else args.rivals.split(",")
-    missing = [r for r in rivals if r not in install.RIVALS or not install.python_of(args.envs, r).exists()]
+    missing = [r for r in rivals if r not in TRAINERS or not environments.python_of(args.envs, r).exists()]
     if missing:
         sys.exit(f"no environment for {', '.join(missing)}: run with --install {','.join(missing)} --envs {args.envs}")
     sides = ([] if args.segtrain == "none" else [OURS]) + rivals
@@ -215,15 +225,14 @@ def main() -> int:
     work = Path(tempfile.mkdtemp(prefix="rivals-"))
     what = pictures.make(work / "data", args.data, args.classes)
     data = str(work / "data") if (work / "data").exists() else str(Path(args.data).absolute())
-    versions = {name: install.versions(name, args.envs) for name in rivals}
     facts = page.facts(
         data=what,
         setting=f"global batch {args.batch}, crop {args.crop}x{args.crop}, float32, {args.rounds} rounds, "
         f"{args.steps} steps timed after {args.warmup}",
         rivals="one process, torch's default threads" if ranks == 1 else f"torchrun, {ranks} ranks, 1 thread each",
         versions="; ".join(
-            f"{side}: {', '.join(f'{package} {version}' for package, version in found.items())}"
-            for side, found in versions.items()
+            f"{name}: {environments.versions(environments.python_of(args.envs, name), TRAINERS[name].shown)}"
+            for name in rivals
         ),
     )
     results = compete(args, sides, data, work)

@@ -51,24 +51,6 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def pictures(root: Path, count: int, size: tuple[int, int]) -> None:
-    """JPEG images and PNG masks with about the detail of photographs."""
-    import cv2
-    import numpy as np
-
-    from segtrain.data.scenes.scene import scene
-
-    for part in ("images", "masks"):
-        (root / part / "train").mkdir(parents=True)
-    for k in range(count):
-        image, mask = scene(1, k % 12, (size[0] // 2, size[1] // 2))
-        image = cv2.resize(image, size[::-1], interpolation=cv2.INTER_CUBIC)
-        noise = np.random.default_rng(k).integers(0, 12, image.shape, np.uint8)
-        cv2.imwrite(str(root / f"images/train/{k:04}.jpg"), cv2.add(image, noise), [cv2.IMWRITE_JPEG_QUALITY, 95])
-        mask = cv2.resize(mask, size[::-1], interpolation=cv2.INTER_NEAREST)
-        cv2.imwrite(str(root / f"masks/train/{k:04}.png"), mask)
-
-
 # What one rank does.
 
 
@@ -86,7 +68,6 @@ def our_steps(task: dict, workers: int, kind: str):
     data = Data(
         layout="folders",
         root=task["data"],
-        classes=tuple(f"c{k}" for k in range(20)),
         crop=tuple(task["crop"]),
         check="off",
     )
@@ -229,6 +210,7 @@ def main() -> int:
     if args.rank:
         rank_main(json.loads(args.rank))
     import page
+    from plants import pictures
 
     from segtrain.cores import cores
 

@@ -58,7 +58,6 @@ def test_a_rehearsal_runs_every_stage_and_writes_every_row(tmp_path: Path) -> No
     assert judged["prove"] == 5
     rivals = [row["what"] for row in found["stages"]["rivals"] if "x as fast" in row["result"]]
     assert rivals[:2] == ["  segtrain, batches on the device", "  plain loop"]
-    assert sum("mIoU" in row["result"] for row in found["stages"]["goal"]) == 2
     assert any("images/s" in row["result"] for row in found["stages"]["speed"])
     text = (tmp_path / "found.md").read_text()
     assert "A rehearsal: its figures mean nothing" in text

@@ -116,7 +116,7 @@ def test_ratios_are_formed_within_rounds_and_against_the_same_crops():
 def test_each_side_has_its_script_and_its_environment():
     for name, side in rivals_data.SIDES.items():
         assert (BENCH / "data_rivals" / side.script).is_file(), name
-        assert not side.env or side.env in rivals_data.install.ENVIRONMENTS, name
+        assert not side.env or side.env in rivals_data.PIPELINES, name
         assert side.note, name
     assert set(rivals_data.DEFAULT) <= set(rivals_data.SIDES)
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 from buckets.photos import BUCKET, KINDS
-from data_rivals.install import ENVIRONMENTS as INSTALLABLE
-from data_rivals.install import python_of
-from data_rivals.install import versions as versions_of
+from environments import PIPELINES, python_of
+from environments import versions as versions_of
 from rivals import race
 
 HERE = Path(__file__).resolve().parent
@@ -174,9 +173,8 @@ def _fed(side: Side, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {key: found[key] for key in ("cpu_ms", "rate", "others", "samples", "quiet")}
 
 
-def versions(envs: Path) -> dict[str, str]:
+def versions(envs: Path) -> str:
     """Versions of the libraries whose ways are measured; those without an environment are left out."""
-    found = versions_of(sys.executable, ("torch", "obstore"))
-    for name in ENVIRONMENTS:
-        found |= versions_of(python_of(envs, name), INSTALLABLE[name].shown[:1])
-    return found
+    found = [versions_of(sys.executable, ("torch", "obstore"))]
+    found += [versions_of(python_of(envs, name), PIPELINES[name].shown[:1]) for name in ENVIRONMENTS]
+    return ", ".join(text for text in found if text)

@@ -147,12 +147,11 @@ def verdict(results: Results) -> str:
 
 def page(facts: dict[str, Any], results: Results, ranks: int) -> str:
     """The results as Markdown."""
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     lines = [
         f"# Training from a bucket beside a local disk, {facts['date']}", "",
         f"- machine: {facts['machine']}; load before {facts['load before']}",
         *(f"- data: {said}" for said in facts["data"]),
-        f"- setting: {facts['setting']}", f"- versions: {versions}", f"- command: `{facts['command']}`", "",
+        f"- setting: {facts['setting']}", f"- versions: {facts['versions']}", f"- command: `{facts['command']}`", "",
         "Medians of the rounds, with the least and the most where there were several. Ratios are formed "
         "within a round.", "",
         "## Cores to spare", "",

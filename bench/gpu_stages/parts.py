@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,13 +13,10 @@ from gpu_stages.timing import forget, milliseconds, peak_gib
 from segtrain import bins, kernels
 from segtrain.config import Config, Loss, Model
 from segtrain.data.pixels import normalize
-from segtrain.data.workers.memory import SharedBlock
-from segtrain.losses import build_criterion, low_res_loss, low_res_totals, lowlogits, ways
+from segtrain.losses import build_criterion, low_res_loss, low_res_totals, ways
 from segtrain.metrics import confusions
 from segtrain.models import build_model
 from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
-from segtrain.parallel.model import full_state
-from segtrain.train.copies import HostCopies
 
 
 def run(rig: Rig) -> None:
@@ -33,13 +26,6 @@ def run(rig: Rig) -> None:
                 part(rig, classes, size)
     with reported(rig, "optimizers"):
         optimizers(rig)
-    if rig.on_gpu:
-        # torch's allocator rounds sizes up to powers of two.
-        for kind, shared in (("torch's allocator", False), ("cudaHostRegister", True)):
-            with reported(rig, kind):
-                copies(rig, kind, shared)
-    else:
-        rig.left_out("copies from page-locked memory", "there is no GPU")
 
 
 def normalization(rig: Rig, classes: int, size: tuple[int, int]) -> None:
@@ -95,17 +81,6 @@ def loss(rig: Rig, classes: int, size: tuple[int, int]) -> None:
             measure(f"loss {name}, {way}", criterion, low, way)
             if name in ("ce", "dice"):
                 measure(f"loss {name}, {way}, logits in bf16", criterion, half, way)
-    criterion = build_criterion(Loss(), classes)
-    if ways.unavailable(criterion, torch.device(rig.device)):
-        return
-    usual = lowlogits.CLASSES, lowlogits.CELLS
-    try:
-        for sizes in ((2, (4, 64)), (8, (4, 64)), (4, (4, 32)), (4, (8, 64)), (4, (16, 64))):
-            lowlogits.CLASSES, lowlogits.CELLS = sizes
-            what = f"loss ce, fused, {sizes[0]} instead of {usual[0]} classes at a time, {sizes[1]} instead of {usual[1]} cells"
-            measure(what, criterion, low, "fused")
-    finally:
-        lowlogits.CLASSES, lowlogits.CELLS = usual
 
 
 def counts(rig: Rig, classes: int, size: tuple[int, int]) -> None:
@@ -139,53 +114,3 @@ def optimizers(rig: Rig) -> None:
     rig.note(f"unscaling of {name} (fp16)", f"{milliseconds(lambda: scaler.unscale_(parameters), rig.device):.2f} ms")
     took = milliseconds(lambda: scaler.step(half, clip_(parameters, 0)), rig.device)
     rig.note(f"norm and update of {name}, muon, fp16", f"{took:.2f} ms")
-    took = milliseconds(lambda: full_state(network, optimizer), rig.device, 1, 3)
-    rig.note(f"copy of {name} and its moments to the host, waiting for each tensor", f"{took:.0f} ms")
-    if rig.on_gpu:
-        copied_beside(rig, name, network, optimizer)
-
-
-def copied_beside(rig: Rig, name: str, network: Any, optimizer: torch.optim.Optimizer) -> None:
-    """Copies on a stream of their own: what the loop waits for, and when they have ended."""
-    beside = HostCopies(torch.device("cuda", torch.cuda.current_device()), lambda text: rig.note("copies", text, False))
-
-    def begin() -> None:
-        full_state(network, optimizer, beside.take)
-        beside.start()
-
-    begin()
-    beside.wait()
-    began = time.perf_counter()
-    begin()
-    launched = time.perf_counter()
-    beside.wait()
-    ended = time.perf_counter()
-    rig.note(
-        "the same beside the loop: its time in the loop, and in all",
-        f"{1e3 * (launched - began):.0f} and {1e3 * (ended - began):.0f} ms",
-    )
-
-
-def copies(rig: Rig, kind: str, shared: bool) -> None:
-    """The loader's blocks for 16 images of 1024x1024 and their masks."""
-    size, before = 16 * 1024 * 1024 * 4 + 4096, _available_mib()
-    begin = time.perf_counter()
-    blocks = [SharedBlock(size, shared, pin=True) for _ in range(6)]
-    took = 1e3 * (time.perf_counter() - begin) / len(blocks)
-    for block in blocks:
-        block.array[:] = 1
-    held = (before - _available_mib()) / len(blocks)
-    there = torch.empty(blocks[0].size, dtype=torch.uint8, device=rig.device)
-    tensors = itertools.cycle([torch.from_numpy(block.array) for block in blocks])
-    copied = milliseconds(lambda: there.copy_(next(tensors), non_blocking=True), rig.device)
-    rig.note(
-        f"blocks of {size / 2**20:.1f} MiB, page-locked by {kind}",
-        f"{size / copied / 1e6:.1f} GB/s to the GPU, {took:.1f} ms to make one, {held:.0f} MiB of host memory each",
-    )
-    for block in blocks:
-        block.close()
-
-
-def _available_mib() -> float:
-    found = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
-    return int(found[1]) / 1024 if found else float("nan")

@@ -1,23 +1,30 @@
-"""Virtual environments for the input pipelines, one each.
+"""Virtual environments for the libraries that segtrain is compared with, one each.
 
     python bench/rivals_data.py --install all --envs DIR [--base PYTHON]
+    python bench/rivals_train.py --install lightning,hf --envs DIR [--base PYTHON]
 
-One environment, DIR/base, holds what nearly all of them use: torch, torchvision, albumentations and OpenCV (about 5 GB
-with the CUDA libraries of the PyPI wheels). Each rival has its own environment DIR/NAME with its own packages, which
-reads those of the base by one line in a .pth file; what it installs itself goes before them. With --base another
+One environment, DIR/base, holds what nearly all of them use: torch, torchvision, SMP, albumentations, and OpenCV (about
+5 GB with the CUDA libraries of the PyPI wheels). Each library has its own environment DIR/NAME with its own packages,
+which reads those of the base by one line in a .pth file; what it installs itself goes before them. With --base another
 interpreter's packages are the base.
+
+Composer pins torch below 2.7.1 and mmengine asks for a second OpenCV, although both run without: such packages are
+installed bare (``--no-deps``), and what they need in fact is listed. pip then warns of conflicts; that is expected.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-BASE = ("torch==2.15.0", "torchvision==0.29.2", "albumentations==2.0.8", "opencv-python-headless", "simplejpeg")
+BASE = (
+    "torch==2.15.0", "torchvision==0.29.2", "segmentation-models-pytorch==0.6.0", "albumentations==2.0.8",
+    "opencv-python-headless", "simplejpeg",
+)  # fmt: skip
+MMENGINE = ("addict", "yapf", "termcolor", "rich", "pyyaml", "matplotlib", "packaging", "setuptools<81")
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class Environment:
     bare: tuple[str, ...] = ()
 
 
-ENVIRONMENTS = {
+PIPELINES = {
     "torch": Environment(("torch", "torchvision", "albumentations", "opencv-python-headless"), ("torchdata==0.11.0",)),
     "spdl": Environment(("spdl-core", "albumentations"), ("spdl-core",)),
     "streaming": Environment(("mosaicml-streaming", "albumentations"), ("mosaicml-streaming",)),
@@ -41,11 +48,25 @@ ENVIRONMENTS = {
     # mmsegmentation's transforms need mmcv's Python part alone; a full mmcv would be compiled for an hour.
     "mmseg": Environment(
         ("mmsegmentation", "mmcv-lite"),
-        ("addict", "yapf", "termcolor", "rich", "pyyaml", "matplotlib", "packaging", "prettytable", "scipy", "ftfy",
-         "regex", "setuptools<81"),
+        (*MMENGINE, "prettytable", "scipy", "ftfy", "regex"),
         ("mmengine==0.10.7", "mmcv-lite==2.1.0", "mmsegmentation==1.2.2"),
     ),
     "hf": Environment(("datasets", "albumentations"), ("datasets",)),
+}
+TRAINERS = {
+    "torchvision": Environment(("torch", "torchvision")),
+    "lightning": Environment(("torch", "lightning", "albumentations"), ("lightning==2.6.6",)),
+    "mmengine": Environment(("torch", "mmengine", "mmcv-lite"), MMENGINE, ("mmengine==0.10.7", "mmcv-lite==2.1.0")),
+    "composer": Environment(
+        ("torch", "mosaicml", "torchmetrics"),
+        ("torchmetrics==1.7.4", "importlib-metadata==8.7.0", "mosaicml-cli<0.8", "py-cpuinfo", "coolname", "tabulate",
+         "tenacity", "tqdm", "psutil", "pyyaml", "requests", "packaging", "backoff", "rich"),
+        ("mosaicml==0.32.1", "torch_optimizer==0.3.0", "pytorch_ranger==0.1.1"),
+    ),
+    "hf": Environment(
+        ("torch", "transformers", "accelerate", "albumentations"), ("transformers==5.23.0", "accelerate==1.15.0")
+    ),
+    "plain": Environment(("torch",)),
 }  # fmt: skip
 
 
@@ -54,9 +75,9 @@ def python_of(envs: Path, name: str) -> Path:
     return envs.absolute() / name / "bin" / "python"
 
 
-def install(name: str, envs: Path, base: str = "") -> None:
+def install(name: str, packages: Environment, envs: Path, base: str = "") -> None:
     """Make or complete one environment, and the base where none is given. Raises CalledProcessError where pip fails."""
-    found, python = ENVIRONMENTS[name], python_of(envs, name)
+    python = python_of(envs, name)
     if not base:
         base = str(python_of(envs, "base"))
         if not Path(base).exists():
@@ -66,16 +87,16 @@ def install(name: str, envs: Path, base: str = "") -> None:
     (theirs,) = _ask(base, "import sysconfig; print(sysconfig.get_path('purelib'))")
     (own,) = _ask(str(python), "import sysconfig; print(sysconfig.get_path('purelib'))")
     Path(own, "base.pth").write_text(theirs + "\n", encoding="utf-8")
-    for packages, flags in ((found.plain, []), (found.bare, ["--no-deps"])):
-        if packages:
-            subprocess.run([str(python), "-m", "pip", "install", "-q", *flags, *packages], check=True)
-    print(f"{name}: {versions(python, found.shown)}", flush=True)
+    for requirements, flags in ((packages.plain, []), (packages.bare, ["--no-deps"])):
+        if requirements:
+            subprocess.run([str(python), "-m", "pip", "install", "-q", *flags, *requirements], check=True)
+    print(f"{name}: {versions(python, packages.shown)}", flush=True)
 
 
-def versions(python: Path | str, packages: tuple[str, ...]) -> dict[str, str]:
-    """{package: version}; empty where there is no such interpreter."""
+def versions(python: Path | str, packages: tuple[str, ...]) -> str:
+    """'package version, ...' of an interpreter; empty where there is no such interpreter."""
     if not Path(python).exists():
-        return {}
+        return ""
     code = (
         "import importlib.metadata as m, json\n"
         "def version(p):\n"
@@ -83,12 +104,9 @@ def versions(python: Path | str, packages: tuple[str, ...]) -> dict[str, str]:
         "    except m.PackageNotFoundError: return 'absent'\n"
         f"print(json.dumps({{p: version(p) for p in {packages!r}}}))"
     )
-    return json.loads(_ask(str(python), code)[-1])
+    found = json.loads(_ask(str(python), code)[-1])
+    return ", ".join(f"{package} {version}" for package, version in found.items())
 
 
 def _ask(python: str, code: str) -> list[str]:
     return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
-
-
-if __name__ == "__main__":
-    sys.exit("this is a part of bench/rivals_data.py: run that with --install")
