@@ -30,7 +30,7 @@ from launch.rehearse import drawn, fit, network
 from launch.rehearse.apart import RehearsalSpec
 from launch.rehearse.buckets import BucketServer
 from launch.rehearse.cluster import Plant, RehearsalCluster, read_plant, refuse_rank
-from launch.rehearse.report import Report
+from launch.rehearse.report import Report, load
 from segtrain.config import load_config
 from segtrain.errors import EXIT_ERROR, ConfigError
 
@@ -375,6 +375,9 @@ def test_a_spot_interruption_goes_on_from_what_s3_has(tmp_path: Path) -> None:
     assert report.metrics["train:loss"][1] == pytest.approx(1 / 6, abs=1e-4)
     assert report.first_step_s is not None
     assert any("metric val:miou_percent: no line" in remark for remark in report.remarks)
+    assert not any("had to be killed" in remark for remark in report.remarks)
+    assert [len(host.codes) for host in report.hosts] == [2, 2]  # both starts of each container
+    assert load(Path(report.folder, "report.json")) == report
     if NAMESPACES:
         assert about(report)["host"] == "algo-2"
 

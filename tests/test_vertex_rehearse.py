@@ -69,7 +69,7 @@ def test_the_command_line_gives_the_number_of_hosts(
     asked: list[Any] = []
 
     def keep(job: VertexJob, request: Any, spec: RehearsalSpec, say: Any) -> Any:
-        asked.append((job.hosts, spec.hosts))
+        asked.append((job.hosts, spec.hosts, spec.namespaces, spec.settings))
         return SimpleNamespace(exit_code=0)
 
     monkeypatch.setattr("launch.gcp.rehearse.run.rehearse", keep)
@@ -78,7 +78,7 @@ def test_the_command_line_gives_the_number_of_hosts(
     (tmp_path / "job.yaml").write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
     words = ["--job", str(tmp_path / "job.yaml"), "--rehearse", "--folder", str(tmp_path / "play")]
     assert vertex.main([*words, *([f"--hosts={hosts}"] if hosts else []), "train.batch_size=20"]) == 0
-    assert asked == [(5, hosts)]
+    assert asked == [(5, hosts, True, {"train.duration": "12st"})]
 
 
 def test_the_ranks_of_a_rehearsal_are_counted(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ class Gpu:
 
     name: str
     arch: str
-    memory_gb: int
     regions: tuple[str, ...] = ()
     retired: bool = False
 
@@ -72,20 +71,20 @@ _H100 = (
 )  # fmt: skip
 # The keys are names in the API's enum. No regions: Google's page lists none, or changes too often.
 GPUS = {
-    "NVIDIA_TESLA_K80": Gpu("K80", "sm_37", 12, retired=True),
-    "NVIDIA_TESLA_P100": Gpu("P100", "sm_60", 16, _P100),
-    "NVIDIA_TESLA_V100": Gpu("V100", "sm_70", 16, _V100),
-    "NVIDIA_TESLA_P4": Gpu("P4", "sm_61", 8, _P4),
-    "NVIDIA_TESLA_T4": Gpu("T4", "sm_75", 16, _T4),
-    "NVIDIA_TESLA_A100": Gpu("A100", "sm_80", 40, _A100),
-    "NVIDIA_A100_80GB": Gpu("A100 80 GB", "sm_80", 80, _A100_80),
-    "NVIDIA_L4": Gpu("L4", "sm_89", 24, _L4),
-    "NVIDIA_H100_80GB": Gpu("H100", "sm_90", 80, _H100),
-    "NVIDIA_H100_MEGA_80GB": Gpu("H100 Mega", "sm_90", 80, _H100),
-    "NVIDIA_H200_141GB": Gpu("H200", "sm_90", 141),
-    "NVIDIA_B200": Gpu("B200", "sm_100", 180),
-    "NVIDIA_GB200": Gpu("GB200", "sm_100", 186),
-    "NVIDIA_RTX_PRO_6000": Gpu("RTX PRO 6000", "sm_120", 96),
+    "NVIDIA_TESLA_K80": Gpu("K80", "sm_37", retired=True),
+    "NVIDIA_TESLA_P100": Gpu("P100", "sm_60", _P100),
+    "NVIDIA_TESLA_V100": Gpu("V100", "sm_70", _V100),
+    "NVIDIA_TESLA_P4": Gpu("P4", "sm_61", _P4),
+    "NVIDIA_TESLA_T4": Gpu("T4", "sm_75", _T4),
+    "NVIDIA_TESLA_A100": Gpu("A100", "sm_80", _A100),
+    "NVIDIA_A100_80GB": Gpu("A100 80 GB", "sm_80", _A100_80),
+    "NVIDIA_L4": Gpu("L4", "sm_89", _L4),
+    "NVIDIA_H100_80GB": Gpu("H100", "sm_90", _H100),
+    "NVIDIA_H100_MEGA_80GB": Gpu("H100 Mega", "sm_90", _H100),
+    "NVIDIA_H200_141GB": Gpu("H200", "sm_90"),
+    "NVIDIA_B200": Gpu("B200", "sm_100"),
+    "NVIDIA_GB200": Gpu("GB200", "sm_100"),
+    "NVIDIA_RTX_PRO_6000": Gpu("RTX PRO 6000", "sm_120"),
 }
 # The enum's other names: TPUs, which PyTorch trains on only with torch_xla.
 TPUS = ("TPU_V2", "TPU_V3", "TPU_V4_POD", "TPU_V5_LITEPOD")
