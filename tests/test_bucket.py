@@ -282,9 +282,9 @@ def test_faults_cost_no_sample_and_are_counted(data_sets: Path, server: BucketSe
     names = {"503": "throttled", "500": "server", "reset": "connection", "cut": "cut"}
     assert set(server.failed) == set(FAULTS)
     assert {names[kind]: count for kind, count in server.failed.items()} == {
-        kind: count for kind, (count, _) in tally.retries.items()
+        kind: count for kind, (count, _) in tally.sums.retries.items()
     }
-    assert all(seconds > 0 for _, seconds in tally.retries.values())
+    assert all(seconds > 0 for _, seconds in tally.sums.retries.values())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -327,7 +327,7 @@ def test_an_object_that_changes_is_an_error(own: Path, server: BucketServer, lay
     server.requests.clear()
     with refused("object-changed", file=url, found=server.etag_of(path), expected=before):
         digest(loader(bucket, 2))
-    assert "connection" not in bucket.store.tally.retries
+    assert "connection" not in bucket.store.tally.sums.retries
     again = pickle.loads(pickle.dumps(bucket))  # as a worker process gets it
     with refused("object-changed", file=url):
         again.read(0)

@@ -46,7 +46,7 @@ def test_lies_that_pass_give_the_right_bytes(data_sets: Path, server: BucketServ
     server.fault, server.faults = 0.6, (*lies, "429", "cut")
     got = digest(loader(bucket, 2, last_step=30))
     assert set(server.failed) == set(server.faults)
-    assert set(bucket.store.tally.retries) == {"wrong", "throttled", "cut"}
+    assert set(bucket.store.tally.sums.retries) == {"wrong", "throttled", "cut"}
     server.fault = 0.0
     assert got == digest(loader(opened(data_sets / "bkt", layout), 2, last_step=30))
 
@@ -80,7 +80,7 @@ def test_a_body_that_drips_is_asked_for_again(
 
     threading.Thread(target=well_again).start()
     assert store.read(f"s3://bkt/shards/{path.name}", 0, 5000) == path.read_bytes()[:5000]
-    assert set(store.tally.retries) == {"timeout"}
+    assert set(store.tally.sums.retries) == {"timeout"}
 
 
 @pytest.mark.parametrize("status", ["408", "400"])
@@ -305,8 +305,8 @@ def test_an_outage_is_told_once_and_a_signal_ends_the_wait(
     def stop() -> None:
         """Only once more requests have failed after the warning."""
         until(lambda: store._client._told)
-        said = store.tally.requests
-        until(lambda: store.tally.requests > said + 2)
+        said = store.tally.sums.requests
+        until(lambda: store.tally.sums.requests > said + 2)
         stopping.requested.set()
 
     thread = threading.Thread(target=stop)

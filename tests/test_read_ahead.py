@@ -63,7 +63,7 @@ def ahead(bucket: Bucket, samples: Iterable[list[Range]], batch: int = 2, **sett
     finally:
         bucket.gate.set()
         found.close()  # which waits for a thread only for a second
-        until(lambda: found.threads == 0)
+        until(lambda: not any(thread.is_alive() for thread in found._threads))
 
 
 def one(index: int) -> list[Range]:
@@ -113,7 +113,7 @@ def test_the_bytes_bound_it_too() -> None:
         for index in range(50):
             reader.take(Range("s", 100_000 * index, 60))
             drain(bucket, 1)
-        assert reader.most_held <= 160
+            assert reader.held <= 160
 
 
 def test_a_sample_that_is_needed_twice_is_fetched_once() -> None:
@@ -180,11 +180,11 @@ def test_there_are_as_many_threads_as_requests_in_flight() -> None:
     bucket.gate.clear()
     with ahead(bucket, (one(index) for index in range(400)), batch=5) as reader:
         drain(bucket, 10)
-        assert reader.threads == 10
+        assert reader.figures()["threads"] == 10
     bucket.gate.clear()
     with ahead(bucket, (one(index) for index in range(400)), batch=100) as reader:
         drain(bucket, 128)
-        assert reader.threads == 128
+        assert reader.figures()["threads"] == 128
 
 
 def test_a_worker_fetches_itself_what_is_late_as_long_as_few_are() -> None:

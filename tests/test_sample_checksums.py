@@ -74,7 +74,7 @@ def test_other_bytes_under_the_same_etag_are_fetched_once_more_and_then_refused(
     assert caught.value.values["found"] != caught.value.values["expected"]
     span_asked = [what for what in server.asked if what[0].endswith(shard.rpartition("/")[2])]
     assert 2 in {span_asked.count(what) for what in span_asked}
-    assert bucket.store.tally.retries["checksum"][0] == 1
+    assert bucket.store.tally.sums.retries["checksum"][0] == 1
 
 
 def test_a_server_that_lies_once_costs_no_sample(

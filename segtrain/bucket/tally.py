@@ -57,20 +57,8 @@ class RequestTally:
     """Sums to which several threads add. ``whole``: another tally, to which everything is added as well."""
 
     def __init__(self, whole: RequestTally | None = None) -> None:
-        self._whole, self._sums = whole, Requests()
+        self._whole, self.sums = whole, Requests()
         self._lock = threading.Lock()
-
-    @property
-    def sums(self) -> Requests:
-        return self._sums
-
-    @property
-    def requests(self) -> int:
-        return self._sums.requests
-
-    @property
-    def retries(self) -> Mapping[str, tuple[int, float]]:
-        return self._sums.retries
 
     def answered(self, count: int, seconds: float) -> None:
         """Count a request that returned ``count`` bytes."""
@@ -91,17 +79,17 @@ class RequestTally:
     def add(self, more: Requests) -> None:
         """Add sums, for example those of another process."""
         with self._lock:
-            self._sums = self._sums.plus(more)
+            self.sums = self.sums.plus(more)
         if self._whole is not None:
             self._whole.add(more)
 
     def counter(self) -> Callable[[], Requests]:
         """A function that returns the sums since its previous call; at its first call, since ``counter`` was called."""
-        before = self._sums
+        before = self.sums
 
         def more() -> Requests:
             nonlocal before
-            now = self._sums
+            now = self.sums
             found, before = now.plus(before, -1), now
             return found
 

@@ -185,7 +185,7 @@ def _bucket(loader: TrainLoader) -> Callable[[], dict[str, Any] | None]:
 
     def found() -> dict[str, Any] | None:
         more = counter().to_dict() | {"ahead": loader.reading()}
-        return more if OF_PROCESS.requests else None
+        return more if OF_PROCESS.sums.requests else None
 
     return found
 

@@ -62,7 +62,7 @@ class ReadAhead:
         self._in_flight = 0  # requests that are not answered yet
         self._threads: list[threading.Thread] = []
         self._issued = self._taken = 0  # numbers of samples: entered in the table, reached by workers
-        self._window, self.held, self.most_held = ReadAheadWindow(batch), 0, 0
+        self._window, self.held = ReadAheadWindow(batch), 0
         self.stop, self.closed = threading.Event(), False
         self._start_thread()
         self._ended = not self._threads  # the system allows no more threads
@@ -129,11 +129,6 @@ class ReadAhead:
             self._table.clear()
             self.held = 0
 
-    @property
-    def threads(self) -> int:
-        """The number of threads that have not ended."""
-        return sum(thread.is_alive() for thread in self._threads)
-
     def figures(self) -> dict[str, float]:
         """Figures for the journal: the window in samples, threads and held bytes with their limits, and ``first_s``."""
         return {
@@ -177,14 +172,10 @@ class ReadAhead:
             self._in_flight -= 1
             self._window.answered(time.perf_counter() - request.sent)
             if content is not None and request.left:
-                self._hold(len(content) - request.bytes)
+                self.held += len(content) - request.bytes
                 request.bytes = len(content)
             request.content, request.error = content, error
             self._arrived.notify_all()
-
-    def _hold(self, more: int) -> None:
-        self.held += more
-        self.most_held = max(self.most_held, self.held)
 
     def _fill(self) -> None:
         """Issue samples while the window and the memory have room."""
@@ -225,7 +216,7 @@ class ReadAhead:
             if self._local(request.span):
                 request.local, request.bytes = True, 0
                 continue
-            self._hold(request.bytes)
+            self.held += request.bytes
             self._in_flight += 1
             if self._in_flight > len(self._threads):
                 self._start_thread()
