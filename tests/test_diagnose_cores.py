@@ -88,19 +88,6 @@ def test_workers_whose_cores_others_have() -> None:
     )
 
 
-def test_without_a_profile_cores_that_this_run_did_not_use_were_others() -> None:
-    found = of(rank_records(cpu_wait=0.6, cores=4, cpu=0.2))
-    assert (found.bound, found.verdicts[0].confidence) == ("other-programs", "low")
-    assert of(rank_records(cpu_wait=0.15, cores=4, cpu=0.2)).bound == "too-few-cores"
-
-
-def test_where_nobody_counts_lateness_it_is_a_guess() -> None:
-    """Passes that took 0.95 s and computed for 0.3 s, on a host whose cores others had."""
-    found = of(rank_records(cores=2, cpu=0.3, workers=0), hosts=(host(2.0),))
-    assert (found.bound, found.verdicts[0].confidence) == ("other-programs", "low")
-    assert "a guess" in found.verdicts[0].evidence
-
-
 def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
     """Two ranks and two workers on two cores that nobody else wants: half of the loop's time goes by without a core."""
     ranks = two({}, {}, cores=2, cpu_wait=0.5, cpu=0.7, stages={"decode": 0.006})
@@ -159,13 +146,6 @@ def test_compiling_is_held_against_the_steps_that_it_was_for() -> None:
     assert half.verdicts[0].fix.choices[1].settings == {"train.compile": False}
     # Without train.compile a long first step is the start, and nobody's fault.
     assert of(compiled(120.0), events=(start, end)).bound == "healthy"
-
-
-def test_a_few_steps_after_the_compiled_one_are_enough_to_name_it() -> None:
-    few = compiled(125.0)
-    steps = {**few.windows[1], "first": 2, "last": 6}
-    found = of(replace(few, windows=(few.windows[0], steps)), **COMPILE)
-    assert [verdict.cause for verdict in found.verdicts] == ["compiling"]
 
 
 def test_what_compiles_later_counts_too() -> None:

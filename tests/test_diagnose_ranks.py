@@ -16,7 +16,7 @@ from segtrain.diagnose.evidence import Evidence, HostLoad
 from segtrain.diagnose.live import Starving
 from segtrain.diagnose.model import stages_of
 from segtrain.diagnose.stats import run_stats
-from segtrain.diagnose.together import together
+from segtrain.diagnose.straggler_wait import straggler_wait
 from segtrain.observe.spans import Records, file_of, read_recent
 
 OWN, IMAGES = 0.1, 4  # seconds of a step beside waiting; images of a rank's step
@@ -93,7 +93,7 @@ def test_sums_of_windows_give_the_waits_of_single_steps() -> None:
         truth = sum(max(waits) for waits in steps) / len(steps)
         for each in (1, 4, 40):
             windows = [windows_of(steps, rank, each) for rank in range(world)]
-            found = together(windows)
+            found = straggler_wait(windows)
             assert found[0] == pytest.approx(truth), (world, each)
 
 
@@ -101,7 +101,7 @@ def test_what_ranks_wait_for_something_else_is_no_wait_for_samples() -> None:
     """Rank 0 computes 1 s longer in each step; all have their samples."""
     slow = {"last": 1, "first": 1, "phases": {"wait": 0.01, "forward": 1.1}}
     others = {"last": 1, "first": 1, "phases": {"wait": 0.02, "sync": 0.99, "forward": 0.1}}
-    assert together([[slow], [others]]) == (pytest.approx(0.02), None)
+    assert straggler_wait([[slow], [others]]) == (pytest.approx(0.02), 0.0)
 
 
 def test_a_slow_rank_beside_other_programs_that_have_the_cores() -> None:
@@ -121,8 +121,8 @@ def test_a_slow_rank_beside_other_programs_that_have_the_cores() -> None:
 def test_windows_that_end_elsewhere_are_cut_where_all_end() -> None:
     steps = [STARVING["in turn"](k) for k in range(24)]
     windows = [windows_of(steps, 0, 3), windows_of(steps, 1, 4)]
-    assert together(windows)[0] == pytest.approx(1.0)
-    assert together([windows[0][:1], windows[1][:1]])[0] == pytest.approx(1.0, rel=0.35)  # no end in common
+    assert straggler_wait(windows)[0] == pytest.approx(1.0)
+    assert straggler_wait([windows[0][:1], windows[1][:1]])[0] == pytest.approx(1.0, rel=0.35)  # no end in common
 
 
 def test_no_core_for_one_rank_is_none_for_all() -> None:

@@ -9,12 +9,10 @@ from typing import Any
 
 import browser
 import pytest
-from conftest import refused
 from test_report import BEGIN, Checked, chromium, make, start, step, text_of
 
 from segtrain.diagnose import Diagnosis, Verdict, diagnose
 from segtrain.diagnose.verdict import Fix
-from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.report import bound, page
 from segtrain.runs.folder import load
 
@@ -66,7 +64,7 @@ def test_the_cause_comes_before_all_figures(tmp_path: Path) -> None:
 
 
 def test_each_cause_has_a_card_with_its_share_and_settings(tmp_path: Path) -> None:
-    folder = spans_of(LATE)(tmp_path / "run")
+    folder = spans_of(LATE, checkpoint={"every": "2st"})(tmp_path / "run")
     verdicts = diagnose(folder).verdicts
     assert [verdict.cause for verdict in verdicts] == ["storage-latency", "checkpoint"]
     text = page.report(folder).read_text()

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, Zygote, refused
+from conftest import refused
 from test_diagnose import moments, rank_records, starved, write_run
-
-sys.path.insert(0, str(ROOT / "bench"))
-
-from plants import ALONE, PLANTS, UNSEEN, code, command, pictures
 
 from segtrain.cli import main
 from segtrain.config import parse_overrides
 from segtrain.diagnose import diagnose
 from segtrain.diagnose.differences import _flat, changes, differing, fit
 from segtrain.diagnose.live import closing_line
-from segtrain.diagnose.reasons import phases, reasons
-from segtrain.diagnose.verdict import Fix, Verdict
+from segtrain.diagnose.reasons import reasons
+from segtrain.diagnose.verdict import Fix
 from segtrain.diagnose.verify import Verification, earlier_prediction, verify
 from segtrain.diagnose.verify_words import outcome, page, sentences
 from segtrain.observe.spans import Records
@@ -101,39 +95,18 @@ def test_a_fix_is_settings_for_the_command_line_and_words_for_a_person(
     assert {k: v for k, v in _flat(parse_overrides(list(words))).items() if k in fix.settings} == dict(fix.settings)
 
 
-TWO = Fix({"data.prefetch": 1}, "", (Fix({"data.worker_kind": "thread"}), Fix(advice="a larger /dev/shm")))
-
-
-def test_choices_of_a_fix_are_never_joined() -> None:
-    assert [choice.text for choice in TWO.choices] == [
-        "data.prefetch=1",
-        "data.worker_kind=thread",
-        "a larger /dev/shm",
-    ]
-    assert TWO.words == ("data.prefetch=1",)
-    found = Verdict("shm", 0.5, "", TWO, 2.0, "high").to_dict()
-    assert found["cure"] == "data.prefetch=1; or: data.worker_kind=thread; or: a larger /dev/shm"
-    assert found["fix"] == {
-        "settings": {"data.prefetch": 1},
-        "advice": "",
-        "alternatives": [
-            {"settings": {"data.worker_kind": "thread"}, "advice": ""},
-            {"settings": {}, "advice": "a larger /dev/shm"},
-        ],
-    }
-
-
 def test_each_choice_has_a_command_and_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run that ended for lack of shared memory, but has steady windows: three ways out, any of which is the cure."""
     before = slow(tmp_path, settings=data(worker_kind="process"))
+    (tmp_path / "slow-fixed").mkdir()
     end = {"event": "run_end", "ts": 0, "status": "failed", "error": "/dev/shm has 1.0 MiB left"}
     (before / "journal.jsonl").write_text(json.dumps(end) + "\n")
     assert main(["diagnose", str(before)]) == 0
     said = capsys.readouterr().out
     place = f"segtrain train {before}/config.yaml"
-    assert f"try   {place} data.worker_kind=thread out={tmp_path}/slow-fixed\n" in said
-    assert f"or    {place} data.prefetch=1 out={tmp_path}/slow-fixed2\n" in said
-    assert f"--against {tmp_path}/slow-fixed2" in said
+    assert f"try   {place} data.worker_kind=thread out={tmp_path}/slow-fixed2\n" in said
+    assert f"or    {place} data.prefetch=1 out={tmp_path}/slow-fixed3\n" in said
+    assert f"--against {tmp_path}/slow-fixed3" in said
     for name, settings in (("a", {"worker_kind": "thread"}), ("b", {"worker_kind": "process", "prefetch": 1})):
         found = verify(before, cured(tmp_path, data(**settings), name), say=lambda text: None)
         assert found.fit == "exact", name
@@ -181,7 +154,6 @@ def test_a_prediction_that_held(tmp_path: Path) -> None:
     assert found.off == pytest.approx(found.predicted / found.measured - 1)
     wait = next(term for term in found.phases if term.name == "wait")
     assert (wait.before, wait.after) == (pytest.approx(400, abs=0.1), pytest.approx(2, abs=0.1))
-    assert wait.predicted == pytest.approx(400 - 498 * (1 - 1 / found.predicted), abs=0.2)
     text = page(found)
     assert text.startswith(f"{tmp_path}/cured after {tmp_path}/slow: the prediction held")
     assert "the fix and nothing else that matters for speed: data.workers 2 -> 10" in text
@@ -281,7 +253,6 @@ def test_another_number_of_ranks_is_compared_by_images_and_said(tmp_path: Path) 
     found = verify(slow(tmp_path), after)
     assert found.measured == pytest.approx(2 * 4.98, rel=1e-3)
     assert "ranks differs: 1 before, 2 after" in " ".join(page(found).split())
-    assert all(term.predicted is None for term in found.phases)
 
 
 def test_nonsense_names_the_folder(tmp_path: Path) -> None:
@@ -294,33 +265,6 @@ def test_nonsense_names_the_folder(tmp_path: Path) -> None:
     make(tmp_path / "empty", replace(rank_records(), windows=()))
     with refused("no-steps-yet", run=str(tmp_path / "empty")):
         verify(before, tmp_path / "empty")
-
-
-def test_what_is_saved_is_taken_from_the_phases_that_the_cure_shortens() -> None:
-    facts = {"step_ms": 100.0, "images_per_s": 80.0, "ranks": 1, "phases": {"wait": 0.5, "forward": 0.4, "log": 0.1}}
-    for cause, fix, gain, expected in (
-        ("decode", {}, 2.0, {"wait": 0, "forward": 40, "log": 10}),
-        ("decode", {}, 4.0, {"wait": 0, "forward": 20, "log": 5}),  # more than the wait: they wait for cores as well
-        ("main-thread", {"data.workers": 2}, 1.25, {"wait": 30, "forward": 40, "log": 10}),
-        ("too-many-threads", {}, 2.0, {"wait": 25, "forward": 20, "log": 5}),
-    ):
-        terms = phases(facts, facts, Verdict(cause, 0.5, "", Fix(fix), gain, "high"))
-        assert {term.name: term.predicted for term in terms} == pytest.approx(expected)
-    two = {
-        **facts,
-        "ranks": 2,
-        "phases": {"wait": 0.4, "sync": 0.3, "forward": 0.3},
-    }  # a rank waits for the other's samples
-    terms = phases(two, two, Verdict("decode", 0.7, "", Fix(), 2.5, "high"))
-    assert {term.name: term.predicted for term in terms} == pytest.approx({"wait": 0, "sync": 10, "forward": 30})
-    assert all(
-        t.predicted is None
-        for t in phases(facts, {**facts, "ranks": 2}, Verdict("decode", 0.5, "", Fix(), 2.0, "high"))
-    )
-    assert all(
-        t.predicted is None
-        for t in phases(facts, {**facts, "images_per_s": 160.0}, Verdict("decode", 0.5, "", Fix(), 2.0, "high"))
-    )
 
 
 def test_an_earlier_run_beside_has_predicted_it(tmp_path: Path) -> None:
@@ -357,17 +301,6 @@ def test_nothing_beside_a_run_makes_it_fail(tmp_path: Path, monkeypatch: pytest.
     assert earlier_prediction(Path(".")) is None
 
 
-def test_the_page_of_a_run_gives_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = slow(tmp_path)
-    assert main(["diagnose", str(before)]) == 0
-    said = capsys.readouterr().out
-    assert f"try   segtrain train {before}/config.yaml data.workers=10 out={tmp_path}/slow-fixed\n" in said
-    assert f"segtrain diagnose {before} --against {tmp_path}/slow-fixed" in said
-    (tmp_path / "slow-fixed").mkdir()
-    main(["diagnose", str(before)])
-    assert f"out={tmp_path}/slow-fixed2\n" in capsys.readouterr().out
-
-
 def test_a_diff_tells_it_whatever_the_order(tmp_path: Path) -> None:
     before, after = load(slow(tmp_path)), load(cured(tmp_path))
     gain = diagnose(before.folder).verdicts[0].gain
@@ -387,38 +320,3 @@ def test_a_diff_tells_it_whatever_the_order(tmp_path: Path) -> None:
     other = load(make(tmp_path / "other", rank_records(), data(prefetch=9)))
     assert sentences(verify(calm.folder, other.folder)) == ["Nothing but the device limits either of them."]
     assert "Nothing but the device limits either of them." in of_diff(compare(calm, other))
-
-
-def test_a_real_run_with_the_cure_tells_what_it_brought(zygote: Zygote, tmp_path: Path) -> None:
-    """Storage that takes far longer to answer than the rest of a step, then the same with the proposed workers.
-
-    The spans of the first are given: whether its loop waits for storage depends on what else this machine does.
-    """
-    images, runs = tmp_path / "pictures", tmp_path / "runs"
-    pictures(images)
-    plant = PLANTS["storage-latency"]
-
-    def train(name: str, steps: int, *settings: str) -> None:
-        words = command(images, runs / name, replace(plant, steps=steps), (UNSEEN, *settings))
-        what = ALONE + code("storage-latency", words, plant.device)
-        rank = zygote.start(code=what, cwd=images, PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT}/bench", **plant.environment)
-        assert rank.wait() == 0, rank.output[-3000:]
-
-    train("a", 2)
-    make(tmp_path / "given", starved(**LATENCY), later=-1e9)  # long before the second, whatever this machine's clock
-    shutil.copytree(tmp_path / "given/spans", runs / "a/spans", dirs_exist_ok=True)
-    first = diagnose(runs / "a").verdicts[0]
-    assert first.cause == "storage-latency"
-    train("b", 42, *first.fix.words)
-    said = str(earlier_prediction(runs / "b"))
-    assert said.startswith(
-        f"predicted by {runs}/a: {first.gain:.2f}x faster with {' '.join(first.fix.words)}; measured "
-    )
-    told = page(verify(runs / "b", runs / "a"))  # named the other way round
-    for words in (
-        f"{runs}/b after {runs}/a: the prediction ",
-        "bound by storage latency",
-        f"changed  the fix and nothing else that matters for speed: data.workers 2 -> {first.fix.settings['data.workers']}",
-        f"predicted {first.gain:.2f}x, measured ",
-    ):
-        assert words in told, told

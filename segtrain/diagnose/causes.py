@@ -22,13 +22,12 @@ When = Literal["always", "steady", "last"]
 # The charts in a report.
 Chart = Literal["data-wait", "sample-cost", "loop-phases", "step-phases", "rank-waits", "cores", "gpu-use"]
 
-_FOR_SAMPLES = ("wait", "sync")  # a rank waits in ``sync`` for the samples of another one
 _DATA: tuple[Chart, ...] = ("data-wait", "sample-cost")
 
 
 @dataclass(frozen=True)
 class Cause:
-    """A cause. ``words`` complete "bound by ...". ``shortens``: the phases that its fix shortens; empty: all phases.
+    """A cause. ``words`` complete "bound by ...".
 
     ``rule`` finds this cause, and perhaps others: each rule is called once, in the order of the rows. ``charts`` show
     the evidence.
@@ -37,39 +36,38 @@ class Cause:
     words: str
     rule: Rule
     when: When = "steady"
-    shortens: tuple[str, ...] = ()
     charts: tuple[Chart, ...] = ()
 
 
 # If verdicts have equal shares, the order of the rules decides: the first cause explains the others.
 CAUSES: dict[str, Cause] = {
     "shm": Cause("shared memory between workers and the rank", lambda figures: loop_rules.shm_failure(figures.evidence),
-                 "always", _FOR_SAMPLES, _DATA),
+                 "always", _DATA),
     "compiling": Cause("torch.compile, which does not pay off in so short a run", pause_rules.compiling, "always",
                        charts=("step-phases",)),
     "memory": Cause("a lack of memory", loop_rules.memory, "always", charts=("cores",)),
-    "sync-point": Cause("a wait in the loop's own thread", loop_rules.own_thread, shortens=("other",),
+    "sync-point": Cause("a wait in the loop's own thread", loop_rules.own_thread,
                         charts=("step-phases",)),
-    "main-thread": Cause("work in the loop's own thread", loop_rules.own_thread, shortens=("other",),
+    "main-thread": Cause("work in the loop's own thread", loop_rules.own_thread,
                          charts=("step-phases", "sample-cost")),
-    "host-to-device": Cause("copies to the device", loop_rules.on_the_gpu, shortens=("device",),
+    "host-to-device": Cause("copies to the device", loop_rules.on_the_gpu,
                             charts=("step-phases",)),
     "too-many-threads": Cause("more threads than cores", loop_rules.threads, charts=("cores",)),
     "other-programs": Cause("other programs that use the cores it needs", cores_rules.other_programs,
                             charts=("cores",)),
-    "logging": Cause("logging", pause_rules.pauses, shortens=("log",), charts=("loop-phases",)),
-    "checkpoint": Cause("writing checkpoints", pause_rules.pauses, shortens=("checkpoint",), charts=("loop-phases",)),
-    "evaluation": Cause("evaluation", pause_rules.pauses, shortens=("eval", "checkpoint"), charts=("loop-phases",)),
+    "logging": Cause("logging", pause_rules.pauses, charts=("loop-phases",)),
+    "checkpoint": Cause("writing checkpoints", pause_rules.pauses, charts=("loop-phases",)),
+    "evaluation": Cause("evaluation", pause_rules.pauses, charts=("loop-phases",)),
     "slow-rank": Cause("one rank that is slower than the others", rank_verdicts, charts=("rank-waits",)),
     "slow-host": Cause("one host that is slower than the others", rank_verdicts, charts=("rank-waits",)),
-    "slow-network": Cause("the network between ranks", rank_verdicts, shortens=("gradient_sync",),
+    "slow-network": Cause("the network between ranks", rank_verdicts,
                           charts=("rank-waits",)),
-    "storage-faults": Cause("faults of the storage", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
-    "storage-latency": Cause("storage latency", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
-    "storage-bandwidth": Cause("storage bandwidth", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
-    "decode": Cause("decoding images and masks", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
-    "augmentation": Cause("augmentation", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
-    "too-few-workers": Cause("too few workers for the samples", data_verdicts, shortens=_FOR_SAMPLES, charts=_DATA),
+    "storage-faults": Cause("faults of the storage", data_verdicts, charts=_DATA),
+    "storage-latency": Cause("storage latency", data_verdicts, charts=_DATA),
+    "storage-bandwidth": Cause("storage bandwidth", data_verdicts, charts=_DATA),
+    "decode": Cause("decoding images and masks", data_verdicts, charts=_DATA),
+    "augmentation": Cause("augmentation", data_verdicts, charts=_DATA),
+    "too-few-workers": Cause("too few workers for the samples", data_verdicts, charts=_DATA),
     "too-few-cores": Cause("a lack of cores: its own threads need more than there are", cores_rules.too_few_cores,
                            "last", charts=("cores",)),
     "small-batch": Cause("the fixed cost of a step, whatever its batch", loop_rules.small_batch, "last",

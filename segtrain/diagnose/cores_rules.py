@@ -11,12 +11,11 @@ from segtrain.terminal import counted
 
 LOST = 0.10  # waits for cores are a cause above this share of the time
 CROWD = 0.3  # other programs are a cause if they use more than this many cores
-PASSES = ("forward", "backward", "update")  # phases that compute, and wait for nothing but a core
 
 
 def other_programs(figures: Figures) -> Verdict | None:
     """Other programs that use cores of the run. The gain is predicted for a step without the waits that they cause."""
-    others, rank = _others(figures), figures.most_starved_rank
+    others, rank = figures.others, figures.most_starved_rank
     if others is None or others <= CROWD:
         return None
     alone = _alone(figures, rank, others)
@@ -27,20 +26,17 @@ def other_programs(figures: Figures) -> Verdict | None:
         f"other programs keep {rounded(others, 2)} of {_cores(figures):g} cores busy, and this run, which needs more, "
         f"gets {rounded(figures.own_cpu, 2)}{_waited(figures, rank)}"
     )
-    sure = "high"
-    if figures.cpu_wait is None or not figures.hosts:
-        why, sure = why + "; this is a guess, because this system does not count waits for cores", "low"
     advice = (
         "stop the other programs, or train where none run; until then, use fewer compute threads and workers than "
         "there are cores left"
     )
-    return Verdict(OTHER_PROGRAMS, lost, why, Fix(advice=advice), rank.step / max(alone, 1e-9), sure)
+    return Verdict(OTHER_PROGRAMS, lost, why, Fix(advice=advice), rank.step / max(alone, 1e-9), "high")
 
 
 def too_few_cores(figures: Figures) -> Verdict | None:
     """Threads that wait for cores which other threads of the run use. Called only if no earlier rule found a cause."""
     rank, count = figures.most_starved_rank, len(figures.ranks)
-    if figures.on_gpu or figures.cpu_wait is None or other_programs(figures) is not None:
+    if figures.on_gpu or other_programs(figures) is not None:
         return None
     own = figures.cpu_wait * figures.own_part
     if own <= LOST * rank.step:
@@ -61,28 +57,12 @@ def too_few_cores(figures: Figures) -> Verdict | None:
     return Verdict("too-few-cores", own / rank.step, why, Fix(advice=advice), gain, "medium")
 
 
-def _others(figures: Figures) -> float | None:
-    """Number of cores that other programs use; None if it is not known.
-
-    Without a system profile, it is estimated for a CPU run that waits for cores: all cores that the run does not use.
-    """
-    if figures.hosts or figures.on_gpu:
-        return figures.others
-    if figures.cpu_wait is None or figures.cpu_wait <= 2 * LOST * figures.step:
-        return None
-    return max(0.0, _cores(figures) - figures.own_cpu)
-
-
 def _alone(figures: Figures, rank: Rank, others: float) -> float:
     """Seconds of a step if no other program ran."""
     theirs = others / max(1e-9, others + figures.own_cpu)
-    cpu_wait = figures.cpu_wait
-    # If waits are not counted, assume that the passes waited for a core whenever they did not compute.
-    if cpu_wait is None and not figures.on_gpu and figures.crowded:
-        cpu_wait = max(0.0, rank.spent(*PASSES) - rank.computed / max(1, rank.threads))
-    if rank.samples is None or figures.cpu_wait is None:
-        return rank.step if figures.on_gpu else rank.step - (cpu_wait or 0.0) * theirs
-    held = (rank.samples.cpu_wait or 0.0) > LOST * rank.samples.wall
+    if rank.samples is None:
+        return rank.step if figures.on_gpu else rank.step - figures.cpu_wait * theirs
+    held = rank.samples.cpu_wait > LOST * rank.samples.wall
     # Without other programs, only waits for cores would disappear: those of the loop itself, and the time in which
     # the loop waits for samples because their workers lack cores.
     least = rank.step - figures.cpu_wait - figures.wait * held
@@ -92,7 +72,7 @@ def _alone(figures: Figures, rank: Rank, others: float) -> float:
 def _waited(figures: Figures, rank: Rank) -> str:
     """How long loop and workers waited for a core, where that is counted."""
     samples, said = rank.samples, []
-    if figures.cpu_wait is not None and not figures.on_gpu:
+    if figures.cpu_wait and not figures.on_gpu:
         said.append(f"the rank waited {ms(figures.cpu_wait)} per step (of {ms(rank.step)})")
     if samples is not None and samples.cpu_wait and samples.workers:
         waited = ms(min(samples.cpu_wait, samples.wall))

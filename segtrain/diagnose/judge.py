@@ -99,18 +99,13 @@ def _facts(found: Figures) -> dict[str, Any]:
             "sample_ms": round(1000 * samples.wall, 3),
             "cpu_ms": round(1000 * samples.cpu, 3),
             "stages_ms": {stage: round(1000 * s, 3) for stage, s in samples.stages.items()},
-            "bytes": round(samples.bytes),
         }
         if samples.helped:
-            facts["workers"]["helpers"] = {host: round(count, 3) for host, count in samples.helped.items()}
             facts["workers"]["by_helpers"] = by_helpers(samples.helped, samples.made)
-        if samples.receive is not None:
-            facts["workers"]["receive_ms"] = round(1000 * samples.receive, 3)
     reads = bucket_reads(window for records in found.evidence.ranks for window in records.windows)
     if reads is not None:
         facts["bucket"] = {
             "requests": round(reads.requests),
-            "mb": round(reads.bytes / 1e6, 3),
             "seconds": round(reads.seconds, 3),
             "retries": {kind: round(count) for kind, count in reads.retries.items()},
             "retry_s": round(reads.retry_seconds, 3),

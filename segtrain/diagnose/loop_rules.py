@@ -6,14 +6,13 @@ from dataclasses import replace
 
 from segtrain.diagnose.data_rules import STARVED
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.stats import Figures, Rank
+from segtrain.diagnose.stats import Figures
 from segtrain.diagnose.verdict import Fix, Verdict, ms, rounded
 from segtrain.observe.spans import NO_STEP
 from segtrain.terminal import counted
 
 LOOP = 0.10  # share of a step that the loop's own thread may take
 WAITS = 0.4  # share of the time without waits for cores: a thread that is idle for more of it waits for something else
-WORKS = 0.25  # if waits for cores are not counted: a thread that computes for less of the time waits for something
 COPIES = 0.10  # share of a step that copies to the device may take
 FIXED = 0.30  # share of a step that does not grow with its batch
 FEW = 4  # most images per rank and step of a small batch
@@ -29,13 +28,14 @@ def own_thread(figures: Figures) -> Verdict | None:
         return None
     rank = min(figures.ranks, key=lambda rank: rank.share("other"))
     spent = rank.phases["other"]
-    cpu_wait = 0.0 if rank.other_cpu_wait is None or rank.cpu_wait is None else min(spent, rank.other_cpu_wait)
+    cpu_wait = min(spent, rank.other_cpu_wait)
     share = (spent - cpu_wait) / rank.step
-    if cpu_wait and spent - cpu_wait <= LOOP * (rank.step - (rank.cpu_wait or 0.0)):
+    if cpu_wait and spent - cpu_wait <= LOOP * (rank.step - rank.cpu_wait):
         return None  # the time between the phases is long only because the thread has no core
-    works = (rank.cpu if rank.other_cpu is None else rank.other_cpu) / spent
+    works = rank.other_cpu / spent
+    awake = spent - cpu_wait  # seconds in which the thread had a core, or needed none because it waited
     passes = f"{ms(spent)} of each step ({share:.0%})"
-    if figures.on_gpu or _waits(figures, rank, spent, works):
+    if figures.on_gpu or awake - rank.other_cpu > WAITS * awake:
         cause, sure = "sync-point", "medium"
         why = f"{passes} pass between the phases, and the loop's thread works for only {works:.0%} of that time: it "
         why += "waits for something"
@@ -49,14 +49,6 @@ def own_thread(figures: Figures) -> Verdict | None:
         if figures.evidence.setting("log.digest", False):
             fix, sure = Fix({"log.digest": False}), "high"
     return Verdict(cause, share, why, fix, 1 / (1 - share), sure)
-
-
-def _waits(figures: Figures, rank: Rank, spent: float, works: float) -> bool:
-    """Whether the loop's thread waited for something other than a core between the phases."""
-    if rank.other_cpu is not None and rank.other_cpu_wait is not None:
-        awake = spent - rank.other_cpu_wait  # seconds in which the thread had a core, or needed none because it waited
-        return awake - rank.other_cpu > WAITS * awake
-    return works < (WORKS / 2 if figures.crowded else WORKS)
 
 
 def on_the_gpu(figures: Figures) -> list[Verdict]:
@@ -145,7 +137,7 @@ def _larger_batch(figures: Figures) -> Fix:
 def small_batch(figures: Figures) -> Verdict | None:
     """Steps on a CPU whose batch is too small. Called only if nothing else slows the run down."""
     rank = figures.ranks[0]
-    had_core = 1 - min(1.0, (rank.cpu_wait or 0.0) / rank.step)  # share of the time, assumed equal in all phases
+    had_core = 1 - min(1.0, rank.cpu_wait / rank.step)  # share of the time, assumed equal in all phases
     share = had_core * rank.spent("update", "other") / rank.step
     if figures.on_gpu or share <= FIXED or rank.images > FEW:
         return None

@@ -15,7 +15,7 @@ from typing import Any
 from segtrain.diagnose.cores_rules import other_programs
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.stats import SYNC_PHASES, Figures
-from segtrain.diagnose.together import steps_of
+from segtrain.diagnose.straggler_wait import steps_of
 from segtrain.diagnose.verdict import Fix, Verdict, ms, rounded
 from segtrain.observe.spans import NO_STEP, Records
 
@@ -135,33 +135,20 @@ def _work(window: Mapping[str, Any]) -> float:
 
 
 def length_of(evidence: Evidence) -> dict[str, float]:
-    """Steps (``st``) and epochs (``ep``) of the whole run, if known: from the journal, else from train.duration."""
+    """Steps (``st``) and epochs (``ep``) of the whole run, as far as its journal tells them."""
+    length = {"st": float(evidence.start["total_steps"])} if evidence.start.get("total_steps") else {}
     lines = (e for e in reversed(evidence.of("step")) if e.get("epoch") and e.get("step"))
     epoch = next((line["step"] / line["epoch"] for line in lines), None)
-    found = _DURATION.fullmatch(str(evidence.setting("train.duration", "")))
-    length = {found[2]: float(found[1])} if found else {}
-    if total := evidence.start.get("total_steps"):
-        length["st"] = total
-    if epoch and "ep" in length:
-        length.setdefault("st", length["ep"] * epoch)
-    elif epoch and "st" in length:
-        length["ep"] = length["st"] / epoch
-    return length
+    return {**length, "ep": length["st"] / epoch} if length and epoch else length
 
 
 def interval_of(evidence: Evidence, section: str) -> str:
-    """``eval.every`` or ``checkpoint.every``; for ``auto``, the interval that the run chose.
-
-    If the journal does not have the chosen interval, the smallest interval between two events stands for it.
-    """
+    """``eval.every`` or ``checkpoint.every``; for ``auto``, the interval that the run chose."""
     every = str(evidence.setting(f"{section}.every", "1ep"))
+    chosen = evidence.start.get({"eval": "eval_every", "checkpoint": "save_every"}[section])
     if every != "auto":
         return every
-    field = {"eval": "eval_every", "checkpoint": "save_every"}[section]
-    chosen = [e[field] for e in evidence.of("run_start") if e.get(field)]
-    steps = [e["step"] for e in evidence.of(section) if e.get("reason") != "end" and e.get("step")]
-    gaps = [later - before for before, later in zip([0, *steps], steps) if later > before]
-    return f"{chosen[-1] if chosen else min(gaps)}st" if chosen or gaps else "1ep"
+    return f"{chosen}st" if chosen else "1ep"
 
 
 def rarer(every: str, factor: float, length: Mapping[str, float], least: int) -> tuple[str, float] | None:

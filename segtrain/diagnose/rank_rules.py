@@ -44,10 +44,7 @@ def behind(figures: Figures) -> Behind | None:
     """
     if len(figures.ranks) < 2:
         return None
-    every = _behind(figures, awake=False)
-    if every is not None or any(rank.cpu_wait is None for rank in figures.ranks):
-        return every
-    return _behind(figures, awake=True)
+    return _behind(figures, awake=False) or _behind(figures, awake=True)
 
 
 def _behind(figures: Figures, awake: bool) -> Behind | None:
@@ -62,7 +59,7 @@ def _behind(figures: Figures, awake: bool) -> Behind | None:
     usual = statistics.median(map(own, others))
     seconds, least, step = own(slow) - usual, slow.least_own, slow.step
     if awake:
-        least, step = slow.least_awake, slow.step - (slow.cpu_wait or 0.0)
+        least, step = slow.least_awake, slow.step - slow.cpu_wait
     if seconds <= SLOWER * step or least - usual <= SLOWER / 2 * step:
         return None  # The second condition is true for a rank that is slow only while other programs use its cores.
     phase = _slow_phase(slow, others)
@@ -82,7 +79,7 @@ def _slow(found: Behind) -> Verdict:
         f"they wait{' (time without a core is not counted)' * found.awake}; the difference is mostly in '{found.phase}'"
     )
     advice = f"check {host}: other programs, clock speeds, disks; leave it out if it stays slow"
-    no_core, saved = min(seconds, slow.cpu_wait or 0.0), seconds
+    no_core, saved = min(seconds, slow.cpu_wait), seconds
     if no_core > CROWD * seconds and not found.awake:
         why, saved = f"{why}, where it waits {ms(no_core)} for a free CPU core", no_core
         advice = f"free the cores of {host}: other programs use them, or its ranks and workers are too many"

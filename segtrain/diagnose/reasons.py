@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from segtrain.diagnose.causes import CAUSES
 from segtrain.diagnose.cores_rules import CROWD
 from segtrain.diagnose.differences import Change
 from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.verdict import Diagnosis, Verdict, rounded
+from segtrain.diagnose.verdict import Diagnosis, rounded
 
-MOVED = 0.10  # a phase is a reason if it differs from its prediction by more than this share of the predicted step
+MOVED = 0.10  # a phase is a reason if it changed by more than this share of a step
 DEARER = 1.25  # samples are a reason if they take at least this many times as long as before
 MODEL = ("model.arch", "model.encoder", "model.options")
 SCENES = ("data.scenes", "data.scene_size", "data.layout", "data.limit")
@@ -21,25 +20,19 @@ LAYOUTS = ("data.root", "data.layout", "data.train_split", "data.limit")
 
 @dataclass(frozen=True)
 class TimeShare:
-    """Milliseconds of a phase of a mean step, or of a stage of a sample. ``predicted``: None without prediction."""
+    """Milliseconds of a phase of a mean step, or of a stage of a sample."""
 
     name: str
     before: float
     after: float
-    predicted: float | None = None
 
 
-def phases(before: Mapping[str, Any], after: Mapping[str, Any], first: Verdict | None) -> tuple[TimeShare, ...]:
-    """The phases of a step in two runs, the largest change first.
-
-    They have predictions only if a gain was predicted and both runs have equally many ranks and images per step.
-    """
+def phases(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeShare, ...]:
+    """The phases of a step in two runs, the largest change first."""
     was, now = ({name: part * facts["step_ms"] for name, part in facts["phases"].items()} for facts in (before, after))
-    alike = abs(images(after) / images(before) - 1) < 0.05 and before["ranks"] == after["ranks"]
-    expected = _expected(was, first) if first is not None and first.gain > 1.005 and alike else {}
-    names = sorted({**was, **now}, key=lambda name: -abs(now.get(name, 0.0) - was.get(name, 0.0)))
-    terms = [TimeShare(n, was.get(n, 0.0), now.get(n, 0.0), expected.get(n, 0.0) if expected else None) for n in names]
-    return tuple(term for term in terms if max(term.before, term.after) >= 0.01 * max(sum(was.values()), 1e-9))
+    terms = [TimeShare(name, was.get(name, 0.0), now.get(name, 0.0)) for name in sorted({**was, **now})]
+    terms.sort(key=lambda term: -abs(term.after - term.before))
+    return tuple(term for term in terms if max(term.before, term.after) >= 0.01 * max(before["step_ms"], 1e-9))
 
 
 def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeShare, ...]:
@@ -49,28 +42,6 @@ def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeSha
         return ()
     names = dict.fromkeys([*was, *now])
     return tuple(TimeShare(name, was.get(name, 0.0), now.get(name, 0.0)) for name in names)
-
-
-def images(facts: Mapping[str, Any]) -> float:
-    """The number of images in a step of all ranks."""
-    return float(facts["images_per_s"] * facts["step_ms"] / 1000)
-
-
-def _expected(was: Mapping[str, float], first: Verdict) -> dict[str, float]:
-    """Expected milliseconds of each phase after the fix.
-
-    The time saved comes first from the phases that the fix shortens, and the rest of it from all others in proportion.
-    """
-    left = sum(was.values()) * (1 - 1 / first.gain)
-    expected = dict(was)
-    shorter = ("wait", "sync") if "data.workers" in first.fix.settings else CAUSES[first.cause].shortens
-    for name in (name for name in shorter if name in was):
-        saved = min(left, was[name])
-        expected[name] -= saved
-        left -= saved
-    rest = sum(s for name, s in expected.items() if name not in shorter)
-    factor = max(0.0, 1 - left / rest) if rest > 0 else 1.0
-    return {name: s if name in shorter else s * factor for name, s in expected.items()}
 
 
 def ms_text(value: float) -> str:
@@ -156,14 +127,12 @@ def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:
 
 
 def _terms(phases: Sequence[TimeShare]) -> list[str]:
-    """Phases that differ from the prediction, the worst first."""
-    step = sum(term.predicted or 0.0 for term in phases)
-    off = [(abs(term.after - term.predicted), term) for term in phases if term.predicted is not None]
+    """The phases that changed, the most first."""
+    step = sum(term.before for term in phases)
     return [
-        f"'{term.name}' took {ms_text(term.before)} ms of a step and now takes {ms_text(term.after)} ms; "
-        f"{ms_text(term.predicted or 0.0)} ms was predicted"
-        for error, term in sorted(off, key=lambda item: -item[0])
-        if error > MOVED * step
+        f"'{term.name}' took {ms_text(term.before)} ms of a step and now takes {ms_text(term.after)} ms"
+        for term in phases
+        if abs(term.after - term.before) > MOVED * step
     ]
 
 

@@ -10,12 +10,11 @@ from typing import Any
 from segtrain.diagnose.bucket_stats import BucketReads, bucket_reads, share_by_size
 from segtrain.diagnose.evidence import Evidence, HostLoad
 from segtrain.diagnose.helper_stats import helped, receive_of
-from segtrain.diagnose.together import counts_cpu_wait, cpu_wait_of, steps_of, together
+from segtrain.diagnose.straggler_wait import cpu_wait_of, steps_of, straggler_wait
 from segtrain.observe.spans import NO_STEP, STAGES, Records
 
 FINAL_PHASES = ("eval", "checkpoint")  # which every run has at its end
 SYNC_PHASES = ("sync", "gradient_sync")  # where a rank waits for others
-CROWDED = 0.9  # share of all cores that are busy
 ENOUGH = 3  # the last window may be left out only if there are at least this many
 
 
@@ -29,7 +28,7 @@ class Samples:
     stages: Mapping[str, float]  # wall seconds of each stage
     cpu: float
     bytes: float
-    cpu_wait: float | None  # seconds of ``wall`` in which no core was free; None: not counted
+    cpu_wait: float  # seconds of ``wall`` in which no core was free; if not counted, all but those of work and reading
     by_size: float | None  # share of the reading that grows with the bytes read; None: not known
     threads: float  # CPU time of a worker process as a multiple of its main thread's; above 1: libraries use threads
     helped: Mapping[str, float] = field(default_factory=dict)  # samples per step that helpers made, by host
@@ -59,9 +58,9 @@ class Rank:
     steps: int
     phases: Mapping[str, float]
     cpu: float  # CPU time of the process
-    cpu_wait: float | None  # time in which the loop's thread had no free core, outside ``wait``; None: not counted
-    other_cpu: float | None  # CPU time of the loop's thread in the phase ``other``; None: not recorded
-    other_cpu_wait: float | None  # time in the phase ``other`` in which the loop's thread had no free core
+    cpu_wait: float  # time in which the loop's thread had no free core, outside ``wait``; 0 if not counted
+    other_cpu: float  # CPU time of the loop's thread in the phase ``other``
+    other_cpu_wait: float  # time in the phase ``other`` in which the loop's thread had no free core
     fastest: float  # mean step of the fastest window
     least_own: float  # mean of ``own`` in the window where it is least: where other programs disturbed least
     least_awake: float  # mean of ``awake`` in the window where it is least
@@ -82,8 +81,8 @@ class Rank:
 
     @property
     def awake(self) -> float:
-        """``own`` without the time in which it had no core, where that is counted."""
-        return max(0.0, self.own - (self.cpu_wait or 0.0))
+        """``own`` without the time in which it had no core."""
+        return max(0.0, self.own - self.cpu_wait)
 
     @property
     def cpu_with_workers(self) -> float:
@@ -124,7 +123,7 @@ class Figures:
     evidence: Evidence = field(repr=False)
     steady: bool  # false: the only windows are those of its start
     wait: float  # seconds of a mean step in which all ranks wait for samples
-    cpu_wait: float | None  # seconds of a mean step in which all ranks wait for a core; None: not counted
+    cpu_wait: float  # seconds of a mean step in which all ranks wait for a core
 
     def mean(self, *phases: str) -> float:
         return sum(rank.share(*phases) for rank in self.ranks) / len(self.ranks)
@@ -165,11 +164,6 @@ class Figures:
         return any(rank.device.startswith("cuda") for rank in self.ranks)
 
     @property
-    def crowded(self) -> bool:
-        """Whether no core of the hosts had time left, so that a thread which does not run may wait for a core."""
-        return bool(self.hosts) and sum(h.busy for h in self.hosts) > CROWDED * sum(h.cores for h in self.hosts)
-
-    @property
     def free_cores(self) -> float | None:
         """Cores of all hosts that no program used; None without a system profile."""
         return max(0.0, sum(h.cores - h.busy for h in self.hosts)) if self.hosts else None
@@ -187,7 +181,7 @@ def run_stats(evidence: Evidence) -> Figures | None:
     known = [(records, windows) for records, windows in known if windows]
     if not known:
         return None
-    waits = together([windows for _, windows in known])
+    waits = straggler_wait([windows for _, windows in known])
     return Figures(tuple(_rank(*of) for of in known), evidence.hosts, evidence, steady, *waits)
 
 
@@ -212,18 +206,18 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
     steps = sum(map(steps_of, windows))
     begin = records.begins[-1] if records.begins else {}
     here, cores = max(1, begin.get("local_world_size", 1)), max(1, begin.get("cores", 1))
-    knows_waits = counts_cpu_wait(windows)
     phases: dict[str, float] = {}
     for window in windows:
         for phase, spent in window["phases"].items():
             phases[phase] = phases.get(phase, 0.0) + spent / steps
 
-    def mean(key: str) -> float | None:
-        return sum(w[key] for w in windows) / steps if all(key in w for w in windows) else None
+    def mean(key: str) -> float:
+        return float(sum(w.get(key, 0.0) for w in windows)) / steps
 
     def least_own(cpu_waits: bool) -> float:
         return min(max(0.0, _own(w["phases"]) - cpu_waits * cpu_wait_of(w)) / steps_of(w) for w in windows)
 
+    counted = all("cpu_wait_s" in w for w in windows)  # whether this system counts waits for cores
     gradients = [w["shared"]["seconds"] for w in windows if isinstance(w.get("shared"), dict)]
     return Rank(
         rank=records.rank,
@@ -236,22 +230,22 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         ranks_here=here,
         world=max(1, begin.get("world_size", 1)),
         threads=windows[-1].get("threads", 1),
-        images=sum(w.get("images", 0) for w in windows) / steps,
+        images=mean("images"),
         bytes_gradient=begin.get("bytes_gradient", 0),
         steps=steps,
         phases=phases,
-        cpu=sum(w.get("cpu_s", 0.0) for w in windows) / steps,
-        cpu_wait=sum(map(cpu_wait_of, windows)) / steps if knows_waits else None,
+        cpu=mean("cpu_s"),
+        cpu_wait=sum(map(cpu_wait_of, windows)) / steps,
         other_cpu=mean("other_cpu_s"),
         other_cpu_wait=mean("other_cpu_wait_s"),
         fastest=min(sum(w["phases"].values()) / steps_of(w) for w in windows),
         least_own=least_own(False),
-        least_awake=least_own(knows_waits),
+        least_awake=least_own(True),
         least={p: min(w["phases"].get(p, 0.0) / sum(w["phases"].values()) for w in windows) for p in phases},
         crowded=begin.get("crowded"),
         shared=statistics.median(gradients) if gradients else None,
         bucket=bucket_reads(windows),
-        samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps, knows_waits),
+        samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps, counted),
     )
 
 
@@ -264,14 +258,16 @@ def _without_the_end(window: Mapping[str, Any], records: Records) -> dict[str, A
     return {**window, "phases": phases, "cpu_s": kept * window.get("cpu_s", 0.0)}
 
 
-def _samples(work: list[Mapping[str, Any]], steps: int, knows_waits: bool) -> Samples | None:
+def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Samples | None:
     made = sum(w.get("samples", 0) for w in work)
     if not made:
         return None
     stages = {stage: sum(w.get("seconds", {}).get(stage, 0.0) for w in work) / made for stage in STAGES}
     if not sum(stages.values()):
         return None
-    cpu, of_processes = (sum(w.get(key, 0.0) for w in work) / made for key in ("cpu_s", "process_cpu_s"))
+    cpu, of_processes, waited = (
+        sum(w.get(key, 0.0) for w in work) / made for key in ("cpu_s", "process_cpu_s", "cpu_wait_s")
+    )
     return Samples(
         workers=sum(w.get("count", 0) for w in work) / len(work),
         kind=str(work[-1].get("kind", "thread")),
@@ -279,7 +275,7 @@ def _samples(work: list[Mapping[str, Any]], steps: int, knows_waits: bool) -> Sa
         stages=stages,
         cpu=cpu,
         bytes=sum(w.get("bytes", 0) for w in work) / made,
-        cpu_wait=sum(w.get("cpu_wait_s", 0.0) for w in work) / made if knows_waits else None,
+        cpu_wait=waited if counted else max(0.0, sum(stages.values()) - cpu - stages["read"]),
         threads=max(1.0, of_processes / cpu) if cpu else 1.0,
         helped=helped(work, steps),
         receive=receive_of(work),

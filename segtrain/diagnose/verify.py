@@ -85,7 +85,7 @@ class Verification:
 
     @cached_property
     def phases(self) -> tuple[TimeShare, ...]:
-        return phases(self.before.found.facts, self.after.found.facts, self.before.first if self.tested else None)
+        return phases(self.before.found.facts, self.after.found.facts)
 
     @cached_property
     def stages(self) -> tuple[TimeShare, ...]:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, shown
-from segtrain.diagnose.reasons import TimeShare, images, ms_text, short_runs
+from segtrain.diagnose.reasons import TimeShare, ms_text, short_runs
 from segtrain.diagnose.verdict import HEALTHY, rounded
 from segtrain.diagnose.verify import HELD, Verification
 from segtrain.diagnose.words import WIDTH, headline
@@ -35,8 +35,8 @@ def page(found: Verification) -> str:
     for word, text in parts:
         paragraph.initial_indent = f"  {word:<8} "
         lines += paragraph.wrap(text)
-    lines += _table("ms of a step", found.phases, found)
-    return "\n".join(lines + _table("ms of a sample", found.stages, found))
+    lines += _table("ms of a step", found.phases) + _table("ms of a sample", found.stages)
+    return "\n".join(lines)
 
 
 def outcome(found: Verification) -> str:
@@ -132,21 +132,10 @@ def notes(found: Verification) -> list[str]:
     return said + short_runs(found.before.found, found.after.found)
 
 
-def _table(title: str, terms: Sequence[TimeShare], found: Verification) -> list[str]:
+def _table(title: str, terms: Sequence[TimeShare]) -> list[str]:
     if not terms:
         return []
-    before, after = found.before.found.facts, found.after.found.facts
-    whole, size = TimeShare("all", sum(term.before for term in terms), sum(term.after for term in terms)), ""
-    predicted = any(term.predicted is not None for term in terms)
-    if "step" in title:
-        was, now = before["step_ms"], after["step_ms"]
-        whole = TimeShare("all", was, now, was / found.predicted if predicted and found.predicted else None)
-        sizes = images(before), images(after)
-        if abs(sizes[1] / sizes[0] - 1) > 0.05:
-            size = f", {rounded(sizes[0], 4)} images before and {rounded(sizes[1], 4)} after"
-    rows = [[f"  {title:<16}", "   before", *["predicted"] * predicted, "    after"]]
-    for term in (*terms, whole):
-        values = [term.before, *[term.predicted] * predicted, term.after]
-        rows.append([f"    {term.name}", *("-" if value is None else ms_text(value) for value in values)])
-    head, *lines = columns(rows, right=range(1, 4))
-    return ["", head + size, *lines]
+    whole = TimeShare("all", sum(term.before for term in terms), sum(term.after for term in terms))
+    rows = [[f"  {title:<16}", "   before", "    after"]]
+    rows += [[f"    {term.name}", ms_text(term.before), ms_text(term.after)] for term in (*terms, whole)]
+    return ["", *columns(rows, right=(1, 2))]

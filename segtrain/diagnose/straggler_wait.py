@@ -20,8 +20,8 @@ from segtrain.observe.spans import NO_STEP
 Windows = Sequence[Mapping[str, Any]]
 
 
-def together(ranks: Sequence[Windows]) -> tuple[float, float | None]:
-    """Seconds of a mean step in which the ranks wait for samples, and for a core (None: not counted).
+def straggler_wait(ranks: Sequence[Windows]) -> tuple[float, float]:
+    """Seconds of a mean step in which the ranks wait for samples, and for a core.
 
     ``ranks``: the windows of each rank.
     """
@@ -33,7 +33,7 @@ def together(ranks: Sequence[Windows]) -> tuple[float, float | None]:
         for_cores = _slowest(cpu_waits, map(sum, zip(cpu_waits, rest)))
         count = sum(map(steps_of, block[0]))
         steps, wait, held = steps + count, wait + count * for_samples, held + count * for_cores
-    return wait / steps, held / steps if all(map(counts_cpu_wait, ranks)) else None
+    return wait / steps, held / steps
 
 
 def _slowest(own: Sequence[float], most: Iterable[float]) -> float:
@@ -59,10 +59,6 @@ def _means(windows: Windows) -> tuple[float, ...]:
 
 def steps_of(window: Mapping[str, Any]) -> int:
     return int(window["last"]) - int(window["first"]) + 1
-
-
-def counts_cpu_wait(windows: Windows) -> bool:
-    return all("cpu_wait_s" in w for w in windows)
 
 
 def cpu_wait_of(window: Mapping[str, Any]) -> float:
