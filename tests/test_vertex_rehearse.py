@@ -31,7 +31,7 @@ from segtrain.bucket.client import client_of
 from segtrain.bucket.versions import read_version, write_version
 from segtrain.config import load_config
 from segtrain.parallel.vertex_hosts import read_replicas
-from segtrain.plan.record import update
+from segtrain.plan.record import record
 
 NAMESPACES = network.namespaces()[0] is not None
 NAME = "segtrain-2026-11-23-03-56-05-089"
@@ -366,10 +366,10 @@ def test_a_worker_that_dies_changes_nothing_in_the_weights(
     log = Path(report.folder, "logs", f"{report.hosts[0].name}.log").read_text()
     assert "round 2: all 2 hosts are here" in log
     assert "going on from step" in log
-    found = update([str(tmp_path / "stage/gcs/out")])
-    assert not found.left_out
+    found = record([str(tmp_path / "stage/gcs/out")])
+    assert not found.missing
     (row,) = found.rows
-    assert (row["run"], row["machine"], row["hosts"]) == ("run", "g2-standard-8", 2)
+    assert (row["machine"], row["hosts"]) == ("g2-standard-8", 2)
     assert row["minutes"]["happened"] > 0
     states_of = [
         torch.load(folder / "checkpoints/step-00000010.pt", weights_only=True)["model"]

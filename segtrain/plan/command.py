@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from segtrain.errors import ConfigError
 from segtrain.plan.limits import budget_of, described_of, hosts_of, seconds_of
@@ -44,8 +43,8 @@ def _like(args: Namespace, overrides: list[str]) -> None:
     from segtrain.runs.folder import settings_of
     from segtrain.runs.remote import local
 
-    deadline_s, hosts, where = seconds_of(args.deadline), hosts_of(args.hosts), machines_of(args.where)
-    budget = budget_of(args.budget)
+    limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)
+    where = machines_of(args.where)
     run = local(args.like)
     if not run.folder.is_dir():
         text = f"--like={args.like}: there is no such folder: name the folder of a run, such as runs/NAME"
@@ -56,22 +55,17 @@ def _like(args: Namespace, overrides: list[str]) -> None:
     if args.save:
         settings = settings_of(run_home(run.folder))
         _note(f"kept in {save(found, settings, args.save, found.terms.machine)}")
-    if args.json:
-        best = found.best(deadline_s, budget)
-        known: dict[str, Any] = {"offers": [offer.to_dict() for offer in found.offers], "left_out": found.left_out}
-        if market:
-            known["spot"] = market.rows(found)
-        print(json.dumps({**known, "best": best and best.to_dict(), "terms": vars(found.terms)}))
-        return
     shown = run.shown or str(run.folder)
-    text = words.page(found, Path(shown), deadline_s, budget, args.all, market)
-    say(text)
-    _page(args, found, text, shown, (deadline_s, budget), market)
+    if args.json:
+        print(json.dumps({**words.as_dict(found, *limits, market), "terms": vars(found.terms)}))
+    else:
+        _show(args, found, words.about_run(found, shown), shown, limits, market)
 
 
 def _config(args: Namespace, overrides: list[str]) -> None:
     from segtrain.config import load_config
-    from segtrain.plan import config_words
+    from segtrain.plan import words
+    from segtrain.plan.config_words import about_config, about_job
     from segtrain.plan.market import market_of
     from segtrain.plan.probe import plan as plan_of
     from segtrain.plan.saved import save
@@ -83,19 +77,29 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     found = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, described=described, say=_note)
     if args.save:
         _note(f"kept in {save(found, config.model_dump(mode='json'), args.save)}")
+    offer = found.best(*limits) or next(iter(found.offers), None)
     if args.json:
-        print(json.dumps(config_words.as_dict(found, *limits, market)))
+        print(json.dumps({**words.as_dict(found, *limits, market), **about_job(found, offer)}))
     else:
-        text = config_words.page(found, *limits, args.all, market)
-        say(text)
-        _page(args, found, text, config.name or "the defaults", limits, market)
+        _show(args, found, about_config(found, offer), config.name or "the defaults", limits, market)
 
 
-def _page(args: Namespace, found: Plan, text: str, of: str, limits: tuple[float, float], market: Market | None) -> None:
+def _show(
+    args: Namespace,
+    found: Plan,
+    about: tuple[str, list[str]],
+    of: str,
+    limits: tuple[float, float],
+    market: Market | None,
+) -> None:
+    from segtrain.plan import words
+
+    text = words.page(found, about, *limits, args.all, market)
+    say(text)
     if args.page:
         from segtrain.plan import page
 
-        _note(f"page: {page.write(args.page, found, text, of, *limits, market)}")
+        _note(f"page: {page.write(args.page, found, text, of, *limits)}")
 
 
 def _record(args: Namespace, overrides: list[str]) -> None:
@@ -104,7 +108,7 @@ def _record(args: Namespace, overrides: list[str]) -> None:
         raise ConfigError(f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other)
     from segtrain.plan import record
 
-    found = record.update(args.record or ["runs"], args.on)
+    found = record.record(args.record or ["runs"], args.on)
     if args.json:
         print(json.dumps({**vars(found), "errors": record.errors(found.rows)}))
     else:

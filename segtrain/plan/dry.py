@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -81,27 +82,32 @@ class DryModel:
             network.freeze_auxiliary()
         if config.model.freeze == "encoder":
             network.freeze_encoder()
-        self._passes: dict[int, Dry] = {}
 
     def step(self, images: int) -> Dry:
         """A step of up to ``most`` images on one device.
 
-        Steps of 2 images, which batch norm needs, and of ``most`` are computed. Between them the figures lie on
-        straight lines; that of ``peak``, which is the largest of many sums, is never too low.
+        Steps of 2 images, which batch norm needs, and of ``most`` are computed. Of any other step, ``peak`` and
+        ``loss`` lie on straight lines between them, and the rest is that of ``most``. ``peak``, which is the largest of
+        many sums, is never too low.
         """
-        few = self._pass(2)
         if images == 2:
-            return few
-        many = self._pass(self.most)
-        share = (images - 2) / (self.most - 2)
-        return _blend(few, many, share)
+            return self._few
+        few, many, share = self._few, self._many, (images - 2) / (self.most - 2)
+        return replace(
+            many,
+            peak=few.peak + share * (many.peak - few.peak),
+            loss=few.loss + share * (many.loss - few.loss),
+        )
+
+    @cached_property
+    def _few(self) -> Dry:
+        return self._pass(2)
+
+    @cached_property
+    def _many(self) -> Dry:
+        return self._pass(self.most)
 
     def _pass(self, images: int) -> Dry:
-        if images not in self._passes:
-            self._passes[images] = self._step(images)
-        return self._passes[images]
-
-    def _step(self, images: int) -> Dry:
         network, (loss, rows) = self._network, self._loss
         try:
             tally = _network(self.config, network, images)
@@ -121,26 +127,6 @@ class DryModel:
             loss=loss * (images if self.config.loss.full_logits else 1),
             norms=sum(isinstance(part, _BatchNorm) and part.training for part in network.modules()),
         )
-
-
-def _blend(few: Dry, many: Dry, share: float) -> Dry:
-    def between(low: float, high: float) -> float:
-        return low + share * (high - low)
-
-    return Dry(
-        images=round(between(few.images, many.images)),
-        layers=tuple(
-            Layer(a.name, between(a.flops, b.flops), between(a.moved, b.moved), between(a.made, b.made), a.backward)
-            for a, b in zip(few.layers, many.layers)
-        ),
-        parameters=few.parameters,
-        buffers=few.buffers,
-        gradients=many.gradients,
-        kept=between(few.kept, many.kept),
-        peak=between(few.peak, many.peak),
-        loss=between(few.loss, many.loss),
-        norms=few.norms,
-    )
 
 
 def _network(config: Config, network: SegModel, images: int) -> Tally:

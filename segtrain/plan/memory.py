@@ -8,11 +8,9 @@ from segtrain.config import Config
 from segtrain.plan.dry import Dry, DryModel
 
 GIB = 2**30
-# What no pass can see: name -> (bytes, why).
-ALLOWED = {
-    "context": (0.6 * GIB, "CUDA's context and kernels, and workspaces of cuDNN and cuBLAS"),
-    "nccl": (0.4 * GIB, "buffers of NCCL, with several ranks"),
-}
+# Bytes that no pass can see: CUDA's context and kernels with the workspaces of cuDNN and cuBLAS, and with several ranks
+# the buffers of NCCL.
+ALLOWED = {"cuda": 0.6 * GIB, "nccl": 0.4 * GIB}
 FRAGMENTS = 1.08  # of activations: what the allocator cannot use
 _FLOAT = 4  # bytes of a weight, a gradient, or a moment
 
@@ -48,7 +46,7 @@ def need(config: Config, dry: Dry, ranks: int, strategy: str = "ddp") -> Need:
         gradients=gradients,
         activations=dry.peak,
         loss=dry.loss,
-        allowed=sum(size for name, (size, _) in ALLOWED.items() if name != "nccl" or ranks > 1),
+        allowed=ALLOWED["cuda"] + (ALLOWED["nccl"] if ranks > 1 else 0.0),
     )
 
 

@@ -1,18 +1,16 @@
-"""The page of a plan, one HTML file: time and money over numbers of machines, the parts of a step, and all offers."""
+"""The page of a plan, one HTML file: time and money over numbers of machines, the parts of a step, and its words."""
 
 from __future__ import annotations
 
-from math import inf
 from pathlib import Path
 
 from segtrain import __version__
-from segtrain.plan.market import Market
-from segtrain.plan.offers import PARTS, Interval, Offer, Plan, shown
-from segtrain.plan.words import amount, choice
+from segtrain.plan.offers import PARTS, Offer, Plan, shown
+from segtrain.plan.words import choice
 from segtrain.report import html
 from segtrain.report import page as report_page
 from segtrain.report.charts import Charts
-from segtrain.report.html import details, esc, figure, page, short_seconds, table, utc
+from segtrain.report.html import esc, figure, page, short_seconds, table, utc
 
 COLORS = ("a", "b", "update", "gradient_sync", "eval", "extra1")  # Color-blind readers can tell these apart.
 BARS = 14
@@ -22,19 +20,12 @@ TITLES = {"device": "device", "gradients": "wait for gradients", "samples": "wai
           "slowest rank": "wait for the slowest rank"}  # fmt: skip
 
 
-def write(
-    file: Path, found: Plan, text: str, of: str, deadline_s: float, budget: float, market: Market | None = None
-) -> Path:
-    """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run; ``market``: as in it.
-
-    Raises DataError.
-    """
-    return report_page.write(file, render(found, text, of, deadline_s, budget, market))
+def write(file: Path, found: Plan, text: str, of: str, deadline_s: float, budget: float) -> Path:
+    """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run. Raises DataError."""
+    return report_page.write(file, render(found, text, of, deadline_s, budget))
 
 
-def render(
-    found: Plan, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0, market: Market | None = None
-) -> str:
+def render(found: Plan, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0) -> str:
     best = found.best(deadline_s, budget)
     head = f"<h1>Plan of {esc(of)}</h1>"
     if not found.offers:
@@ -42,10 +33,9 @@ def render(
     said = f'<p class="headline {"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, found))}</p>'
     offers, drawn = _few(found, best), Charts()
     sections = [
-        ("", "", f"{head}<p class=quiet>{found.terms.total:,.0f} images</p>{said}{_tiles(best, market)}"),
+        ("", "", f"{head}<p class=quiet>{found.terms.total:,.0f} images</p>{said}"),
         ("money", "Time and money", _curves(drawn, found, offers, deadline_s, budget)),
         ("step", "A step", _steps(offers)),
-        ("offers", "All offers", _table(found, market)),
         ("words", "In words", _words(text)),
     ]
     return page(f"Plan of {of}", sections, drawn, _footer())
@@ -60,32 +50,6 @@ def _few(found: Plan, best: Offer | None) -> list[Offer]:
     ordered = sorted(shown(found), key=lambda one: (one.dollars[1], one.seconds[1]))
     few = ordered[:BARS]
     return few if best is None or best in few else [best, *few[:-1]]
-
-
-def _tiles(best: Offer | None, market: Market | None) -> str:
-    if best is None:
-        return ""
-    rows = [
-        ("machines", f"{best.hosts} x {best.machine.name}", f"bound by {best.bound}"),
-        ("hours", f"{best.seconds[1] / 3600:,.2f}", _between(best.seconds, 3600)),
-        ("dollars", f"{best.dollars[1]:,.2f}", _between(best.dollars, 1)),
-        *((name, amount(cost[1]), _between(cost, 1)) for name, cost in _on_spot(market, best)),
-        ("images/s", f"{best.rate[1]:,.0f}", _between(best.rate, 1)),
-        ("scaling", f"{best.efficiency:.0%}", "of the same number of single GPUs"),
-    ]
-    return html.tiles(rows)
-
-
-def _on_spot(market: Market | None, offer: Offer) -> list[tuple[str, Interval]]:
-    """The name and the dollars of the figure on spot machines; empty without a market."""
-    return [("dollars on spot", market.dollars(offer))] if market else []
-
-
-def _between(interval: Interval, unit: float) -> str:
-    if interval[1] == inf:
-        return "its hosts are taken away sooner than it saves its work"
-    low, _, high = (f"{value / unit:,.3g}" if value < 100 * unit else f"{value / unit:,.0f}" for value in interval)
-    return f"{low} to {high} in 80 % of the cases"
 
 
 def _curves(drawn: Charts, found: Plan, offers: list[Offer], deadline_s: float, budget: float) -> str:
@@ -133,19 +97,6 @@ def _steps(offers: list[Offer]) -> str:
     numbers = table(("machines", "images", *(TITLES[part] for part in PARTS), "step"), cells)
     caption = "<b>Parts of a step</b> in the usual case, and the interval of the whole"
     return html.bars(caption, ("machines", "step", "80 % of the cases"), rows) + key + details("as a table", numbers)
-
-
-def _table(found: Plan, market: Market | None) -> str:
-    ordered = sorted(found.offers, key=lambda one: (one.dollars[1], one.seconds[1]))
-    rows = [
-        (one.machine.name, one.hosts, f"{one.rate[1]:,.0f}", f"{one.efficiency:.0%}", f"{one.seconds[1] / 3600:,.2f}",
-         f"{one.dollars[1]:,.2f}", *(amount(cost[1]) for _, cost in _on_spot(market, one)), one.bound,
-         f"{one.needs:.1f}", f"{one.has:.1f}")
-        for one in ordered
-    ]  # fmt: skip
-    on_spot = ["dollars on spot"] * bool(market)
-    head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", *on_spot, "bound by", "cores needed", "cores")
-    return details(f"{len(rows)} offers, the cheapest first", table(head, rows, left=(0, 6 + len(on_spot))))
 
 
 def _words(text: str) -> str:

@@ -1,8 +1,7 @@
-"""Predictions beside what happened: rows of finished runs that had a plan, kept in a file, and their errors."""
+"""Predictions beside what happened: the finished runs that had a plan, and the errors of their plans."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,65 +11,49 @@ from typing import Any
 from segtrain.diagnose.evidence import gather
 from segtrain.diagnose.stats import run_stats
 from segtrain.errors import DataError, SegtrainError
-from segtrain.files import read_text, write_atomically
 from segtrain.observe.spans import NO_STEP
 from segtrain.observe.spent import spent
-from segtrain.plan.same import decisive, differences
+from segtrain.plan.comparable_settings import decisive, differences
 from segtrain.plan.saved import FILE, read
 from segtrain.runs.folder import RunFolder, load
-from segtrain.runs.remote import is_remote, local
+from segtrain.runs.remote import local
+from segtrain.terminal import columns
 
-RECORD = "plan-record.jsonl"
-# Figures of a row: name -> unit.
-FIGURES = {"step": "s", "rate": "images/s", "minutes": "min", "dollars": "$"}
+# Figures of a row, each with what was predicted (10 %, 50 %, 90 %) and what happened: images/s, and minutes to the end.
+FIGURES = ("rate", "minutes")
 # A run may have this share more or fewer images than its plan: steps are whole.
 SAME = 0.02
 
 
 @dataclass(frozen=True)
-class Found:
-    """``rows``: of the record, one for each run. ``left_out``: run -> why it is not among them. ``gaps``: run -> which
-    of its figures are missing, and why.
-    """
+class Record:
+    """``rows``: one for each run. ``missing``: run -> why it is not among them, or lacks a figure."""
 
     rows: tuple[Mapping[str, Any], ...]
-    left_out: dict[str, str]
-    gaps: dict[str, str]
+    missing: dict[str, str]
 
 
-def update(places: Sequence[str], on: str = "") -> Found:
-    """Add the finished runs below ``places`` that had a plan to the record of each folder, and read it.
+def record(places: Sequence[str], on: str = "") -> Record:
+    """The finished runs in or below ``places`` that had a plan. Raises SegtrainError.
 
-    A run in a bucket, or sagemaker:JOB, goes to the record of runs/. ``on``: the type of the machines of runs that do
-    not say it. Raises SegtrainError.
+    ``places``: folders, and runs in buckets or of SageMaker. ``on``: the type of the machines of runs that do not say
+    it.
     """
-    rows, left_out, gaps = list[Mapping[str, Any]](), dict[str, str](), dict[str, str]()
-    for location in places:
-        folder = Path("runs" if is_remote(location) else location)
-        if is_remote(location):
-            folder.mkdir(exist_ok=True)
-            runs = [(location, place) for place in _planned(local(location).folder)]
-        elif folder.is_dir():
-            runs = [(str(place.relative_to(folder)), place) for place in _planned(folder)]
-        else:
+    rows, missing = list[Mapping[str, Any]](), dict[str, str]()
+    for place in places:
+        folder = local(place).folder
+        if not folder.is_dir():
             raise DataError(f"{folder}: there is no such folder of runs", code="folder-missing", file=str(folder))
-        kept = {row["run"]: row for row in _kept(folder / RECORD)}
-        before = dict(kept)
-        for name, place in runs:
+        for run in _planned(folder):
             try:
-                row, missing = _row(place, on)
+                row, gaps = _row(run, on)
             except SegtrainError as problem:
-                kept.pop(name, None)
-                left_out[str(place)] = str(problem)
+                missing[str(run)] = str(problem)
                 continue
-            kept[name] = {"run": name, **row}
-            if missing:
-                gaps[str(place)] = missing
-        if kept != before:
-            lines = "".join(json.dumps(row) + "\n" for row in kept.values())
-            write_atomically(folder / RECORD, lines.encode(), "folder")
-        rows += kept.values()
-    return Found(tuple(rows), left_out, gaps)
+            rows.append(row)
+            if gaps:
+                missing[str(run)] = "; ".join(gaps)
+    return Record(tuple(rows), missing)
 
 
 def errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -91,27 +74,15 @@ def errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def text(found: Found) -> str:
-    lines = ["figure   runs  in the 80 % interval  mean absolute error  signed mean"]
-    for name, one in errors(found.rows).items():
-        inside, absolute, signed = (f"{100 * one[key]:{sign}.1f} %" for key, sign in (
-            ("inside", ""), ("absolute", ""), ("signed", "+")))  # fmt: skip
-        lines.append(f"{name:<8} {one['runs']:4.0f}  {inside:>20}  {absolute:>19}  {signed:>11}")
+def text(found: Record) -> str:
+    rows = [("figure", "runs", "in the 80 % interval", "mean absolute error", "signed mean")]
+    for name, error in errors(found.rows).items():
+        inside, absolute, signed = error["inside"], error["absolute"], error["signed"]
+        rows.append((name, f"{error['runs']:.0f}", f"{inside:.1%}", f"{absolute:.1%}", f"{signed:+.1%}"))
+    lines = columns(rows, right=range(1, 5))
     if not found.rows:
         lines = ["no finished run had a plan: segtrain plan ... --save RUN, before the run begins"]
-    lines += [f"{run}: only in part: {why}" for run, why in found.gaps.items()]
-    return "\n".join([*lines, *(f"{run}: left out: {why}" for run, why in found.left_out.items())])
-
-
-def _kept(file: Path) -> Iterator[dict[str, Any]]:
-    if file.is_file():
-        for line in read_text(file).splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and "run" in row:
-                yield row
+    return "\n".join([*lines, *(f"{run}: {why}" for run, why in found.missing.items())])
 
 
 def _planned(folder: Path) -> Iterator[Path]:
@@ -122,7 +93,7 @@ def _planned(folder: Path) -> Iterator[Path]:
             yield Path(path)
 
 
-def _row(place: Path, on: str) -> tuple[dict[str, Any], str]:
+def _row(place: Path, on: str) -> tuple[dict[str, Any], list[str]]:
     """The row of the run in a folder, and which figures it lacks and why. Raises DataError if it is left out."""
     plan, run = read(place / FILE), load(place, say=lambda text: None)
     if not plan:
@@ -134,26 +105,19 @@ def _row(place: Path, on: str) -> tuple[dict[str, Any], str]:
         raise _left_out(place, "its plan was made after it began")
     offer = _offer(place, plan, starts, on)
     _refuse_others(place, plan, run, offer)
-    row: dict[str, Any] = {"machine": offer["machine"], "hosts": offer["hosts"], "made": plan["made"]}
-    gaps = []
-    step = _step(place)
+    row: dict[str, Any] = {"run": str(place), "machine": offer["machine"], "hosts": offer["hosts"]}
+    gaps, step = [], _step(place)
     if step is None:
-        gaps.append("step and rate: it has no spans of steady steps")
+        gaps.append("rate: it has no spans of steady steps")
     else:
-        row["step"] = {"predicted": offer["step"], "happened": step}
         row["rate"] = {"predicted": offer["rate"], "happened": offer["batch"] / step}
     images = (starts[-1].get("total_steps") or 0) * offer["batch"]
     if abs(images / plan["total"] - 1) > SAME:
-        gaps.append(f"minutes and dollars: it trained on {images:,.0f} images, and its plan has {plan['total']:,.0f}")
-        return row, "; ".join(gaps)
-    took = spent(run.events, offer["price"])
-    row["minutes"] = {"predicted": [one / 60 for one in offer["seconds"]], "happened": took.seconds / 60}
-    if took.dollars and offer["price"]:
-        cost = offer["hosts"] * offer["price"] / 3600
-        row["dollars"] = {"predicted": [cost * one for one in offer["seconds"]], "happened": took.dollars}
+        gaps.append(f"minutes: it trained on {images:,.0f} images, and its plan has {plan['total']:,.0f}")
     else:
-        gaps.append("dollars: the price of its machines is not known")
-    return row, "; ".join(gaps)
+        minutes = [seconds / 60 for seconds in offer["seconds"]]
+        row["minutes"] = {"predicted": minutes, "happened": spent(run.events).seconds / 60}
+    return row, gaps
 
 
 def _left_out(place: Path, why: str) -> DataError:

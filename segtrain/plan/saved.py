@@ -15,8 +15,8 @@ from segtrain.errors import ConfigError, file_error
 from segtrain.files import write_atomically
 from segtrain.json_text import read_json
 from segtrain.observe.journal import FILE as JOURNAL
+from segtrain.plan.comparable_settings import decisive
 from segtrain.plan.offers import Offer, Plan
-from segtrain.plan.same import decisive
 
 FILE = PLAN
 FORMAT = 1
@@ -74,8 +74,6 @@ def _row(offer: Offer) -> dict[str, Any]:
         "machine": offer.machine.name,
         "hosts": offer.hosts,
         "batch": offer.batch,
-        "price": offer.machine.price,
-        "step": offer.step,
         "rate": offer.rate,
         "seconds": offer.trained,
     }

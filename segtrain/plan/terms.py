@@ -15,11 +15,11 @@ from segtrain.diagnose.stats import Figures, Rank, run_stats
 from segtrain.errors import ConfigError, closest
 from segtrain.machines import Machine, all_types, gpus
 from segtrain.plan import model
-from segtrain.plan.gradients import gradients_of, recorded
+from segtrain.plan.comparable_settings import decisive, differences
 from segtrain.plan.nodes import host_of
-from segtrain.plan.same import decisive, differences
-from segtrain.runs.find import run_home
 from segtrain.runs.folder import read_folder
+
+_HALVED = ("fp16", "bf16")  # values of parallel.compress
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def terms_of(run: Path, on: str = "") -> Terms:
         kind = "has no GPU" if device.startswith("cuda") else "has GPUs"
         text = f"--on={on}: the run trained on {device}, and this type {kind}: name the type that it ran on"
         raise ConfigError(text, code="other-device", found=on)
-    return _terms(run, figures, evidence, name)
+    return _terms(figures, evidence, name)
 
 
 def terms_like(run: Path, on: str = "") -> tuple[Terms, Machine | None]:
@@ -94,7 +94,7 @@ def terms_there(run: Path) -> tuple[Terms, Machine]:
     """The terms of a run for hosts like its own, of whatever type, and such a host. Raises as ``terms_of``."""
     figures, evidence = _figures(run)
     host = host_of(figures.most_starved_rank)
-    return _terms(run, figures, evidence, host.name), host
+    return _terms(figures, evidence, host.name), host
 
 
 def _figures(run: Path) -> tuple[Figures, Evidence]:
@@ -137,13 +137,12 @@ def _after(evidence: Evidence, step: int, before: bool = False) -> Evidence:
     return replace(evidence, ranks=ranks) if step else evidence
 
 
-def _terms(run: Path, figures: Figures, evidence: Evidence, name: str) -> Terms:
+def _terms(figures: Figures, evidence: Evidence, name: str) -> Terms:
     rank = figures.most_starved_rank
     total_steps = int(evidence.start["total_steps"])
     now = stages_of(figures, rank, others=False)
-    gradients, unsent = recorded(evidence), ""
-    if not gradients and rank.world == 1:
-        gradients, unsent = gradients_of(run_home(run), evidence.config)
+    gradients = _gradients(evidence)
+    sent = sum(size for size, _ in gradients) or float(rank.bytes_gradient)
     (steps, kept), first = _first_epoch(evidence), (now.wall, now.cpu)
     cold = bool(kept) and figures.evidence is evidence
     begun = run_stats(_after(evidence, steps, before=True)) if kept and not cold else None
@@ -158,11 +157,11 @@ def _terms(run: Path, figures: Figures, evidence: Evidence, name: str) -> Terms:
         wall=now.wall,
         cpu=now.cpu,
         computed=now.computed,
-        gradients=sum(size for size, _ in gradients) or float(rank.bytes_gradient),
+        gradients=sent,
         total=total_steps * sum(one.images for one in figures.ranks),
         receive=receiving(figures),
         buckets=model.buckets_of(gradients),
-        unsent=unsent,
+        unsent="" if sent else "the run has not recorded their size",
         local=rank.ranks_here,
         scores=_pauses(evidence, "eval", total_steps, rank.world),
         saves=_pauses(evidence, "checkpoint", total_steps, 1),
@@ -172,6 +171,19 @@ def _terms(run: Path, figures: Figures, evidence: Evidence, name: str) -> Terms:
         first=first,
         cold=cold,
     )
+
+
+def _gradients(evidence: Evidence) -> tuple[tuple[float, float], ...]:
+    """(bytes, share of the backward pass after which it is ready) of each gradient; () if the run measured none."""
+    found = next(iter(evidence.of("gradients")), {})
+    sizes, ready = found.get("bytes"), found.get("ready")
+    compress = evidence.setting("parallel.compress", "none")
+    if not isinstance(sizes, list) or not isinstance(ready, list) or compress == "powersgd":
+        return ()
+    if len(sizes) != len(ready) or not all(isinstance(value, (int, float)) for value in (*sizes, *ready)):
+        return ()
+    share = 0.5 if compress in _HALVED else 1.0
+    return tuple((share * size, place) for size, place in zip(sizes, ready))
 
 
 def _device(rank: Rank, usual: float) -> float:

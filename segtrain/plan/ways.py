@@ -58,7 +58,7 @@ class Source:
 
 
 def strategies(job: Job, offer: Offer) -> list[Sharing]:
-    """ddp, fsdp, and smddp where the type has it. Empty for a single GPU."""
+    """ddp and fsdp. Empty for a single GPU."""
     ranks = offer.hosts * offer.machine.gpus
     if ranks < 2:
         return []
@@ -76,13 +76,10 @@ def strategies(job: Job, offer: Offer) -> list[Sharing]:
     # The weights are gathered for the forward and for the backward pass, and the gradients are reduced and scattered.
     more = (2 * weights + terms.gradients) / (2 * terms.gradients)
     own, gathered = 2 * share * terms.gradients, share * (2 * weights + terms.gradients)
-    found = [
+    return [
         Sharing("ddp", ddp, own, rate(1.0), "all-reduce of the gradients"),
         Sharing("fsdp", fsdp, gathered, rate(more), "gathers that the forward pass does not hide are not counted"),
     ]
-    if offer.machine.smddp and offer.hosts > 1:
-        found.append(Sharing("smddp", ddp, own, rate(1.0), "as ddp: no figure of this type is known"))
-    return found
 
 
 def sources(job: Job, offer: Offer) -> list[Source]:

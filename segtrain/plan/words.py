@@ -1,10 +1,9 @@
-"""Text of a plan: a table of offers, the one to take, and what was measured, looked up, and assumed."""
+"""Text and JSON of a plan: offers, the one to take, and which figures were measured, looked up, and assumed."""
 
 from __future__ import annotations
 
-from collections import Counter
 from math import isinf
-from pathlib import Path
+from typing import Any
 
 from segtrain.machines import all_types, dated, sources
 from segtrain.observe.console import duration
@@ -14,30 +13,38 @@ from segtrain.plan.terms import Terms
 
 MOST = 16  # lines of the table
 NOTABLE = 0.1  # share of a host's cores
+LEFT_OUT = 4  # types that are named for each reason
 
 
 def page(
     found: Plan,
-    run: Path,
+    about: tuple[str, list[str]],
     deadline_s: float = 0.0,
     budget: float = 0.0,
     every: bool = False,
     market: Market | None = None,
 ) -> str:
-    """The plan of a job like ``run``. ``every``: all offers, not only the best for each GPU and number of hosts.
+    """The plan as text. ``about``: its first line, and notes on its figures (``about_run``, and ``about_config``).
 
-    ``market``: of spot machines, for a column of their dollars.
+    ``every``: all offers, not only the best for each GPU and number of hosts. ``market``: of spot machines, for a
+    column of their dollars.
     """
-    terms, best = found.terms, found.best(deadline_s, budget)
-    lines = [
-        f"{terms.total:,.0f} images, at {terms.images:g} per device and step as in {run}. "
-        "In parentheses: 80 % of the cases.",
-        "",
-        *([*table(found, best, every, market), ""] if found.offers else []),
-        choice(best, deadline_s, budget, found),
-        *_notes(found, market, best),
-    ]
-    return "\n".join(lines)
+    best, (head, notes) = found.best(deadline_s, budget), about
+    lines = [f"{head}. In parentheses: 80 % of the cases.", ""]
+    if found.offers:
+        lines += [*table(found, best, every, market), ""]
+    lines += [choice(best, deadline_s, budget, found), *notes, market.note(best) if market else NO_SPOT]
+    return "\n".join([*lines, *_left_out(found)])
+
+
+def as_dict(found: Plan, deadline_s: float, budget: float, market: Market | None = None) -> dict[str, Any]:
+    best = found.best(deadline_s, budget)
+    return {
+        "offers": [offer.to_dict() for offer in found.offers],
+        **({"spot": market.rows(found)} if market else {}),
+        "left_out": found.left_out,
+        "best": best and best.to_dict(),
+    }
 
 
 def table(found: Plan, best: Offer | None, every: bool, market: Market | None = None) -> list[str]:
@@ -127,38 +134,48 @@ def _others(terms: Terms) -> list[str]:
     ]
 
 
-def _pauses(terms: Terms) -> str:
-    (scores, score), (saves, save) = terms.scores, terms.saves
-    if not scores and not saves:
-        return "not counted: evaluations and checkpoints, of which the run had none"
+def pauses(scores: tuple[float, float], saves: tuple[float, float]) -> str:
     return (
-        f"counted, as in the run: {scores:.0f} evaluations of {score:.3g} s on one rank, shared by all ranks, and "
-        f"{saves:.0f} checkpoints of {save:.3g} s"
+        f"counted: {scores[0]:.0f} evaluations of {scores[1]:.3g} s on one rank, shared by all ranks, and "
+        f"{saves[0]:.0f} checkpoints of {saves[1]:.3g} s"
     )
 
 
-def _notes(found: Plan, market: Market | None, best: Offer | None) -> list[str]:
-    terms, left = found.terms, Counter(found.left_out.values())
+def tables(found: Plan) -> str:
+    dates = sorted({dated(offer.machine.price_source) for offer in found.offers} - {""})
+    prices = f"prices on demand ({', '.join(dates)}), " if dates else ""
+    return f"from tables: {prices}sizes of machines, and rates of GPUs ({sources('gpus')['sheet']})"
+
+
+def _left_out(found: Plan) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for name, why in found.left_out.items():
+        names.setdefault(why, []).append(name)
+    lines = [
+        f"  {', '.join(some[:LEFT_OUT])}{' ...' if len(some) > LEFT_OUT else ''}: {why}"
+        for why, some in sorted(names.items(), key=lambda item: -len(item[1]))
+    ]
+    return ["left out:", *lines] if lines else []
+
+
+def about_run(found: Plan, run: str) -> tuple[str, list[str]]:
+    """The first line of a plan from a run, and its notes."""
+    terms = found.terms
     kind = all_types().get(terms.machine)  # None: of no type, with a GPU
     on_gpus = kind is None or kind.gpus > 0
     sent = f"{terms.gradients / 1e6:.3g} MB of gradients"
-    lines = [
+    notes = [
         "",
         f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
-        f"{1000 * terms.cpu:.3g} ms of CPU" + (f", {sent}" if terms.gradients and not terms.buckets else ""),
-        *([f"computed, from the layers of the run's network: {sent}"] if terms.buckets else []),
+        f"{1000 * terms.cpu:.3g} ms of CPU, {sent}",
         *_memory(terms),
         *_others(terms),
-        _pauses(terms),
-        f"from tables: prices in us-east-1 ({dated(sources('sagemaker')['list'])}), sizes, and rates of GPUs "
-        f"({sources('gpus')['sheet']})",
+        pauses(terms.scores, terms.saves),
+        tables(found),
         "assumed: " + "; ".join(assumed(*(("again on CPUs",) if on_gpus else ("again", "speed")))),
         f"knee: twice as many hosts bring less than {KNEE:g}x the speed",
-        market.note(best) if market else NO_SPOT,
         "the global batch grows with the number of devices: choose lr and schedule for it",
     ]
-    if left:
-        lines.append("left out: " + "; ".join(f"{count} types: {why}" for why, count in left.most_common()))
     if not on_gpus:
-        lines.append("no GPU is offered: the run trained on CPUs, and that does not tell the time of a step on a GPU")
-    return lines
+        notes.append("no GPU is offered: the run trained on CPUs, and that does not tell the time of a step on a GPU")
+    return f"{terms.total:,.0f} images, at {terms.images:g} per device and step as in {run}", notes

@@ -197,7 +197,7 @@ def _shared(model: torch.nn.Module) -> dict[str, float] | None:
 
 
 def _bytes_gradient(parameters: list[torch.nn.Parameter], strategy: Strategy) -> int:
-    share = SENT.get(strategy.settings.compress, 0.0) if strategy.world_size > 1 else 0.0
+    share = SENT.get(strategy.settings.compress, 0.0)
     return int(share * sum(parameter.numel() * parameter.element_size() for parameter in parameters))
 
 
