@@ -18,17 +18,15 @@ from segtrain import cores, memory
 from segtrain.bench import data as bench
 from segtrain.bench import rates, stages, verdict
 from segtrain.bench.child import child
-from segtrain.bench.data import bench_data, other_path, worker_counts
-from segtrain.bench.held import Held, cut_to_size
-from segtrain.bench.stages import less, summary
-from segtrain.bench.table import size, table
+from segtrain.bench.data import bench_data, worker_counts
+from segtrain.bench.stages import summary
+from segtrain.bench.table import table
 from segtrain.cli import main
 from segtrain.config import Config, Data, load_config
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.pixels import native
-from segtrain.data.pixels.crop import StoredSample
-from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.scenes.scene import scene
+from segtrain.data.stages import Cost
 from segtrain.diagnose.causes import CAUSES
 from segtrain.diagnose.verdict import Verdict
 
@@ -79,21 +77,21 @@ def test_files_are_counted_and_every_stage_is_told(folder: tuple[Path, str], res
         np.mean([(root / name.format(k)).stat().st_size for k in EVENLY])
         for name in (f"images/train/{{}}.{kind}", "masks/train/{}.png")
     ]
-    here = result["paths"][result["path"]]
+    here = result["sample"]
     assert [here["bytes_image"], here["bytes_mask"]] == stored
     assert result["data"]["stored_bytes"] == int(sum(stored) * COUNT)
     assert result["storage_mb_per_s"] == pytest.approx(sum(stored) * result["measured_per_s"] / 1e6)
-    assert set(result["paths"]) == ({"native", "packages"} if native.available() else {"packages"})
-    for path in result["paths"].values():
-        costs = path["stages"]
-        assert set(costs) == {"read", "header", "draw", "center", "image", "mask", "crop", "whole", "full decode"}
-        assert all(cost["samples"] == 4 and min(cost.values()) >= 0 for cost in costs.values())
-        assert costs["whole"]["cpu_ms"] > 0
-        # The system may keep a file's pages in memory, and such a file is not counted.
-        assert "why_not" in path["cold"] or 1 <= path["cold"]["files"] <= 8
+    assert here["path"] == ("native" if native.available() else "packages")
+    costs = here["stages"]
+    assert list(costs) == ["read", "decode", "augment", "assemble", "whole"]
+    parts = [cost["wall_mean_ms"] for cost in costs.values()]
+    assert min(parts) > 0
+    assert sum(parts[:-1]) == pytest.approx(parts[-1])
+    assert costs["whole"]["cpu_ms"] > 0
+    # The system may keep a file's pages in memory, and such a file is not counted.
+    assert "why_not" in here["cold"] or 1 <= here["cold"]["files"] <= 8
     assert result["bound"] in {*CAUSES, "healthy"}
     assert result["why"]
-    assert {"as it is", "pixels in memory"} <= set(here["cures"])
     assert {row["name"] for row in here["packed"]} >= {"files", "keep", "png", "raw"}
 
 
@@ -111,26 +109,10 @@ def test_the_page_for_people_fits_a_screen(result: dict[str, Any]) -> None:
     text = table(result)
     assert len(text.splitlines()) <= 48
     assert "devices of 200.0 images/s" in text
-    for words in ("bound  ", "limit  ", "whole sample", "mask: decode and map ids", result["path_says"]):
+    for words in ("bound  ", "limit  ", "decode ", "its CPU time", result["path_says"]):
         assert words in text
     two = table({**result, "cures": [{"do": "this", "gain": 2.0}, {"do": "that", "gain": 1.5}]})
     assert "\nfix    2.00 x samples per CPU-second: this\nor     1.50 x samples per CPU-second: that\n" in two
-
-
-def test_an_absent_native_part_is_said(
-    folder: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = load_config(None, settings(folder[0]))
-    request = {"config": config.model_dump(mode="json"), "samples": 2, "scratch": str(tmp_path), "cures": False}
-    found = child("stages", request, SEGTRAIN_NATIVE="0")
-    assert found["path"] == "packages"
-    assert "SEGTRAIN_NATIVE=0" in found["path_says"]
-    monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
-    other = other_path(request, "packages")
-    monkeypatch.delenv("SEGTRAIN_NATIVE")
-    assert (other is not None) == native.available()
-    if not native.available():
-        assert other_path(request, "packages") is None
 
 
 def test_generated_scenes_have_no_bytes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,11 +125,10 @@ def test_generated_scenes_have_no_bytes(capsys: pytest.CaptureFixture[str]) -> N
     ]
     assert main(["bench", "data", *arguments, "--samples", "4", "--seconds", "0.05", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
-    here = result["paths"][result["path"]]
+    here = result["sample"]
     assert result["data"]["formats"] == {"pixels": 4}
     assert result["bytes_a_sample"] == 0
     assert here["cold"]["why_not"] == "the samples are not files of their own"
-    assert set(here["stages"]) == {"read", "draw", "crop", "whole"}
     assert {found["kind"] for found in result["rates"]} == {"thread"}  # processes would each have a cache
     assert result["feeding"] == []
 
@@ -165,7 +146,7 @@ def test_a_bad_file_is_named_or_left_out(tmp_path: Path, capsys: pytest.CaptureF
     assert str(bad) in capsys.readouterr().err
     config = load_config(None, settings(tmp_path, "data.faults=skip"))
     request = {"config": config.model_dump(mode="json"), "samples": 3, "scratch": str(tmp_path / "scratch")}
-    assert child("stages", {**request, "cures": False})["samples"] == 2
+    assert child("stages", {**request, "packed": False})["samples"] == 2
 
 
 @pytest.mark.parametrize("wrong", [{"samples": 0}, {"seconds": 0.0}, {"rate": 0.0}, {"rate": 5.0, "device_ms": 5.0}])
@@ -174,63 +155,9 @@ def test_wrong_figures_are_refused(wrong: dict[str, Any]) -> None:
         bench_data(None, [], **wrong)
 
 
-def one(root: Path, kind: str, **more: Any) -> tuple[Dataset, Data]:
-    data = Data(layout="folders", root=str(root), classes=tuple(CLASSES), crop=(32, 48), **more)
-    return open_dataset(data, "train"), data
-
-
-def test_a_held_sample_is_the_very_sample(folder: tuple[Path, str]) -> None:
-    """What is timed is what trains: as it is stored, with its mask decoded, and with its image too."""
-    dataset, data = one(*folder, class_balanced_crop_prob=0.5)
-    for index in range(3):
-        record, (image, mask) = dataset.record(index), dataset.read(index)
-        names = record.image_name, record.mask_name
-        made = []
-        for source in (
-            dataset,
-            *(
-                Held(stored, dataset.labels, dataset.entries)
-                for stored in (
-                    record,
-                    StoredSample(record.image, mask, *names, "train"),
-                    StoredSample(image, mask, *names, "train"),
-                )
-            ),
-        ):
-            out = np.zeros((32, 48, 3), np.uint8), np.zeros((32, 48), np.uint8)
-            SampleMaker(source, data, 7)(Task(index, 2, data.crop, data.scale), *out)
-            made.append(out)
-        for pixels, ids in made[1:]:
-            assert np.array_equal(ids, made[0][1])
-            # From a JPEG the native part may decode at half the size, where the scale is small.
-            assert np.abs(pixels.astype(int) - made[0][0]).mean() < (8 if folder[1] == "jpg" else 1e-9)
-
-
-def test_larger_files_than_any_crop_needs_are_cut_in_trial(folder: tuple[Path, str]) -> None:
-    dataset, data = one(*folder, base_scale=0.25)
-    small = cut_to_size(dataset.record(2), dataset.read(2)[0], data)
-    assert small is not None
-    held = Held(small[0], dataset.labels, dataset.entries)
-    assert held.size(0) == (40, 48)  # 80 x 96, of which at most 2.0 * 0.25 is used
-    assert small[1].base_scale == 0.5
-    image, mask = held.read(0)
-    assert image.shape[:2] == mask.shape
-    assert cut_to_size(dataset.record(2), dataset.read(2)[0], Data(crop=(32, 48))) is None
-
-
-def test_a_held_pair_of_two_sizes_is_refused(folder: tuple[Path, str]) -> None:
-    dataset, _ = one(*folder)
-    first, last = dataset.record(0), dataset.record(5)
-    mixed = type(first)(first.image, last.mask, first.image_name, last.mask_name, "raw")
-    with refused("mask-size-differs", file=last.mask_name, found=(104, 96), expected=(64, 96)):
-        Held(mixed, dataset.labels, dataset.entries).read(0)
-
-
-def cost(cpu_ms: float) -> dict[str, float]:
-    return {"cpu_ms": cpu_ms, "cpu_mean_ms": cpu_ms, "wall_ms": cpu_ms, "samples": 1}
-
-
-STAGES = {"read": cost(1), "image": cost(6), "crop": cost(2), "whole": cost(10)}
+STAGES = {
+    stage: {"wall_mean_ms": ms} for stage, ms in (("read", 1.0), ("decode", 6.0), ("augment", 3.0), ("whole", 10.0))
+}
 
 
 def loader(workers: int = 2, read: float = 0.001, cpu: float = 0.009, **more: Any) -> dict[str, Any]:
@@ -246,7 +173,6 @@ def test_what_bounds_is_what_diagnose_says_of_a_run_with_this_loader() -> None:
     def first(window: dict[str, Any], cores: float = 2, **more: Any) -> Verdict:
         return verdict.verdicts(window, Config(), cores, more.pop("device_per_s", None), **more)[0]
 
-    assert verdict.shares(STAGES) == {"read": 0.1, "image": 0.6, "crop": 0.2, "other": 0.1}
     busy = first(loader())
     assert (busy.cause, busy.share) == ("decode", pytest.approx(0.7))
     assert busy.fix.settings == {"data.cache": "ram"}
@@ -300,7 +226,7 @@ def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(monkeypatch: 
         "cold": {},
         "samples": 1,
     }
-    stage |= {"formats": {}, "stages": {"whole": cost(10)}, "cures": {}, "packed": []}
+    stage |= {"formats": {}, "stages": STAGES, "packed": []}
     best = {"kind": "thread", "per_s": 1000.0, "cpu_ms": 1.0}
     answers = {"stages": stage, "rates": {"rates": [best], "window": loader()}}
     monkeypatch.setattr(bench, "child", lambda module, request, **_: answers[module])
@@ -311,32 +237,26 @@ def test_each_rank_has_a_loader_of_its_own_and_all_share_the_cores(monkeypatch: 
     assert verdict.feeding(150.0, 9000.0, 200.0)[0]["given_per_s"] == 150.0
 
 
-def test_cures_are_those_that_pay() -> None:
+def test_fixes_are_those_that_pay() -> None:
     rows = [("files", 1000, 8.0), ("keep", 1000, 7.9), ("png", 1100, 4.0)]
-    now = {
-        "path": "packages",
-        "stages": {"whole": cost(10)},
-        "cures": {"as it is": cost(9), "pixels in memory": cost(2), "files cut to size": cost(7)},
-        "packed": [{"name": n, "sample": b, "ms": ms, "pixels": "the same"} for n, b, ms in rows],
-    }
-    other = {"path": "native", "stages": {"whole": cost(4)}}
-    found = verdict.fixes(now, other, needed=100, memory=1000, cached=False)
-    assert [(cure["name"], cure["gain"]) for cure in found] == [
-        ("pixels in memory", 5.0), ("native", 2.5), ("pack png", 2.0), ("files cut to size", 1.25),
-    ]  # fmt: skip
-    assert found[2]["do"] == "segtrain data pack --image png: the same, 1.1 x the bytes"
-    assert "pixels in memory" not in {
-        c["name"] for c in verdict.fixes(now, None, needed=900, memory=1000, cached=False)
-    }
-    assert "pixels in memory" not in {c["name"] for c in verdict.fixes(now, None, needed=1, memory=1000, cached=True)}
+    packed = [{"name": n, "sample": b, "ms": ms, "pixels": "the same"} for n, b, ms in rows]
+    now = {"stages": STAGES, "bytes_image": 1000, "packed": packed}
+    found = verdict.fixes(now, fits=True)
+    assert [(fix["name"], fix["gain"]) for fix in found] == [
+        ("pixels in memory", pytest.approx(10 / 3)),
+        ("pack png", 2.0),
+    ]
+    assert found[1]["do"] == "segtrain data pack --image png: the same, 1.1 x the bytes"
+    assert [fix["name"] for fix in verdict.fixes(now, fits=False)] == ["pack png"]
+    assert not verdict.fixes({**now, "bytes_image": 0, "packed": []}, fits=True)  # generated images
 
 
-def test_differences_and_summaries() -> None:
-    assert less((5.0, 7.0), (1.0, 1.0), (2.0, 9.0)) == (2.0, 0.0)
-    told = summary({"image": [(1.0, 2.0), (2.0, 3.0), (9.0, 4.0)]})["image"]
-    assert told == {"cpu_ms": 2.0, "cpu_mean_ms": 4.0, "wall_ms": 3.0, "samples": 3}
-    assert [size(n) for n in (950, 68_000, 4.1e6, 25.3e9)] == ["950 B", "68 kB", "4.1 MB", "25.3 GB"]
-    assert [worker_counts(n) for n in (0.5, 1, 2, 6, 64)] == [[1], [1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
+def test_costs_are_means_and_medians_of_samples() -> None:
+    costs = [Cost(read=0.001, decode=0.001, cpu_s=0.001), Cost(read=0.001, decode=0.004, cpu_s=0.003)]
+    found = summary([*costs, Cost(decode=0.010, cpu_s=0.008)])
+    assert found["decode"] == pytest.approx({"wall_ms": 4.0, "wall_mean_ms": 5.0})
+    assert found["whole"] == pytest.approx({"wall_ms": 5.0, "wall_mean_ms": 17 / 3, "cpu_ms": 3.0, "cpu_mean_ms": 4.0})
+    assert [worker_counts(n) for n in (0.5, 2, 6, 64)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
 
 
 GONE = BlockingIOError(errno.EAGAIN, "the page is not in memory")
@@ -375,12 +295,6 @@ def test_a_system_without_the_call_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delattr(stages.os, "posix_fadvise", raising=False)
     (tmp_path / "file").write_bytes(b"content")
     assert stages.cold_reads([str(tmp_path / "file")]) == {"why_not": "this system cannot drop pages"}
-
-
-def test_a_real_file_is_read_whole_or_not_counted(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(5000))
-    found = stages.cold_reads([str(tmp_path / "file")])
-    assert found.get("why_not") == stages.KEPT or found["files"] == 1
 
 
 def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> None:

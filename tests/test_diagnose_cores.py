@@ -202,7 +202,8 @@ def test_threads_that_workers_start_are_known_by_their_cpu_time() -> None:
     found = of(starved(**slow, process_cpu=0.09))
     assert found.bound == "too-many-threads"
     assert "each worker uses 4.5 times the CPU time" in found.verdicts[0].evidence
-    assert of(starved(**slow, process_cpu=0.021)).bound == "augmentation"
+    assert of(starved(**slow, process_cpu=0.028)).bound == "too-many-threads"
+    assert of(starved(**slow, process_cpu=0.024)).bound == "augmentation"
     assert of(starved(**{**slow, "cores": 16}, process_cpu=0.09)).bound != "too-many-threads"  # there is room for them
 
 

@@ -202,6 +202,7 @@ def test_nodes_of_a_partition() -> None:
     assert (first.vcpus, first.gpus, first.gpu_memory_gb) == (48, 4, 40)
     assert first.memory_gb == pytest.approx(180000 / 1024, abs=0.1)
     assert found["n4"].gpus == 0
+    assert found["n5 (2 x odd9)"].gpu_memory_gb == 0  # not known
 
 
 def test_a_partition_is_asked_of_sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
     cores = usable_cores()
     with tempfile.TemporaryDirectory(prefix="segtrain-bench-") as scratch:
         request = {"config": config.model_dump(mode="json"), "samples": min(samples, total), "scratch": scratch}
-        here = child("stages", {**request, "cures": True})
-        other = other_path(request, here["path"])
+        here = child("stages", {**request, "packed": True})
         loader = child("rates", {**request, "workers": worker_counts(cores), "seconds": seconds})
     best = max(loader["rates"], key=lambda found: found["per_s"])
     limit, limit_source = memory_limit()
@@ -92,7 +91,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
             "decoded_bytes": needed,
         },
         "host": {"cores": cores, "memory": int(limit) if limit_source != "unknown" else 0, "memory_by": limit_source},
-        "paths": {each["path"]: each for each in (here, other) if each},
+        "sample": here,
         "path": here["path"],
         "path_says": here["path_says"],
         "rates": loader["rates"],
@@ -103,7 +102,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
         "bound": found[0].cause if found else HEALTHY,
         "why": found[0].evidence if found else "the samples are there before the device needs them",
         "verdicts": [each.to_dict() for each in found],
-        "cures": verdict.fixes(here, other, needed, limit, not may_cache),
+        "cures": verdict.fixes(here, may_cache and needed <= 0.8 * limit),
         "device_per_s": device_per_s,
         "feeding": verdict.feeding(best["per_s"], host_per_s, device_per_s) if device_per_s else [],
     }
@@ -113,12 +112,3 @@ def worker_counts(cores: float) -> list[int]:
     """Numbers of workers to try: powers of 2 up to the number of cores (at most 16), and that number itself."""
     most = max(1, min(MAX_WORKERS, math.ceil(cores)))
     return sorted({2**k for k in range(most.bit_length())} | {most})
-
-
-def other_path(request: dict[str, Any], path: str) -> dict[str, Any] | None:
-    """The stages measured with the decoder that is not in use; None if this installation has only one decoder."""
-    turned_off = os.environ.get("SEGTRAIN_NATIVE") == "0"
-    if path == "packages" and not turned_off:
-        return None
-    found = child("stages", {**request, "cures": False}, SEGTRAIN_NATIVE="" if turned_off else "0")
-    return None if found["path"] == path else found

@@ -5,10 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from segtrain.bench.verdict import STAGES, shares
 from segtrain.terminal import columns
-
-_ROWS = {**STAGES, "whole": "whole sample", "full decode": "whole image and mask decoded, nothing else"}
 
 
 def table(result: dict[str, Any]) -> str:
@@ -21,7 +18,7 @@ def table(result: dict[str, Any]) -> str:
 
 def _head(result: dict[str, Any]) -> list[str]:
     data, host = result["data"], result["host"]
-    here = result["paths"][result["path"]]
+    here = result["sample"]
     formats = ", ".join(f"{count} {name}" for name, count in data["formats"].items())
     return [
         f"segtrain bench data  {result['config']}  #{result['hash']}",
@@ -34,30 +31,18 @@ def _head(result: dict[str, Any]) -> list[str]:
 
 
 def _stages(result: dict[str, Any]) -> list[str]:
-    paths = result["paths"]
-    head = ["on one core, ms"]
-    for name in paths:
-        head += [f"{name}: CPU", "mean", "wall", "share"]
-    rows = [head]
-    parts = {name: shares(found["stages"]) for name, found in paths.items()}
-    for stage, words in _ROWS.items():
-        cells = [cell for name in paths for cell in _cells(paths[name]["stages"].get(stage), parts[name].get(stage))]
-        if any(cells):
-            rows.append([words, *cells])
-    cold = paths[result["path"]]["cold"]
-    cold_read = (
-        f"not known: {cold['why_not']}"
-        if "why_not" in cold
-        else f"{cold['ms_a_file']:.2f} ms per file, {cold['mb_per_s']:.0f} MB/s for one reader"
-    )
-    return [*columns(rows, right=range(1, len(head))), f"read, not in the page cache: {cold_read}"]
-
-
-def _cells(cost: dict[str, float] | None, share: float | None) -> list[str]:
-    part = f"{share:.0%}" if share else ""
-    if cost is None:
-        return ["", "", "", part]
-    return [f"{cost['cpu_ms']:.3f}", f"{cost['cpu_mean_ms']:.2f}", f"{cost['wall_ms']:.2f}", part]
+    stages, cold = result["sample"]["stages"], result["sample"]["cold"]
+    whole = stages["whole"]
+    rows = [("on one core, ms", "median", "mean", "share")]
+    for stage, cost in stages.items():
+        times = f"{cost['wall_ms']:.3f}", f"{cost['wall_mean_ms']:.2f}"
+        rows.append((stage, *times, f"{cost['wall_mean_ms'] / whole['wall_mean_ms']:.0%}"))
+    rows.append(("its CPU time", f"{whole['cpu_ms']:.3f}", f"{whole['cpu_mean_ms']:.2f}", ""))
+    if "why_not" in cold:
+        read = f"not known: {cold['why_not']}"
+    else:
+        read = f"{cold['ms_a_file']:.2f} ms per file, {cold['mb_per_s']:.0f} MB/s for one reader"
+    return [*columns(rows, right=range(1, 4)), f"read, not in the page cache: {read}"]
 
 
 def _loader(result: dict[str, Any]) -> list[str]:

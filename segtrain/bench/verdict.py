@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from segtrain.config import Config
-from segtrain.diagnose.data_rules import CUT, IN_MEMORY, NATIVE, PACK, data_verdicts
+from segtrain.diagnose.data_rules import IN_MEMORY, PACK, data_verdicts
 from segtrain.diagnose.differences import possible
 from segtrain.diagnose.evidence import Evidence
 from segtrain.diagnose.stats import run_stats
@@ -16,27 +16,7 @@ from segtrain.observe.spans import Records
 
 RANKS = (1, 2, 4, 8)
 ENOUGH = 0.02  # a device that waits for less than this share of its time gets enough samples
-STAGES = {  # stage -> what it is called
-    "read": "read files from the page cache",
-    "header": "header",
-    "draw": "draw of the geometry",
-    "center": "center of a class-balanced crop",
-    "image": "image: decode",
-    "mask": "mask: decode and map ids",
-    "crop": "resample, flip, color",
-    "transforms": "transforms",
-    "other": "the rest",
-}
 WORTH = 1.05  # a fix that gains less is not named
-
-
-def shares(stages: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Share of each stage in the CPU time of a sample. ``other`` is what no stage explains. The shares add up to 1."""
-    whole = stages["whole"]["cpu_mean_ms"]
-    explained = {name: stages[name]["cpu_mean_ms"] for name in STAGES if name in stages}
-    explained["other"] = max(0.0, whole - sum(explained.values()))
-    total = sum(explained.values()) or 1.0
-    return {name: value / total for name, value in explained.items()}
 
 
 def verdicts(
@@ -80,24 +60,17 @@ def verdicts(
     return [possible(verdict, settings, takes) for verdict in found]
 
 
-def fixes(
-    now: dict[str, Any], other: dict[str, Any] | None, needed: int, memory: float, cached: bool
-) -> list[dict[str, Any]]:
-    """Fixes, best first, each with its gain: the measured factor by which samples per CPU-second increase.
+def fixes(now: dict[str, Any], fits: bool) -> list[dict[str, Any]]:
+    """Fixes, best first, each with its gain: the factor by which samples per CPU-second increase.
 
-    ``needed``: bytes of all decoded samples. ``memory``: bytes that this process may use. ``cached``: whether
-    data.cache=ram is set already, or refused.
+    ``now``: see ``stages.measure``. ``fits``: whether data.cache=ram is possible and not set, and its images fit into
+    memory.
     """
-    whole = now["stages"]["whole"]["cpu_mean_ms"]
     found = []
-    if other is not None and now["path"] != "native" and other["path"] == "native":
-        found.append(("native", NATIVE.text, whole / other["stages"]["whole"]["cpu_mean_ms"]))
-    cost = {name: times["cpu_mean_ms"] for name, times in now["cures"].items()}
-    if "pixels in memory" in cost and not cached and needed <= 0.8 * memory:
-        found.append(("pixels in memory", IN_MEMORY.text, whole / cost["pixels in memory"]))
-    if "files cut to size" in cost:
-        reading = max(0.0, whole - cost["as it is"])  # this fix does not change the time to read
-        found.append(("files cut to size", CUT.text, whole / (reading + cost["files cut to size"])))
+    cost = {name: times["wall_mean_ms"] for name, times in now["stages"].items()}
+    if fits and now["bytes_image"]:
+        left = cost["whole"] - cost["read"] - cost["decode"]
+        found.append(("pixels in memory", IN_MEMORY.text, cost["whole"] / max(left, 1e-3)))
     rows = {row["name"]: row for row in now["packed"]}
     for form, row in rows.items():
         if form != "files" and row["ms"]:

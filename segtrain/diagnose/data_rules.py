@@ -25,8 +25,6 @@ PACK = "segtrain data pack"
 PACKED = Fix(advice=f"cheaper files: {PACK}, whose --estimate says what each form saves")
 NEARER = Fix({"data.cache": "disk"}, "from the second epoch on, if the disk has room", (PACKED,))
 IN_MEMORY = Fix({"data.cache": "ram"}, "if the decoded images fit into memory", (PACKED,))
-CUT = Fix(advice="resize the files to the largest scale that training uses")
-NATIVE = Fix(advice="build the native decoder: see `segtrain doctor`")
 THREADS = Fix({"data.worker_kind": "thread"})
 
 
@@ -85,7 +83,7 @@ def data_verdicts(figures: Figures) -> list[Verdict]:
         return [_in_the_loop(of)]
     if rank.busy < SLACK:
         return [_on_the_way(of)]
-    waiting = idle(rank, figures.crowded) / samples.wall
+    waiting = idle(samples) / samples.wall
     # Libraries start threads in the workers, so the workers of all ranks of the host have more threads than cores.
     if samples.threads > HELPED and samples.workers * samples.threads * rank.ranks_here > rank.host_cores:
         return [_own_threads(of), _stage(of)]

@@ -10,7 +10,7 @@ from segtrain.plan.words import choice
 from segtrain.report import html
 from segtrain.report import page as report_page
 from segtrain.report.charts import Charts
-from segtrain.report.html import esc, figure, page, short_seconds, table, utc
+from segtrain.report.html import details, esc, figure, page, short_seconds, table, utc
 
 COLORS = ("a", "b", "update", "gradient_sync", "eval", "extra1")  # Color-blind readers can tell these apart.
 BARS = 14

@@ -133,7 +133,7 @@ def _measured(config: Config, samples: int) -> tuple[float, float, str]:
     from segtrain.bench.child import child
 
     with tempfile.TemporaryDirectory(prefix="segtrain-plan-") as scratch:
-        request = {"config": config.model_dump(mode="json"), "samples": samples, "scratch": scratch, "cures": False}
+        request = {"config": config.model_dump(mode="json"), "samples": samples, "scratch": scratch, "packed": False}
         found = child("stages", request)
     whole = found["stages"]["whole"]
     says = f"{found['samples']} samples on one core of this machine ({found['path_says']})"
