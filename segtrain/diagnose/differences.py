@@ -17,7 +17,7 @@ IDLE = {
     "optim.encoder_lr", "optim.weight_decay", "optim.muon_lr", "optim.momentum", "optim.betas", "optim.schedule",
     "optim.poly_power", "optim.warmup", "parallel.timeout_s", "checkpoint.keep", "checkpoint.resume", "log.hang_s",
 }  # fmt: skip
-EXACT, PART, MORE, NONE, WORDS = "exact", "part", "more", "none", "words"
+EXACT, MORE, OTHER, WORDS = "exact", "more", "other", "words"
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,6 @@ class Change:
     @property
     def as_proposed(self) -> bool:
         return self.cure and equal(self.after, self.proposed)
-
-    @property
-    def towards(self) -> bool:
-        """Whether it was changed in the direction of the fix, though perhaps not as far."""
-        if not self.cure or equal(self.before, self.after):
-            return False
-        if all(isinstance(value, (int, float)) for value in (self.before, self.after, self.proposed)):
-            return bool((self.after - self.before) * (self.proposed - self.before) > 0)
-        return True
 
     @property
     def text(self) -> str:
@@ -103,17 +94,15 @@ def accepted(settings: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
 
 
 def fit(found: Sequence[Change]) -> str:
-    """Which part of the fix was applied. ``exact``: all of it and nothing else; ``more``: all of it and other settings;
-    ``part``: some of it, or with other values; ``none``: nothing of it; ``words``: the fix is advice without settings.
+    """How the changes fit the fix. ``exact``: all of it and nothing else; ``more``: all of it and other settings;
+    ``other``: not all of it, or other values; ``words``: the fix is advice without settings.
     """
     fix = [change for change in found if change.cure]
     if not fix:
         return WORDS
-    if not any(change.towards for change in fix):
-        return NONE
-    if all(change.as_proposed for change in fix):
-        return EXACT if len(fix) == len(found) else MORE
-    return PART
+    if not all(change.as_proposed and not equal(change.before, change.after) for change in fix):
+        return OTHER
+    return EXACT if len(fix) == len(found) else MORE
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, Change, changes, differing, fit
+from segtrain.diagnose.differences import EXACT, MORE, OTHER, WORDS, Change, changes, differing, fit
 from segtrain.diagnose.evidence import Evidence, gather
 from segtrain.diagnose.judge import judge
 from segtrain.diagnose.reasons import TimeShare, environments, incomparable, phases, reasons, stages
@@ -26,7 +26,7 @@ MOST_BESIDE = 36  # newest neighboring folders whose settings are read
 MOST_SETTINGS = 4  # settings in which a run and its repetition with a fix may differ
 MOST_DIAGNOSED = 3
 SMALLER = 0.8  # of its share of the time: less is noise between two runs
-_RANK = {EXACT: 3, MORE: 2, PART: 1, WORDS: 0, NONE: 0}
+_RANK = {EXACT: 2, MORE: 1, WORDS: 0, OTHER: 0}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Verification:
             cause, share = self.before.first.cause, self.before.first.share
             left = max((one.share for one in self.after.found.verdicts if one.cause == cause), default=0.0)
             return not self.apart and left < SMALLER * share
-        return not self.apart and self.fit not in (NONE, PART)
+        return not self.apart and self.fit != OTHER
 
     @cached_property
     def environment(self) -> Mapping[str, tuple[str, str]]:
@@ -154,7 +154,7 @@ def side(run: Path, say: Callable[[str], None], shown: str = "") -> Side:
 def compare(one: Side, other: Side) -> Verification:
     """Compare two runs. The run whose settings fit the fix better is ``after``; if they fit equally, the later run."""
     there, back = (_closest(*pair) for pair in ((one, other), (other, one)))
-    ranks = [_RANK[fit(found)] if fix else _RANK[NONE] for fix, found in (there, back)]
+    ranks = [_RANK[fit(found)] if fix else 0 for fix, found in (there, back)]
     swapped = ranks[1] > ranks[0] or (ranks[1] == ranks[0] and other.began < one.began)
     before, after = (other, one) if swapped else (one, other)
     fix, found = back if swapped else there

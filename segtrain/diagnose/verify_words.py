@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from segtrain.diagnose.differences import EXACT, MORE, NONE, PART, WORDS, shown
+from segtrain.diagnose.differences import EXACT, MORE, OTHER, WORDS, shown
 from segtrain.diagnose.reasons import TimeShare, ms_text, short_runs
 from segtrain.diagnose.verdict import HEALTHY, rounded
 from segtrain.diagnose.verify import HELD, Verification
@@ -25,7 +25,7 @@ def page(found: Verification) -> str:
     parts = [("fix", _fix(found)), ("changed", settings(found)), ("gain", gain(found))]
     parts += [("why", text) for text in why(found)]
     if found.swapped:
-        reason = "it has the fix" if found.fit in (EXACT, MORE, PART) else "it began later"
+        reason = "it has the fix" if found.fit in (EXACT, MORE) else "it began later"
         parts.append(("order", f"{after.shown} was named first, but is taken as the run after the fix: {reason}"))
     parts += [("note", text) for text in notes(found)]
     for first in after.found.verdicts[:1]:
@@ -45,11 +45,9 @@ def outcome(found: Verification) -> str:
         return "not comparable"
     if found.before.first is None:
         return "nothing was proposed"
-    if found.fit == NONE:
-        return "the fix was not applied"
     if found.predicted is None:
         return "no gain was predicted"
-    if found.fit == PART:
+    if found.fit == OTHER:
         return "this does not test the prediction"
     return "the prediction held" if found.held else "the prediction did not hold"
 
@@ -93,7 +91,7 @@ def _fix(found: Verification) -> str:
     first = found.before.first
     if first is None or found.fix is None:
         return "none was proposed"
-    return found.fix.text if found.fit in (EXACT, MORE, PART) else first.fix.texts
+    return found.fix.text if found.fit in (EXACT, MORE) else first.fix.texts
 
 
 def settings(found: Verification) -> str:
@@ -112,8 +110,9 @@ def settings(found: Verification) -> str:
     if found.fit == MORE:
         return f"the fix ({fixed}) and more{too}"
     kept = [f"{c.key} is {shown(c.after)} and not {shown(c.proposed)}" for c in fix if not c.as_proposed]
-    much = "part of the fix" if found.fit == PART else "none of the fix"
-    return f"{much}: {', '.join(kept) or 'nothing was changed'}" + (f"; these differ as well{too}" if others else "")
+    return f"not the fix: {', '.join(kept) or 'nothing was changed'}" + (
+        f"; these differ as well{too}" if others else ""
+    )
 
 
 def why(found: Verification) -> Sequence[str]:
