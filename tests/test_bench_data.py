@@ -35,17 +35,21 @@ COUNT = 6
 EVENLY = [place * COUNT // 4 for place in range(4)]  # of which the four samples are
 
 
-@pytest.fixture(scope="module", params=["jpg", "png"])
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Six scenes as files, and how their images are stored."""
-    root = tmp_path_factory.mktemp(request.param)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six scenes as files."""
+    root = tmp_path_factory.mktemp("files")
+    write_scenes(root, COUNT, "jpg")
+    return root
+
+
+def write_scenes(root: Path, count: int, kind: str) -> None:
     for name in ("images/train", "masks/train"):
         (root / name).mkdir(parents=True)
-    for k in range(COUNT):
+    for k in range(count):
         image, mask = scene(1, k, (64 + 8 * k, 96))
-        cv2.imwrite(str(root / f"images/train/{k}.{request.param}"), image)
+        cv2.imwrite(str(root / f"images/train/{k}.{kind}"), image)
         cv2.imwrite(str(root / f"masks/train/{k}.png"), mask)
-    return root, request.param
 
 
 def settings(root: Path, *more: str) -> list[str]:
@@ -56,26 +60,25 @@ def settings(root: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def result(folder: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def result(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What is measured on the files, once for several tests."""
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SEGTRAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("SEGTRAIN_NATIVE", raising=False)
-        changes = settings(folder[0], "data.class_balanced_crop_prob=0.5")
+        changes = settings(folder, "data.class_balanced_crop_prob=0.5")
         bench_data(None, changes, samples=4, seconds=0.05, device_ms=20.0, as_json=True, say=said.append)
     return dict(json.loads(said[0]))
 
 
-def test_files_are_counted_and_every_stage_is_told(folder: tuple[Path, str], result: dict[str, Any]) -> None:
-    root, kind = folder
+def test_files_are_counted_and_every_stage_is_told(folder: Path, result: dict[str, Any]) -> None:
     assert result["data"]["total"] == COUNT
     assert result["data"]["measured"] == 4
-    assert result["data"]["formats"] == {"jpeg" if kind == "jpg" else "png": 4}
+    assert result["data"]["formats"] == {"jpeg": 4}
     assert result["data"]["pixels"] == np.mean([(64 + 8 * k) * 96 for k in EVENLY])
     stored = [
-        np.mean([(root / name.format(k)).stat().st_size for k in EVENLY])
-        for name in (f"images/train/{{}}.{kind}", "masks/train/{}.png")
+        np.mean([(folder / name.format(k)).stat().st_size for k in EVENLY])
+        for name in ("images/train/{}.jpg", "masks/train/{}.png")
     ]
     here = result["sample"]
     assert [here["bytes_image"], here["bytes_mask"]] == stored
@@ -134,12 +137,7 @@ def test_generated_scenes_have_no_bytes(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_bad_file_is_named_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("images/train", "masks/train"):
-        (tmp_path / name).mkdir(parents=True)
-    for k in range(3):
-        image, mask = scene(1, k, (64, 96))
-        cv2.imwrite(str(tmp_path / f"images/train/{k}.png"), image)
-        cv2.imwrite(str(tmp_path / f"masks/train/{k}.png"), mask)
+    write_scenes(tmp_path, 3, "png")
     bad = tmp_path / "images/train/1.png"
     bad.write_bytes(bad.read_bytes()[:700])
     assert main(["bench", "data", *settings(tmp_path)]) == 2

@@ -95,25 +95,6 @@ def test_half_a_market_is_refused(share: float, rate: str, tmp_path: Path) -> No
         market_of(share, rate, tmp_path)
 
 
-def test_spot_machines_of_a_config(capsys: pytest.CaptureFixture[str]) -> None:
-    """As with a run, but with an assumed time of a checkpoint."""
-    call = ["plan", "data.scenes=40", "train.duration=2000ep", "--where", "ml.g5.xlarge", "--hosts", "1,2"]
-    spot_of = ["--spot", "0.35", "--preemptions", "0.05/h"]
-    assert main([*call, *spot_of, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert len(said["spot"]) == len(said["offers"]) == 2
-    market = market_of(0.35, "0.05/h")
-    assert market is not None
-    for row, offer in zip(said["spot"], said["offers"]):
-        rate = offer["hosts"] * 0.05 / HOUR
-        work = offer["seconds"][1] - offer["saving"]
-        seconds = spot.expected(work, spot.interval(10.0, rate), 10.0, market.resume, rate)
-        assert row["seconds"][1] == pytest.approx(seconds)
-        assert row["dollars"][1] == pytest.approx(0.35 * offer["dollars"][1] * seconds / offer["seconds"][1])
-    assert main([*call, "--spot", "0.35"]) == 2
-    assert "--preemptions" in capsys.readouterr().err
-
-
 def test_without_preemptions_only_the_checkpoints_cost() -> None:
     assert spot.expected(1000.0, 100.0, 2.0, 300.0, 0.0) == 1020
     assert spot.expected(1000.0, 100.0, 2.0, 300.0, 1e-12) == pytest.approx(1020)
