@@ -9,10 +9,12 @@ from typing import Any
 
 import browser
 import pytest
+from conftest import refused
 from test_report import BEGIN, Checked, chromium, make, start, step, text_of
 
 from segtrain.diagnose import Diagnosis, Verdict, diagnose
 from segtrain.diagnose.verdict import Fix
+from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.report import bound, page
 from segtrain.runs.folder import load
 
