@@ -99,6 +99,7 @@ def _facts(found: Figures) -> dict[str, Any]:
             "sample_ms": round(1000 * samples.wall, 3),
             "cpu_ms": round(1000 * samples.cpu, 3),
             "stages_ms": {stage: round(1000 * s, 3) for stage, s in samples.stages.items()},
+            "bytes": round(samples.bytes),
         }
         if samples.helped:
             facts["workers"]["by_helpers"] = by_helpers(samples.helped, samples.made)
