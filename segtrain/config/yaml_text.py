@@ -52,7 +52,7 @@ def _check(text: str) -> None:
             stack.pop()
         if not isinstance(event, yaml.NodeEvent):
             continue
-        line, node = event.start_mark.line + 1, stack[-1]
+        line, node = event.start_mark.line + 1 if event.start_mark else 0, stack[-1]
         if isinstance(event, yaml.AliasEvent):
             aliases += 1
             if any(event.anchor == part.anchor for part in stack):
