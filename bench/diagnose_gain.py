@@ -3,7 +3,6 @@
     python bench/diagnose_gain.py                  # some minutes; writes bench/results/DATE-diagnose-gain.md and .json
     python bench/diagnose_gain.py --only "decode;main-thread"
     python bench/diagnose_gain.py --draws 3 --seed 1   # each cause thrice (drawn_plants.py)
-    python bench/diagnose_gain.py --real              # by the work that causes them (real_plants.py)
 
 Cured is by the settings of the verdict's own cure where it names some, by those that plants.py has in their place where
 it leaves a choice, else by taking the planted cause out. Measured is the ratio of images/s of the two runs,
@@ -30,7 +29,6 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import page as results  # noqa: E402
 from drawn_plants import draw  # noqa: E402
 from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, pictures  # noqa: E402
-from real_plants import REAL, large_pictures  # noqa: E402
 
 from segtrain.diagnose import Diagnosis, diagnose  # noqa: E402
 from segtrain.diagnose.words import page  # noqa: E402
@@ -136,7 +134,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="names of plants, separated by semicolons; empty: all")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--real", action="store_true", help="those of real_plants.py")
     parser.add_argument("--draws", type=int, default=0, help="of each plant, in place of the plant itself")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--show", action="store_true", help="print the diagnoses")
@@ -145,14 +142,14 @@ def main() -> int:
     )
     args = parser.parse_args()
     facts = results.facts()
-    drawn = "-real" if args.real else f"-draws-{args.seed}" if args.draws else ""
-    known = REAL if args.real else {**PLANTS, "slow-network": SLOW_NETWORK}
+    drawn = f"-draws-{args.seed}" if args.draws else ""
+    known = {**PLANTS, "slow-network": SLOW_NETWORK}
     plants = {name: plant for name, plant in known.items() if name not in LEFT_OUT}
     wanted = [name for name in args.only.split(";") if name] or list(plants)
     rows: list[dict] = []
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder)
-        (large_pictures if args.real else pictures)(data)
+        pictures(data)
         for name, plant in _chosen(plants, wanted, args.draws, args.seed):
             rows.append(compare(name, plant, data, args.rounds, args.show))
             print(line(rows[-1]), flush=True)

@@ -47,10 +47,8 @@ STAGES = (
     Stage("prove", "segtrain prove --device cuda", 300, correctness=True),
     Stage("speed", "training steps on random images, each choice on and off", 600, correctness=False),
     Stage("rivals", "training loops of other libraries on the same network and images", 540, correctness=False),
-    Stage("evaluation", "images/s of an evaluation", 180, correctness=False),
     Stage("parts", "parts of a step, each choice on and off", 180, correctness=False),
     Stage("feed", "the whole loop on JPEG files", 240, correctness=False),
-    Stage("images", "predictions and an evaluation of JPEG files", 180, correctness=False),
 )
 LEAST_S = 10.0  # a stage that has less time does not start
 
@@ -83,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, folder: Path) -> int:
     end, done = time.monotonic() + 60 * args.minutes, dict[str, list[dict[str, Any]]]()
-    if {"feed", "images"} & {*args.stages.split(",")}:  # on one core, beside the first stages
+    if "feed" in args.stages.split(","):  # on one core, beside the first stages
         rig = Rig(args.device, args.tiny, folder, end)
         multiprocessing.get_context("fork").Process(target=rig.pictures, daemon=True).start()
     report: Report | None = None

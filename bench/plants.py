@@ -311,9 +311,7 @@ def prepare(name: str, device: bool) -> None:
     if device:
         fixed_time_device()
     if name:
-        from real_plants import REAL
-
-        {**PLANTS, **REAL}[name].plant()
+        PLANTS[name].plant()
 
 
 # For the code of a rank: what other programs do to it is neither counted nor looked at, so that it says the same beside

@@ -115,7 +115,7 @@ def _network(figures: Figures) -> Verdict | None:
 
 
 def _send_less(figures: Figures, rank: Rank, spent: float, moving: float) -> tuple[Fix, float]:
-    """Ways to exchange fewer bytes, and the gain of the first one. bench/slow_links.py measures them."""
+    """Ways to exchange fewer bytes, and the gain of the first one."""
     setting = figures.evidence.setting
     kind, ddp = setting("parallel.compress", "none"), setting("parallel.strategy", "ddp") in ("auto", "ddp")
     # Only the last micro-batch of a step waits for gradients.
