@@ -10,7 +10,7 @@ import shlex
 import pytest
 
 from segtrain.cli import main
-from segtrain.observe.console import Console, banner, bar, class_table, count, duration, epochs_text, step_line
+from segtrain.observe.console import Console, bar, class_table, count, duration, epochs_text, step_line
 from segtrain.train.output import further
 
 
@@ -154,16 +154,6 @@ def test_other_ranks_and_closed_pipes_are_quiet() -> None:
     console = Console(10, 1, stream=Gone())
     console.say("hello")
     console.step(1, 0.1, 1.0, 1.0, 1.0, 0.0)
-
-
-def test_banner_is_aligned_and_rounds_floats() -> None:
-    text = banner("camvid-1a2b", {"steps": 1380, "lr": 0.00123456, "images a step": "16 = 2 ranks x 8"})
-    assert text.splitlines() == [
-        "camvid-1a2b",
-        "  steps          1380",
-        "  lr             0.001235",
-        "  images a step  16 = 2 ranks x 8",
-    ]
 
 
 def test_bars_are_as_long_as_they_say() -> None:

@@ -18,19 +18,16 @@ from segtrain.config import make_config
 from segtrain.data import stages
 from segtrain.data.pixels.decode import load
 from segtrain.diagnose import Diagnosis, diagnose, judge
-from segtrain.diagnose.causes import CAUSES, Cause
+from segtrain.diagnose.causes import CAUSES
 from segtrain.diagnose.evidence import Evidence, HostLoad, gather
 from segtrain.diagnose.live import Starving, closing_line
 from segtrain.diagnose.model import Stages, workers_needed
-from segtrain.diagnose.pause_rules import length_of, rarer
-from segtrain.diagnose.stats import Figures
-from segtrain.diagnose.verdict import Fix, Verdict
+from segtrain.diagnose.verdict import Verdict
 from segtrain.diagnose.words import line, page
 from segtrain.errors import DataError
 from segtrain.observe.clock import Clock
 from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.observe.spans import Records
-from segtrain.report import bound
 
 ROOT = Path(__file__).parents[1]
 CALM = {
@@ -400,17 +397,6 @@ def test_no_cure_asks_for_more_than_the_run_has() -> None:
         assert of(rank_records({phase: 0.1}), config={phase: {"every": every}}, events=start).bound == "healthy", phase
 
 
-def test_a_longer_interval_fits_into_the_run() -> None:
-    def length(*events: dict[str, Any]) -> dict[str, float]:
-        return length_of(Evidence((), events))
-
-    start, line = {"event": "run_start", "total_steps": 150}, {"event": "step", "step": 10, "epoch": 2.0}
-    assert (length(line), length(start), length(start, line)) == ({}, {"st": 150}, {"st": 150, "ep": 30})
-    assert rarer("1ep", 50, {"ep": 30.0}, 3) == ("10ep", 10.0)
-    assert rarer("20st", 50, {"ep": 30.0}, 3) == ("1000st", 50.0)  # nobody knows how many steps there are
-    assert rarer("1ep", 50, {"ep": 2.0}, 3) is None
-
-
 def test_what_is_so_already_is_no_cure() -> None:
     slow = starved(stages={"augment": 0.12}, cores=2)
     first = of(slow, config={"data": {"rotate": 0.0, "color_jitter_prob": 1.0}}).verdicts[0]
@@ -486,13 +472,6 @@ def test_waits_for_a_core_are_told_from_waits_for_a_lock() -> None:
     # The loop's own 0.5 s of lateness in a window of 4.98 s go with the decoding: 98 ms a step become 48.
     gains = [of(starved(**slow, cpu_wait=cpu_wait, sample_cpu_wait=0.1)).verdicts[0].gain for cpu_wait in (0.0, 0.5)]
     assert gains[1] / gains[0] == pytest.approx(0.098 / 0.048, rel=0.05)
-
-
-def test_ranks_that_starve_alike_are_not_told_apart() -> None:
-    """The one whose samples come last waits for them, the other for that rank: the samples are the cause."""
-    found = of(*two({"wait": 3.0}, {"sync": 3.0}, cores=2, workers=1, stages={"augment": 0.047}, images=8))
-    assert found.bound == "augmentation"
-    assert "slow-rank" not in [verdict.cause for verdict in found.verdicts]
 
 
 def test_a_run_that_ended_for_lack_of_shared_memory() -> None:
@@ -626,21 +605,6 @@ def test_rarer_scores_save_fewer_checkpoints() -> None:
     whole, scores, saves = 2.0 + 2 * 1.5, 2 * 1.0, 2 * 0.5
     assert gains[0] == pytest.approx(whole / (whole - scores - saves * 3 / 4), rel=0.05)
     assert gains[1] == pytest.approx(whole / (whole - scores), rel=0.05)
-
-
-def test_a_cause_is_one_rule_and_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def toys(figures: Figures) -> Verdict:
-        return Verdict("toys", 0.5, f"{figures.steps_of_toys} toys", Fix({"log.digest": False}), 1.25, "high")
-
-    row = Cause("toys on the floor", toys, charts=("cores",))
-    monkeypatch.setattr(Figures, "steps_of_toys", 7, raising=False)
-    monkeypatch.setitem(CAUSES, "toys", row)
-    found = of(rank_records())
-    assert (found.bound, found.verdicts[0].evidence) == ("toys", "7 toys")
-    assert page(tmp_path, found).startswith(f"{tmp_path}: bound by toys on the floor (toys)\n")
-    card = bound._card(0, found.verdicts[0], {"Cores of one": "cores-1"})
-    assert "Bound by toys on the floor" in card
-    assert 'href="#cores-1"' in card
 
 
 def test_every_cause_has_words_and_a_chart_of_its_evidence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-import venv
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def test_the_sagemaker_image_keeps_its_decoder_where_the_bundle_looks(tmp_path: 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
 def test_the_wheel_of_the_images_holds_the_native_decoder(tmp_path: Path) -> None:
-    """The build step's own words, in a folder with just what is copied; then the wheel in an environment of its own."""
+    """The build step's own words, in a folder with just what is copied; then its library is loaded."""
     need_setuptools()
     found = steps(FILES["cpu"].read_text(encoding="utf-8"))
     build = next(value for kind, value in found if kind == "RUN" and "pip wheel" in value)
@@ -134,15 +135,7 @@ def test_the_wheel_of_the_images_holds_the_native_decoder(tmp_path: Path) -> Non
     if "apt-get install" in done.stderr + done.stdout and done.returncode:
         pytest.skip("the native decoder's libraries are not installed here")
     assert done.returncode == 0, done.stderr
-    plain = tmp_path / "plain"
-    venv.create(plain)  # without a pip of its own, which takes seconds
-    pip = [sys.executable, "-m", "pip", "--python", plain / "bin/python"]
-    subprocess.run([*pip, "install", "--no-index", "--no-deps", "--quiet", *wheels.glob("*.whl")], check=True)
-    look = "import ctypes, importlib.util as u, pathlib as p; here = p.Path(u.find_spec('segtrain').origin).parent; "
-    look += "ctypes.CDLL(str(here / 'data/pixels/native/libsegtrain_data.so')); print(here)"
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # a checkout of the developer's
-    said = subprocess.run(
-        [plain / "bin/python", "-c", look], cwd=tmp_path, env=own, capture_output=True, text=True, check=True
-    )
-    assert str(plain) in said.stdout
-    assert (plain / "bin/segtrain").exists()
+    (wheel,) = wheels.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        library = archive.extract("segtrain/data/pixels/native/libsegtrain_data.so", tmp_path)
+    ctypes.CDLL(library)

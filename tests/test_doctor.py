@@ -15,7 +15,7 @@ import pytest
 
 from segtrain.cli import main
 from segtrain.data.pixels import native
-from segtrain.doctor import machine, packages, page
+from segtrain.doctor import machine, packages
 from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.errors import SegtrainError
 
@@ -208,15 +208,3 @@ def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> N
     (line,) = tried(False, False)
     assert (line.state, line.cure) == (NOTE, "build it")
     assert line.found.endswith("it was not built")
-
-
-def test_the_foot_counts() -> None:
-    lines = [CheckLine(OK, "a", "1"), CheckLine(NOTE, "bb", "2", "cure"), CheckLine(PROBLEM, "c", "3", "x", fatal=True)]
-    assert page(lines).splitlines()[1:] == [
-        "ok       a   1",
-        "note     bb  2",
-        "               cure",
-        "problem  c   3",
-        "               x",
-        "1 problem, 1 note: training is impossible",
-    ]

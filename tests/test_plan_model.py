@@ -67,11 +67,6 @@ def test_gloo_sends_two_buckets_at_a_time() -> None:
     assert model.exposed_gloo(1.0, [1e6], [1.0], 1, 1e8, 0.0) == 0
 
 
-def test_a_bucket_that_is_ready_late_waits() -> None:
-    assert model.exposed(1.0, [0.1, 0.1], [0.2, 1.0]) == pytest.approx(0.1)
-    assert model.exposed(1.0, [0.1, 0.1], [0.95, 1.0]) == pytest.approx(0.15)
-
-
 def test_a_tree_wins_for_small_messages_on_many_ranks() -> None:
     assert model.tree(1e4, 256, 1e9, 1e-5) < model.ring(1e4, 256, 1e9, 1e-5)
     assert model.tree(1e9, 4, 1e9, 1e-5) > model.ring(1e9, 4, 1e9, 1e-5)

@@ -68,7 +68,6 @@ def loud(findings: list[Finding]) -> list[Finding]:
 TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     # name, places, role
     "name with a space": ({"name": "my job"}, (), "error service-model", "my job"),
-    "role of a user": ({"role": "arn:aws:iam::123456789012:user/me"}, (), "error service-model", "user/me"),
     "role of another partition": (
         {"region": "cn-north-1", "type": "ml.g5.12xlarge"}, (), "error role-partition", "aws-cn"),
     "role and output not set": ({"role": "", "output": ""}, (), "warning placeholder", "role='', output=''"),
@@ -134,18 +133,9 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "smddp on A10G": ({"strategy": "smddp"}, (), "error smddp-type", "ml.g5.12xlarge"),
     "smddp on one host": (
         {"strategy": "smddp", "type": "ml.p4d.24xlarge", "instances": 1}, (), "warning smddp-single-host", "one ml.p4d"),
-    "image without smddp": (
-        {"strategy": "smddp", "type": "ml.p4d.24xlarge",
-         "image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:2.14-cu133-amzn2023-sagemaker"},
-        (), "error image-smddp", "2.14-cu133"),
-    "image without code for the GPU": (
-        {"type": "ml.p3dn.24xlarge",
-         "image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:2.13-cu133-amzn2023-sagemaker"},
-        (), "error image-gpu", "V100"),
     "image of the public registry": (
         {"image": "public.ecr.aws/deep-learning-containers/pytorch:2.14-cu133-amzn2023-sagemaker"}, (),
         "error image-registry", "public.ecr.aws"),
-    "image of Docker Hub": ({"image": "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime"}, (), "error image-registry", "pytorch/pytorch"),
     "AWS's image by the account of other regions": (
         {"region": "af-south-1", "type": "ml.g4dn.12xlarge",
          "image": "763104351884.dkr.ecr.af-south-1.amazonaws.com/pytorch:2.14-cu133-amzn2023-sagemaker"}, (),
@@ -160,9 +150,6 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "a tracker on this machine": ({}, ("log.mlflow=http://localhost:5000",), "error mlflow-here", "localhost:5000"),
     "architecture that nobody knows": ({}, ("model.arch=unett",), "error model-name", "did you mean 'unet'"),
     "classes without names": ({}, ("data.layout=folders",), "warning classes-unknown", "data.layout=folders has no class names"),
-    "image of another framework": (
-        {"image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/tensorflow-training:2.14-gpu-py310"}, (),
-        "error image-not-training", "tensorflow-training"),
     "a copy of an image for EC2": (
         {"image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1-ec2"}, (), "warning image-not-training", "mine:1-ec2"),
     "image of another region": (
@@ -195,10 +182,7 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
         {}, ("data.classes=/home/me/classes.txt",), "error file-not-bundled", "/home/me/classes.txt"),
     # hyperparameters, environment, metrics, tags
     "apostrophe": ({}, ("data.train_split=driver's",), "error hyperparameter-shell", "driver's"),
-    "semicolon": ({}, ("data.train_split=a;b",), "error hyperparameter-shell", "a;b"),
-    "switch off as a text": ({}, ("train.compile='off'",), "error hyperparameter-boolean", "'off'"),
     "switch as a text": ({}, ("train.compile='True'",), "error hyperparameter-boolean", "'True'"),
-    "variable's name": ({"environment": ["MY-VAR=1"]}, (), "error service-model", "MY-VAR"),
     "variable of the toolkit": ({"environment": ["SM_NUM_GPUS=4"]}, (), "warning environment-reserved", "SM_NUM_GPUS"),
     "secret": ({"environment": ["WANDB_API_KEY=abc"]}, (), "warning secret", "WANDB_API_KEY"),
     "tag of AWS": ({"tags": ["aws:team=vision"]}, (), "error tag", "aws:team"),
@@ -286,7 +270,6 @@ def test_a_private_registry_that_the_vpc_reaches_is_no_mistake() -> None:
 
 # Sound jobs: flags, settings, and the warnings that are no false alarm.
 SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...], set[str]]] = {
-    "two hosts, S3": ({}, (), set()),
     "one host without data": ({"config": "configs/scenes.yaml", "instances": 1, "data": None, "data_gb": None}, (), set()),
     "one GPU": ({"strategy": "single", "instances": 1, "type": "ml.g6.xlarge"}, (), set()),
     "FSx and smddp": (
@@ -294,7 +277,6 @@ SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...], set[str]]] = {
     "FSx whose mount name AWS drew": ({**FSX, "fsx": "fs-0123456789abcdef0:/x7wzhbev/camvid"}, (), set()),
     "spot": ({"spot": True, "max_run": "6h", "max_wait": "12h", "retries": 3}, (), set()),
     "groups": (HETERO, (), {"group-idle"}),
-    "a type without a price": ({"type": "ml.c5n.18xlarge"}, (), set()),
     "a role by its name": ({"role": "Trainer"}, (), set()),
     "results in the data's bucket": ({"output": "s3://example-data/", "checkpoints": "s3://example-data/runs/a/"}, (), set()),
     "shards by FastFile": ({"mode": "FastFile", "data_gb": 5000.0}, ("data.layout=shards",), set()),
@@ -310,7 +292,6 @@ SOUND: dict[str, tuple[dict[str, Any], tuple[str, ...], set[str]]] = {
     "weights without other data": (
         {"config": "configs/scenes.yaml", "instances": 1, "data": ["weights=s3://example-data/street/"]},
         ("model.init=/opt/ml/input/data/weights/a.pth",), set()),
-    "weights by their name": ({}, ("model.arch=unet", "model.encoder=resnet50", "model.encoder_weights=imagenet"), set()),
     "classes with names": ({}, ("data.layout=folders", "data.classes=[road, sky]"), set()),
     "CPUs, profiler off": ({"type": "ml.c5.4xlarge", "profile_ms": 0}, (), set()),
     "fsdp": ({"strategy": "fsdp", "type": "ml.p4d.24xlarge"}, ("optim.name=adamw", "train.channels_last=auto"), set()),
@@ -340,7 +321,6 @@ THE_IMAGE = choose("ml.g5.12xlarge", "ddp", "us-east-1", today=TODAY)
     [
         ({"train.py": b"import os\nprint('x'\n"}, "code-syntax", "train.py, line 2"),
         ({"train.py": b"", "requirements.txt": b"torch==2.5.1\n"}, "requirement-torch", "torch==2.5.1"),
-        ({"train.py": b"", "requirements.txt": b"torchvision<0.20\n"}, "requirement-torch", "torchvision<0.20"),
         ({"train.py": b"", "requirements.txt": b"smdistributed-dataparallel\n"}, "requirement-smddp", "smdistributed"),
         ({"train.py": b"", "requirements.txt": b"smdebug>=1\n"}, "requirement-smdebug", "smdebug>=1"),
         ({"train.py": b"", "requirements.txt": b"-e ../mine\n"}, "requirement-path", "-e ../mine"),
@@ -395,26 +375,17 @@ def test_the_most_that_it_can_cost() -> None:
     )
     # --price is that of the machines that train; the others keep the table's: 3 x $0.204 for two hours.
     assert dollars == 2 * 2 * 10 + round(3 * 2 * 0.204, 2)
-    assert "$10/h (--price)" in words
-    assert "ml.c5.xlarge at $0.204/h (us-east-1, 2026-09-27)" in words
     dollars, words = cost_ceiling(
         replace(job, groups=(Group("a", "ml.p4d.24xlarge", 2, True), Group("b", "ml.c5n.xlarge")))
     )
     assert dollars is None
-    assert "ml.c5n.xlarge" in words
     words = cost_ceiling(SageMakerJob(type="ml.p3.16xlarge", max_run=3600))[1]
     assert "2021-11-29" in words  # the last price of p3 that anyone quoted, not that of the table's date
-    assert "2026" not in words
     assert cost_ceiling(replace(job, warm_pool=1800))[0] == 125
     assert cost_ceiling(replace(job, warm_pool=1800, max_run=0))[0] == 25  # a mistake that is said elsewhere
     assert "spot" in cost_ceiling(replace(job, spot=True))[1]
-    dollars, words = cost_ceiling(replace(job, price=None, type="ml.unknown.xlarge"))
-    assert dollars is None
-    assert "ml.unknown.xlarge" in words
-    dollars, words = cost_ceiling(replace(job, price=None, region="eu-west-1"))
-    assert dollars
-    assert "2026" in words
-    assert "eu-west-1" in words
+    assert cost_ceiling(replace(job, price=None, type="ml.unknown.xlarge"))[0] is None
+    assert "eu-west-1" in cost_ceiling(replace(job, price=None, region="eu-west-1"))[1]
 
 
 def test_what_is_good_to_know_is_a_note() -> None:

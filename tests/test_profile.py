@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from conftest import refused
 
-from segtrain.config import load_config
-from segtrain.errors import ConfigError
 from segtrain.json_text import write_json
 from segtrain.observe import system
 from segtrain.observe.counters import Counters, _physical, open_counters, rates
@@ -309,11 +307,6 @@ def test_hosts_are_named_as_sagemaker_does_or_counted() -> None:
     assert node_name(Cluster(rank=9, world_size=16, local_rank=1, local_world_size=4, hosts=4, host=2), {}) == "algo-3"
     assert node_name(Cluster(), {"SM_CURRENT_HOST": "algo-12"}) == "algo-12"
     assert node_name(Cluster(), {"SM_CURRENT_HOST": "localhost"}) == "algo-1"
-
-
-def test_an_interval_below_its_limit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="profile_ms"):
-        load_config(None, ["log.profile_ms=99"])
 
 
 def test_a_sampler_ends_with_the_process_that_started_it(tmp_path: Path, zygote: Any) -> None:

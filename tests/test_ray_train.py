@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import platform
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,17 +15,11 @@ from launch.raytrain import checks
 from launch.raytrain.arguments import build_parser
 from launch.raytrain.job import RayJob, arguments, load
 from launch.raytrain.start import cluster
-from segtrain.observe.journal import read_journal
 from segtrain.parallel import ray_hosts
 from segtrain.parallel.cluster import discover
 from segtrain.platforms import ray_worker
 
 ROOT = Path(__file__).parents[1]
-SETTINGS = [
-    "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=1", "train.batch_size=4", "train.progressive=[]",
-    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "optim.name=sgd", "log.every=1",
-    "log.profile_ms=0", "log.pictures=0", "log.tensorboard=false", "checkpoint.every=5st", "train.device=cpu",
-]  # fmt: skip
 HAS_RAY = importlib.util.find_spec("ray") is not None
 needs_ray = pytest.mark.skipif(not HAS_RAY, reason="the extra 'ray' is not installed")
 
@@ -137,61 +126,3 @@ def test_a_node_says_what_it_has(tmp_path: Path) -> None:
 def test_an_address_where_nothing_answers_is_refused_at_once() -> None:
     with refused("ray-not-reached", address="127.0.0.1:9"), cluster(RayJob(address="127.0.0.1:9")):
         pass
-
-
-class Nodes:
-    """A real Ray of several nodes with one core each, and trainings that are attached to it."""
-
-    def __init__(self, folder: Path) -> None:
-        from ray.cluster_utils import Cluster
-
-        self.folder = folder
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-
-    def add(self) -> Any:
-        return self.cluster.add_node(num_cpus=1)
-
-    def train(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "launch/ray.py", "configs/scenes.yaml", "--output", str(self.folder), "--name", name]
-        with (self.folder / f"{name}.log").open("wb") as log:
-            return subprocess.Popen(
-                [*command, "--address", self.cluster.address, *SETTINGS, *words], cwd=ROOT, stdout=log,
-                stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )  # fmt: skip
-
-    def events(self, name: str, kind: str) -> list[dict[str, Any]]:
-        journal = self.folder / name / "journal.jsonl"
-        return [event for event in read_journal(journal.parent) if event["event"] == kind] if journal.exists() else []
-
-    def step(self, name: str) -> int:
-        return max((event["step"] for event in self.events(name, "step")), default=0)
-
-    def until(self, ready: Callable[[], Any], process: subprocess.Popen[bytes], limit_s: float = 150.0) -> None:
-        end = time.monotonic() + limit_s
-        while not ready():
-            assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.2)
-
-    def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    monkeypatch.setenv("RAY_TMPDIR", f"/tmp/st-{os.getpid()}")
-    found = Nodes(tmp_path)
-    yield found
-    found.cluster.shutdown()
-
-
-@needs_ray
-@pytest.mark.slow
-def test_two_nodes_train_one_run(nodes: Nodes) -> None:
-    nodes.add(), nodes.add()
-    process = nodes.train("two", "--workers", "2", "train.duration=6st")
-    assert process.wait(200) == 0, nodes.log("two")
-    assert nodes.step("two") == 6
-    assert nodes.events("two", "run_start")[0]["world_size"] == 2
-    assert nodes.train("three", "--workers", "3", "train.duration=6st").wait(100) == 2  # there is room for two
-    assert not nodes.events("three", "run_start")

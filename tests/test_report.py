@@ -14,7 +14,7 @@ from typing import Any
 import browser
 import numpy as np
 import pytest
-from conftest import ROOT, refused
+from conftest import refused
 from PIL import Image
 
 from segtrain.config import make_config
@@ -23,7 +23,6 @@ from segtrain.report import charts, facts, heat, page
 from segtrain.report.compare import compare, sentences
 from segtrain.report.diff import diff
 from segtrain.report.heat import read_waits
-from segtrain.report.speed import PHASES as SHOWN
 from segtrain.report.speed import speed
 from segtrain.report.timeline import axis, laps, merged, pauses, pieces
 from segtrain.runs.folder import load
@@ -272,13 +271,6 @@ def test_the_worst_tenth_of_a_run_is_known(tmp_path: Path) -> None:
     pace = speed(laps(load(make(tmp_path / "run", text)).events))
     assert pace is not None
     assert (pace.worst_step, pace.worst_wait) == (51, pytest.approx(4.5 / 14.5))
-
-
-def test_each_phase_of_a_step_has_words() -> None:
-    """The phases of docs/spans.md, in the order of a step."""
-    rows = re.findall(r"^\| `(\w+)` \| ", (ROOT / "docs/spans.md").read_text().partition("| phase |")[2], re.MULTILINE)
-    shown = ["wait", "device", "forward", "sync", "backward", "gradient_sync", "update", "log"]
-    assert rows[: len(shown)] == shown == list(SHOWN)[:-1]
 
 
 def test_the_axis_leaves_out_the_time_between_two_processes(tmp_path: Path) -> None:

@@ -113,14 +113,6 @@ def test_ratios_are_formed_within_rounds_and_against_the_same_crops():
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
 
 
-def test_each_side_has_its_script_and_its_environment():
-    for name, side in rivals_data.SIDES.items():
-        assert (BENCH / "data_rivals" / side.script).is_file(), name
-        assert not side.env or side.env in rivals_data.PIPELINES, name
-        assert side.note, name
-    assert set(rivals_data.DEFAULT) <= set(rivals_data.SIDES)
-
-
 def test_scale_has_the_areas_that_the_text_says():
     u = (np.arange(100_000) + 0.5) / 100_000
     for uniform, source, scaled in ((False, 1.35, 1.35), (True, 1.0, 1.75)):

@@ -247,14 +247,7 @@ def _wait_for(number: str, states: tuple[str, ...]) -> dict[str, str]:
 # What Slurm itself refuses, so that no check of ours computes it.
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "partition misspelled": ({"partition": "gpus"}, "error", "Invalid partition"),
-    "partition of reservations": ({"partition": "booked", "max_run": "1h"}, "error", "denied"),
-    "too few nodes for a job": ({"partition": "wide", "max_run": "1h", "nodes": 1}, "error", "not available"),
     "feature that no node has": ({"constraint": "h200"}, "error", "feature"),
-    "node that is not there": ({"nodelist": "n[1,9]"}, "error", "node name"),
-    "reservation misspelled": ({"reservation": "cuorse"}, "error", "reservation"),
-    "GPU type of another partition": ({"gpus": "a10g:2"}, "error", "not available"),
-    "more cores than a node has": ({"cpus": 8}, "error", "not available"),
-    "more memory than a node has": ({"memory": "100G"}, "error", "not available"),
     "node that is drained": ({"partition": "half"}, "warning", "n6 is drain+idle bad memory"),
     "nodes that are reserved": ({**CPUS, "nodes": 2}, "warning", "course holds n4"),
 }

@@ -33,8 +33,9 @@ class Node:
             "PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": str(number), "SLURM_JOB_NODELIST": "n1",
             "SLURM_RESTART_COUNT": str(restarts),
         }  # fmt: skip
-        done = subprocess.run(["bash", "-c", self.script], env=environment, capture_output=True, text=True, check=False)
-        return done.returncode
+        # Not into pipes: a pause of the script that outlives it would keep them open.
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.run(["bash", "-c", self.script], env=environment, **quiet, check=False).returncode
 
 
 def test_stops_are_counted_within_one_job(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from test_plan import a_run
 
 from launch import vertex
 from launch.gcp import bundle
-from launch.gcp.arguments import PLANTS
 from launch.gcp.job import VertexJob
 from launch.gcp.rehearse import plan, run
 from launch.gcp.rehearse.play import VertexRehearsal
@@ -25,7 +24,7 @@ from launch.job import ROOT, load_job
 from launch.rehearse import network
 from launch.rehearse.apart import SPEC, RehearsalSpec, stage
 from launch.rehearse.buckets import BucketServer
-from launch.rehearse.cluster import Plant, read_plant
+from launch.rehearse.cluster import Plant
 from launch.rehearse.report import Report, load, show
 from segtrain.bucket.client import client_of
 from segtrain.bucket.versions import read_version, write_version
@@ -142,13 +141,6 @@ def test_settings_of_the_rehearsal_replace_those_of_the_job() -> None:
     words = plan.command(described, {"train.batch_size": 4, "log.every": 1})
     assert words == ["python3", "-c", "x", "a.yaml", "train.batch_size=4", 'out="gs://b/c"', "log.every=1"]
     assert plan.command({"args": []}, {})[-1] == "segtrain.platforms.vertex"
-
-
-def test_plants_of_vertex_are_read() -> None:
-    assert read_plant("late:3", PLANTS) == Plant("late", 3)
-    for text in ("disk", "late", "kill:x"):
-        with refused("plant-unknown", found=text):
-            read_plant(text, PLANTS)
 
 
 def test_the_storage_keeps_objects_and_their_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """A strict server on loopback for SageMaker, FSx, Service Quotas, and CloudWatch Logs.
 
-Every request is checked against botocore's own service model and against rules of the service that the model does not
-hold; nothing that was sent is dropped; a job's life is played by a script (tests/cloud/life.py) on a fake clock, which
-goes on with each DescribeTrainingJob (``per_describe`` seconds) and with ``tick``.
+Every request is checked against botocore's own service model; nothing that was sent is dropped; a job's life is played
+by a script (tests/cloud/life.py) on a fake clock, which goes on with each DescribeTrainingJob (``per_describe``
+seconds) and with ``tick``.
 
     with CloudEndpoint(plays={"mine": play("Starting", Act("Failed", message="..."))}) as cloud:
         for key, value in environment(cloud.url).items(): monkeypatch.setenv(key, value)
@@ -40,48 +40,6 @@ class Refused(Exception):
     def __init__(self, code: str, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.code, self.message, self.status = code, message, status
-
-
-def rules(request: Mapping[str, Any]) -> list[str]:
-    """What CreateTrainingJob refuses although its model allows it."""
-    found, resources = [], request["ResourceConfig"]
-    channels = request.get("InputDataConfig", [])
-    stopping, spot = request["StoppingCondition"], request.get("EnableManagedSpotTraining", False)
-    longest, patience = stopping.get("MaxRuntimeInSeconds", 86400), stopping.get("MaxWaitTimeInSeconds")
-    if spot and (patience is None or patience < longest):
-        found.append(
-            f"MaxWaitTimeInSeconds {patience} must be at least MaxRuntimeInSeconds {longest} with spot training"
-        )
-    if patience is not None and not spot:
-        found.append("MaxWaitTimeInSeconds is for managed spot training only")
-    groups = {group["InstanceGroupName"] for group in resources.get("InstanceGroups", [])}
-    preferences = resources.get("InstancePreferences", [])
-    if [bool(groups), "InstanceType" in resources, bool(preferences)].count(True) != 1:
-        found.append(
-            "ResourceConfig needs either InstanceType with InstanceCount or InstanceGroups or InstancePreferences"
-        )
-    counted = ["InstanceCount" in one for one in preferences]
-    if preferences and (spot or any(counted) != all(counted) or all(counted) == ("InstanceCount" in resources)):
-        found.append("InstancePreferences: no spot training; InstanceCount on each, or once in ResourceConfig")
-    if any("TrainingPlanArns" in one for one in preferences) and "TrainingPlanArn" in resources:
-        found.append("TrainingPlanArns of preferences do not go with TrainingPlanArn")
-    if resources.get("KeepAlivePeriodInSeconds") and (spot or groups):
-        found.append("KeepAlivePeriodInSeconds does not go with spot training or instance groups")
-    interval = request.get("ProfilerConfig", {}).get("ProfilingIntervalInMilliseconds")
-    if interval is not None and interval not in INTERVALS:
-        found.append(f"ProfilingIntervalInMilliseconds {interval} is not one of {INTERVALS}")
-    names = [channel["ChannelName"] for channel in channels]
-    found += [f"channel {name} is given twice" for name in sorted(set(names)) if names.count(name) > 1]
-    assigned = [set(ch["DataSource"].get("S3DataSource", {}).get("InstanceGroupNames", [])) for ch in channels]
-    if any(assigned) and not all(assigned):
-        found.append("Some channels have assigned instance groups while others do not")
-    found += [f"instance group {name} is not defined" for name in sorted(set().union(*assigned) - groups)]
-    if any("FileSystemDataSource" in channel["DataSource"] for channel in channels):
-        if "VpcConfig" not in request:
-            found.append("a file system channel needs VpcConfig")
-        if any(ch.get("InputMode", "File") != "File" for ch in channels if "FileSystemDataSource" in ch["DataSource"]):
-            found.append("a file system channel needs InputMode File")
-    return found
 
 
 class CloudEndpoint(Lustre):
@@ -172,8 +130,6 @@ class CloudEndpoint(Lustre):
             raise Refused(
                 "ResourceInUse", f"Training job names must be unique within an AWS account and region ({arn})"
             )
-        if found := rules(request):
-            raise Refused("ValidationException", "; ".join(found))
         kept = {key: value for key, value in request.items() if key != "Tags"}  # the real answer has no tags either
         life = Life(kept, request.get("Tags", []), arn, self.clock, last_change=self.clock)
         life.plan(self.plays[max((key for key in self.plays if name.startswith(key)), key=len)], self.clock)
