@@ -20,7 +20,6 @@ from segtrain.bench import rates, stages, verdict
 from segtrain.bench.child import child
 from segtrain.bench.data import bench_data, worker_counts
 from segtrain.bench.stages import summary
-from segtrain.bench.table import table
 from segtrain.cli import main
 from segtrain.config import Config, Data, load_config
 from segtrain.data.datasets import open_dataset
@@ -106,16 +105,6 @@ def test_the_loader_is_tried_with_each_kind_and_number_of_workers(result: dict[s
     assert all(found["samples"] >= 8 and found["per_s"] > 0 and found["cpu_ms"] > 0 for found in result["rates"])
     assert [row["ranks"] for row in result["feeding"]] == [1, 2, 4, 8]
     assert result["feeding"][1]["wanted_per_s"] == 400  # two devices that each take four images in 20 ms
-
-
-def test_the_page_for_people_fits_a_screen(result: dict[str, Any]) -> None:
-    text = table(result)
-    assert len(text.splitlines()) <= 48
-    assert "devices of 200.0 images/s" in text
-    for words in ("bound  ", "limit  ", "decode ", "its CPU time", result["path_says"]):
-        assert words in text
-    two = table({**result, "cures": [{"do": "this", "gain": 2.0}, {"do": "that", "gain": 1.5}]})
-    assert "\nfix    2.00 x samples per CPU-second: this\nor     1.50 x samples per CPU-second: that\n" in two
 
 
 def test_generated_scenes_have_no_bytes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,13 +128,12 @@ def test_everything_that_is_missing_is_in_one_error(
     assert gpu.needs() + "\n" == said
 
 
-def test_a_machine_without_a_gpu_is_told_so_at_once(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "bench/gpu.py"), "--out", str(tmp_path / "found")],
-        capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "torch sees none" in done.stdout
+def test_a_machine_without_a_gpu_is_told_so_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpu.main(["--out", str(tmp_path / "found")]) == 2
+    assert "torch sees none" in capfd.readouterr().out
     assert not list(tmp_path.iterdir())  # no results to send
 
 

@@ -13,8 +13,6 @@ import pytest
 from conftest import refused
 
 from bench.exam.answers import answer, answers
-from bench.exam.names import kind_named, links_named, network_named
-from segtrain.machines.gpu_names import gpu_named
 from segtrain.plan.device import DENSE
 
 EXAM = Path(__file__).parent / "plan/exam_open.json"
@@ -150,22 +148,6 @@ def test_times_and_dollars_follow_from_rates() -> None:
     assert found["high"] / found["low"] < 1.3
     five = {"hosts": 5, "gpus_per_host": 8, "interconnect": "EFA", "given": {"minutes_1host": 57}}
     assert 11.4 < value("minutes", **five) < 15
-
-
-def test_names_of_networks_and_links() -> None:
-    assert network_named("ResNet-50 v1.5").flops == 8.18e9
-    assert network_named("torchvision resnet101").layers == 105
-    assert network_named("vit_base_patch16_224").kind == "transformer"
-    kinds = {"BERT-large": "sequence", "U-Net 3D": "volume", "Mask R-CNN R50-FPN": "dense", "SSD300": "dense", "NCF": "table",
-             "VGG-16": "conv", "EfficientNet-B0": "depthwise", "DLRM": "table", "resnet50": "conv", "U-Net": "dense"}  # fmt: skip
-    assert {name: kind_named(name) for name in kinds} == kinds
-    v100, t4 = gpu_named("V100"), gpu_named("T4")
-    assert v100 is not None
-    assert t4 is not None
-    assert links_named("NVLink, 100 Gbit/s InfiniBand", v100, 2020)[1][0] == pytest.approx(0.85 * 12.5e9)
-    assert links_named("NVLink + 4x100 Gb EFA", v100, 2020)[1][0] == pytest.approx(0.6 * 50e9)
-    assert links_named("Ethernet 25 Gbit", v100, 2020)[1][0] == pytest.approx(0.65 * 25e9 / 8)
-    assert links_named("-", v100, 2020)[0][0] > 10 * links_named("-", t4, 2020)[0][0]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,6 @@ def test_a_time_limit_is_rounded_up_to_minutes(tmp_path: Path) -> None:
         ({"name": "a/b"}, "value-invalid"),
         ({"memory": "lots"}, "value-invalid"),
         ({"after": "yesterday"}, "value-invalid"),
-        ({"start": "rank"}, "value-invalid"),
     ],
 )
 def test_jobs_that_cannot_be(tmp_path: Path, keys: dict[str, Any], code: str) -> None:

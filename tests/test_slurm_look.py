@@ -23,7 +23,6 @@ from launch.hpc.preflight.here import Here, completed, flags
 from launch.hpc.preflight.online import look, of_cluster, rules
 from launch.hpc.preflight.state import read
 from launch.hpc.preflight.training import offline
-from launch.hpc.script import sbatch_script
 from launch.hpc.tools import ask, jobs
 from launch.job import load_job
 from launch.slurm import main
@@ -258,36 +257,3 @@ def test_what_slurm_refuses_is_passed_on(name: str, tmp_path: Path) -> None:
     flags_, level, text = REFUSED[name]
     found = of_cluster(described(flags_, output=str(tmp_path)), read(ask), Here(limits={}), probe=False)
     has(found, f"{level} sbatch-refuses", text)
-
-
-# What Slurm accepts, and what becomes of it.
-ACCEPTED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "accounts of a partition, on a cluster without": (
-        {**CPUS, "partition": "vision", "max_run": "1h", "account": "vision"},
-        "PENDING",
-        "Job's_account_not_known,_so_it_can't_use_this_partition_(vision_allows_vision)",
-    ),
-    "time over the partition's": ({"max_run": "3d"}, "PENDING", "PartitionTimeLimit"),
-    "too many nodes for a job": ({"partition": "urgent", "max_run": "1h"}, "PENDING", "PartitionNodeLimit"),
-    "partition that is closed": ({"partition": "closed", "max_run": "1h"}, "PENDING", "PartitionDown"),
-    "log in no folder": ({"sbatch": ["--error=/nowhere/x.log"]}, "FAILED", "JobLaunchFailure"),
-}
-
-
-@pytest.mark.slurm
-@pytest.mark.parametrize("name", ACCEPTED)
-def test_a_mistake_is_one(name: str, tmp_path: Path) -> None:
-    """What the checks refuse would not have trained."""
-    flags_, state, reason = ACCEPTED[name]
-    job = described(flags_, output=str(tmp_path))
-    (script := tmp_path / "job.sh").write_text(sbatch_script(job), encoding="utf-8")
-    (tmp_path / job.name / "slurm").mkdir(parents=True)
-    number = ask("sbatch", "--parsable", str(script)).strip()
-    try:
-        end = time.monotonic() + PATIENCE_S
-        while (found := jobs(number)[0])["Reason"] != reason:
-            assert time.monotonic() < end, found
-            time.sleep(0.2)
-        assert found["JobState"] == state
-    finally:
-        ask("scancel", number)

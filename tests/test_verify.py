@@ -71,7 +71,6 @@ def check(place: Path, settings: dict[str, Any] | None = None, **more: Any) -> V
 @pytest.mark.parametrize(
     ("fix", "words", "text"),
     [
-        (Fix({"data.workers": 8}), ("data.workers=8",), "data.workers=8"),
         (
             Fix({"checkpoint.every": "1000st", "checkpoint.background": True}),
             ("checkpoint.every=1000st", "checkpoint.background=true"),
@@ -311,7 +310,3 @@ def test_a_diff_tells_it_whatever_the_order(tmp_path: Path) -> None:
     (before.folder / "config.yaml").unlink()
     (unknown,) = [s for s in sentences(verify(before.folder, after.folder)) if s.startswith("Proposed")]
     assert unknown.endswith("; B: not known: one of the runs has no config.yaml.")
-    calm = load(make(tmp_path / "calm", rank_records(), data()))
-    other = load(make(tmp_path / "other", rank_records(), data(prefetch=9)))
-    assert sentences(verify(calm.folder, other.folder)) == ["Nothing but the device limits either of them."]
-    assert "Nothing but the device limits either of them." in of_diff(compare(calm, other))

@@ -333,13 +333,6 @@ def test_a_lost_answer_makes_no_second_job(status: int, google: Any) -> None:
     assert len(fake.jobs) == 1
 
 
-def test_a_job_that_did_not_arrive_is_sent_again(google: Any) -> None:
-    fake, clients = google
-    fake.broken, fake.kept_when_broken = [503, 0], False
-    assert cloud.submit(job(), clients, asked(job()), sleep=lambda _: None) == f"{PARENT}/customJobs/1"
-    assert len(fake.jobs) == 1
-
-
 @pytest.mark.parametrize("listing", ["empty", "denied"])
 def test_a_job_whose_answers_are_all_lost_may_run(listing: str, google: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake, clients = google

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
-import io
 import json
-import os
-import subprocess
-import sys
-import tarfile
 import threading
 import time
 from pathlib import Path
@@ -16,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT, refused
+from conftest import refused
 
 from segtrain.config import Config
 from segtrain.parallel.cluster import Cluster, discover
@@ -91,39 +85,6 @@ def test_settings_come_as_arguments(tmp_path: Path) -> None:
     assert vertex_rank.settings([*words[1:], "out=elsewhere"], environ).out == "elsewhere"
     with refused("job-config-missing", file="configs/nothing.yaml"):
         vertex_rank.settings(["configs/nothing.yaml"], environ)
-
-
-def test_a_bundle_whose_download_is_cut_is_fetched_again(tmp_path: Path) -> None:
-    program = b"import sys; print('trains', *sys.argv[1:])"
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        for name, content in {"segtrain/platforms/vertex.py": program, "filler": os.urandom(9000)}.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    cuts, paths = [1000], []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            paths.append(self.path)
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(packed.getvalue())))
-            self.end_headers()
-            self.wfile.write(packed.getvalue()[: cuts.pop() if cuts else None])
-
-        def log_message(self, *_: Any) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        environ = {
-            "SEGTRAIN_BUNDLE": "gs://bucket/job/bundle.tar.gz", "SEGTRAIN_CODE": str(tmp_path / "code"), "SEGTRAIN_PIP": "0",
-            "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{server.server_port}", "NO_PROXY": "127.0.0.1",
-        }  # fmt: skip
-        start = [sys.executable, str(ROOT / "docker/vertex/start.py"), "a=1"]
-        ended = subprocess.run(start, env=environ, capture_output=True, text=True, timeout=600)
-        server.shutdown()
-    assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["trains a=1"]), ended.stderr
-    assert paths == ["/bucket/job/bundle.tar.gz"] * 2
 
 
 def test_a_run_folder_on_a_mounted_bucket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

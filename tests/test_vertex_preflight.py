@@ -80,6 +80,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "machine misspelled": ({"machine": "n1-standart-32"}, (), "error machine-unknown", "n1-standart-32"),
     "size that N1 has not": ({"machine": "n1-standard-24"}, (), "warning machine-unknown", "n1-standard-24"),
     "accelerator as in Compute Engine": ({"accelerator": "nvidia-tesla-t4:4"}, (), "error accelerator-unknown", "nvidia-tesla-t4"),
+    "TPU": ({"accelerator": "TPU_V3:8"}, (), "error accelerator-tpu", "TPU_V3"),
     "K80": ({"accelerator": "NVIDIA_TESLA_K80:4"}, (), "error accelerator-retired", "K80"),
     "T4 on N2": ({"machine": "n2-standard-32"}, (), "error accelerator-machine", "n2-standard-32"),
     "T4 on G2": ({"machine": "g2-standard-48"}, (), "error accelerator-machine", "4 x NVIDIA_L4"),
@@ -170,10 +171,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     # training
     "unknown setting": ({}, ("train.batchsize=8",), "error config", "train.batchsize"),
     "batch smaller than the ranks": ({}, ("train.batch_size=6",), "error batch-small", "8 ranks"),
-    "batch that does not divide": ({}, ("train.batch_size=18",), "warning batch-uneven", "18"),
     "bf16 on T4": ({}, ("train.precision=bf16",), "warning precision", "T4"),
-    "GPU on CPU machines": (
-        {"machine": "n2-standard-16", "accelerator": None}, ("train.device=cuda",), "error device-cuda", "n2-standard-16"),
     "weights on this machine": ({}, ("model.init=runs/street",), "error weights-missing", "runs/street"),
     "weights to fetch in a VPC": (
         {"network": NETWORK}, ("model.arch=fpn", "model.encoder_weights=imagenet"), "note weights-download", "NAT"),

@@ -114,17 +114,19 @@ print(json.dumps({"argv": sys.argv[1:], "pid": os.getpid(), "cwd": os.getcwd(), 
 
 @pytest.fixture
 def storage() -> Iterator[tuple[str, dict[str, bytes], list[tuple[str, dict[str, str]]]]]:
-    """Cloud Storage and the metadata server of a machine, on loopback."""
+    """Cloud Storage, whose first answer with a bundle is cut, and the metadata server of a machine, on loopback."""
     objects: dict[str, bytes] = {}
     seen: list[tuple[str, dict[str, str]]] = []
 
     class Server(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             seen.append((self.path, dict(self.headers)))
-            content = objects.get(self.path)
-            self.send_response(200 if content is not None else 404)
+            content = objects.get(self.path, b"")
+            self.send_response(200 if content else 404)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content or b"")
+            first = self.path.endswith(".tar.gz") and [path for path, _ in seen].count(self.path) == 1
+            self.wfile.write(content[: 100 if first else None])
 
         def log_message(self, *_: Any) -> None: ...
 
@@ -165,7 +167,7 @@ def test_the_container_becomes_the_training(tmp_path: Path, storage: Any) -> Non
         stdout=subprocess.PIPE,
         text=True,
     )
-    said = json.loads(started.communicate(timeout=60)[0])
+    said = json.loads(started.communicate(timeout=600)[0].splitlines()[-1])
     assert said == {
         "argv": made.arguments(job),
         "pid": started.pid,  # process 1 stays process 1: signals reach the training
@@ -173,6 +175,7 @@ def test_the_container_becomes_the_training(tmp_path: Path, storage: Any) -> Non
         "path": str(tmp_path / "code"),
     }
     assert seen[-1][1]["Authorization"] == "Bearer secret"
+    assert [path for path, _ in seen if "bundle" in path] == ["/a-bucket-of-nobody/out/job-1/source/bundle.tar.gz"] * 2
 
 
 def test_the_bundle_has_the_package_and_what_reads_buckets() -> None:
