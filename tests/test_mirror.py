@@ -143,13 +143,13 @@ def test_a_second_process_is_refused_until_the_first_lets_go(server: BucketServe
 def test_a_silent_holder_elsewhere_loses_the_lease_and_learns_so(server: BucketServer) -> None:
     first, second, said = lease(server), lease(server), list[str]()
     first.acquire(print)
-    elsewhere = replace(this_process(), token="f" * 32, boot="of another machine", inode=first.url)
+    elsewhere = replace(this_process(), token="f" * 32, boot="of another machine", inode=first.place)
     place = server.folder / f"bkt/runs/a/{LEASE}"
     place.write_text(f"{json.dumps(asdict(elsewhere))}\n7\n")
     (remark,) = second.acquire(said.append)  # after the time without a sign of life
     assert said
     assert "took over" in remark or "taken over" in remark
-    with refused("lock-lost", run=first.url):
+    with refused("lock-lost", run=first.place):
         first.renew(5)
     with refused("lock-lost"):
         first.check()
@@ -160,7 +160,7 @@ def test_a_silent_holder_elsewhere_loses_the_lease_and_learns_so(server: BucketS
 
 def test_a_holder_elsewhere_that_beats_keeps_the_lease(server: BucketServer) -> None:
     second, ended = lease(server, silent_s=300), threading.Event()
-    elsewhere = replace(this_process(), token="f" * 32, boot="of another machine", inode=second.url)
+    elsewhere = replace(this_process(), token="f" * 32, boot="of another machine", inode=second.place)
     place = server.folder / f"bkt/runs/a/{LEASE}"
     place.parent.mkdir(parents=True)
 
@@ -188,7 +188,7 @@ def test_a_holder_elsewhere_that_beats_keeps_the_lease(server: BucketServer) -> 
 def test_the_lease_of_an_ended_process_or_of_another_folder_is_taken_at_once(server: BucketServer) -> None:
     place = server.folder / f"bkt/runs/a/{LEASE}"
     place.parent.mkdir(parents=True)
-    url = lease(server).url
+    url = lease(server).place
     for change in ({"pid": 2**22 + 1, "inode": url}, {"boot": "of another machine", "inode": "gs://elsewhere/run"}):
         place.write_text(f"{json.dumps(asdict(replace(this_process(), **change)))}\n7\n")  # type: ignore[arg-type]
         taken = lease(server, silent_s=1000)

@@ -11,11 +11,9 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from segtrain.errors import ConfigError
 from segtrain.files import open_file
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -132,41 +130,6 @@ def runs_here(holder: Holder) -> bool | None:
     except OSError:
         return None  # a process of another user
     return None if not Path("/proc/self/stat").exists() else False  # a zombie: its parent has not waited for it yet
-
-
-def why_dead(
-    place: str,
-    holder: Holder,
-    alive: bool | None,
-    content: bytes,
-    read: Callable[[], bytes | None],
-    silent_s: float,
-    say: Callable[[str], None],
-) -> str | None:
-    """Why the ``holder`` of the lock on ``place`` counts as dead, or None if the lock has changed hands meanwhile.
-
-    ``alive``: whether it runs; None: only a change of the lock's ``content``, which ``read`` reads again, shows it.
-    After ``silent_s`` seconds without one, it counts as dead. Raises ConfigError if the holder is alive.
-    """
-    if alive is False:
-        return "which has ended"
-    if alive is None:
-        say(
-            f"{place} is locked by {holder}, which cannot be seen from here: waiting up to {silent_s:g} s for a sign "
-            "of life"
-        )
-        begin, now = time.monotonic(), read()
-        while now == content and time.monotonic() - begin < silent_s:
-            time.sleep(min(1.0, silent_s / 10))
-            now = read()
-        if now == content:
-            return f"which gave no sign of life for {silent_s:g} s"
-        if now is None or holder_in(now).token != holder.token:
-            return None
-    raise ConfigError(
-        f"{holder} is training into {place}: wait for its end or stop it, or choose another folder with out=FOLDER",
-        code="run-folder-locked", run=place, pid=holder.pid, host=holder.host,
-    )  # fmt: skip
 
 
 def content_of(path: Path) -> bytes | None:

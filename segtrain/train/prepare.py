@@ -27,9 +27,9 @@ from segtrain.parallel.collective import broadcast_bytes, table
 from segtrain.parallel.strategy import Strategy
 from segtrain.train import faults, same_data
 from segtrain.train.learner import Learner, restore_learner
-from segtrain.train.lock import RunLock
 from segtrain.train.rundir import keep_names, make_run_dir, other_layout, prepare_run_dir, refuse_run_dir
 from segtrain.train.state import State, on_rank_0
+from segtrain.train.upload import FolderLock
 
 
 @dataclass
@@ -41,7 +41,9 @@ class Prepared:
     remarks: list[str] = field(default_factory=list)
 
 
-def refused(config: Config, train: Dataset, parts: dict[str, str], lock: RunLock, local_ranks: int) -> dict[str, Any]:
+def refused(
+    config: Config, train: Dataset, parts: dict[str, str], lock: FolderLock, local_ranks: int
+) -> dict[str, Any]:
     """Check, before labels are read, all that can be checked without them. Locks the run folder if it exists already.
 
     Raises SegtrainError. Returns the run id of a bucket, remarks, and whether the run resumes, as JSON values.
@@ -62,7 +64,7 @@ def refused(config: Config, train: Dataset, parts: dict[str, str], lock: RunLock
 
 
 def prepare(
-    config: Config, lock: RunLock, found: Prepared, train: Dataset, val: Dataset, parts: dict[str, str] | None = None
+    config: Config, lock: FolderLock, found: Prepared, train: Dataset, val: Dataset, parts: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """Check all images and labels, compare them with those of a resumed run, then write the run folder.
 

@@ -27,7 +27,6 @@ from segtrain.train.copies import HostCopies, sent_home
 from segtrain.train.graphs import refuse_graphs
 from segtrain.train.learner import Learner, as_saved, build_learner, build_network, learner_state, mean_buffers
 from segtrain.train.limits import Guard, Limit, open_limit
-from segtrain.train.lock import RunLock
 from segtrain.train.numerics import set_numerics
 from segtrain.train.output import Output, announce, decoder
 from segtrain.train.parts import Parts, open_data, refuse_conflicts, sharing_listings
@@ -42,6 +41,7 @@ from segtrain.train.state import (
     on_every_rank,
     on_rank_0,
 )
+from segtrain.train.upload import FolderLock
 from segtrain.train.writer import CheckpointWriter, Contents
 
 
@@ -59,7 +59,7 @@ class Session:
     watch: Stopwatch
     output: Output
     pool: WorkerPool  # makes the samples of training and of evaluation
-    lock: RunLock  # held by rank 0 alone
+    lock: FolderLock  # held by rank 0 alone
     writer: CheckpointWriter | None  # rank 0 alone
     data: dict[str, Any]  # record of the samples, for the checkpoints: see same_data.py
     # Returns the requests to buckets since its last call, for the journal.
@@ -184,7 +184,7 @@ def _gathered_and_dropped(value: Any) -> None:
     gathered(value)
 
 
-def open_session(config: Config, strategy: Strategy, lock: RunLock, parts: Parts | None = None) -> Session:
+def open_session(config: Config, strategy: Strategy, lock: FolderLock, parts: Parts | None = None) -> Session:
     """Open a run: check the settings, then file names, the network, and every label, and write the run folder last.
 
     In this order, a mistake costs little time, and leaves few files. Rank 0 takes ``lock`` before it changes anything

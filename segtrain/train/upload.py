@@ -9,7 +9,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from segtrain import stopping
@@ -32,7 +32,7 @@ TRY_S = 30.0  # seconds without an answer after which a try fails
 SAID_S = 2.0  # seconds of waiting at the end of a run after which a message says so
 
 
-def lock_of(config: Config, cluster: Cluster) -> RunLock:
+def lock_of(config: Config, cluster: Cluster) -> FolderLock:
     """This rank's run-folder lock. If ``out`` is in a bucket, that of each host's first rank also uploads files."""
     if config.out_bucket and (cluster.rank == 0 or cluster.local_rank == 0):
         return BucketFolder(config, cluster.rank == 0, _spans_elsewhere(cluster))
@@ -47,22 +47,22 @@ def _spans_elsewhere(cluster: Cluster) -> frozenset[str]:
     return frozenset(spans.file_of(Path(), rank).as_posix() for rank in ranks if rank not in here)
 
 
-class BucketFolder(RunLock):
-    """A run folder in a bucket. Rank 0 alone calls ``fetch``, which takes the lease, and ``acquire``.
+class BucketFolder:
+    """A run folder in a bucket, as a context manager. Rank 0 alone calls ``fetch`` and ``acquire``.
 
     The first rank of every other host uploads what the ranks of that host record, after ``follow`` was called.
     ``whole``: whether this rank uploads the whole run folder (rank 0). ``theirs``: see ``Mirror``.
     """
 
     def __init__(self, config: Config, whole: bool, theirs: frozenset[str] = frozenset()) -> None:
-        super().__init__(config.run_dir)
+        self.folder = config.run_dir
+        self.upload_s = 0.0  # the longest upload of checkpoints so far
         base, prefix = split_url(config.out)
         client = client_of(base)
         prefix = f"{prefix}/" if prefix else ""
         self.url, self._outage_s, self._whole = config.out_bucket, config.data.outage_s, whole
         self._mirror = Mirror(client, prefix, self.folder, config.checkpoint.keep, () if whole else OF_HOSTS, theirs)
         self._lease = Lease(client, prefix, self._outage_s)
-        self._run = ""
         self._uploading: threading.Thread | None = None
         self._wake, self._abandon, self._ending = threading.Event(), threading.Event(), False
         self._error: Exception | None = None
@@ -70,6 +70,7 @@ class BucketFolder(RunLock):
         self._next_records = 0.0
 
     def fetch(self) -> tuple[str, list[str]]:
+        """Take the lease, and fetch the run folder. Returns the id of the run, and remarks."""
         with self._writing_here():
             remarks = self._lease.acquire(say_on_stderr)
             mirror = self._mirror
@@ -78,11 +79,12 @@ class BucketFolder(RunLock):
             if mirror.refused(theirs):
                 holds = "the run that was there has been removed" if theirs is None else "it holds another run"
                 remarks.append(f"{self.url}: {holds}, so {self.folder} is now {mirror.put_aside()}")
-            self._run = mirror.take_id(theirs or mirror.id_here() or "")
+            run = mirror.take_id(theirs or mirror.id_here() or "")
             mirror.fetch(self._outage_s)
-        return self._run, remarks
+        return run, remarks
 
-    def acquire(self, say: Callable[[str], None] = say_on_stderr) -> list[str]:
+    def acquire(self) -> list[str]:
+        """Begin to upload this run's files. Returns no remarks: those about the lease come from ``fetch``."""
         if self._uploading is None:
             with self._writing_here():
                 self._mirror.upload_records(self._outage_s, self._abandon, (ID,))
@@ -90,6 +92,7 @@ class BucketFolder(RunLock):
         return []
 
     def follow(self, run: str) -> None:
+        """On another host than that of rank 0, begin to upload what its ranks record. ``run``: the run id."""
         if self._whole:
             return
         mirror = self._mirror
@@ -164,10 +167,13 @@ class BucketFolder(RunLock):
 
     @property
     def lost(self) -> bool:
-        return self._lease.lost is not None
+        return self._lease.lost
 
     def check(self) -> None:
         self._lease.check()
+
+    def __enter__(self) -> BucketFolder:
+        return self
 
     def __exit__(self, *raised: object) -> None:
         """Upload what is left, and release the lease.
@@ -220,6 +226,9 @@ class BucketFolder(RunLock):
 
     def release(self) -> None:
         self._lease.release()
+
+
+FolderLock = RunLock | BucketFolder
 
 
 def _interrupted() -> SegtrainError:
