@@ -29,7 +29,7 @@ WRONG = [
     (["train.bach_size=8"], "unknown-key", {"suggestion": "train.batch_size"}),
     (["lr=1"], "unknown-key", {"suggestion": "optim.lr"}),
     (["optm.lr=1"], "unknown-key", {"key": "optm", "suggestion": "optim"}),
-    (["train.batch_size=many"], "wrong-type", {"key": "train.batch_size", "found": "many", "expected": "an integer"}),
+    (["train.batch_size=many"], "wrong-type", {"key": "train.batch_size", "found": "many", "expected": "integer"}),
     (["train.batch_size=0"], "invalid-value", {"key": "train.batch_size", "found": 0}),
     (["train.batch_size=16", "train.accumulate=3"], "conflicting-settings", {"key": "train.batch_size"}),
     (["train.duration=20"], "invalid-value", {"key": "train.duration", "found": "20"}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import typing
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from segtrain.config.paste import flow, in_yaml
+from segtrain.config.paste import in_yaml
 from segtrain.config.run import Config
 from segtrain.config.section import Section, SettingError, blocks, is_section
 from segtrain.errors import ConfigError, closest
@@ -49,14 +48,10 @@ OTHER_TRAINERS = {name: here for here, names in _NAMES_ELSEWHERE.items() for nam
 _STOP = "there is no early stopping; the best checkpoint is kept, and Ctrl-C saves the state and stops"
 _PROCESSES = "start one process per GPU: torchrun --nproc-per-node N -m segtrain train ..."
 ABSENT = {"early_stop": _STOP, "early_stopping": _STOP, "patience": _STOP, "devices": _PROCESSES, "gpus": _PROCESSES}
-# pydantic's names for values of a wrong type.
-_WRONG_TYPE = re.compile(
-    r"(int|float|string|bool|tuple|dict)_(type|parsing|parsing_size|from_float)|model_(attributes_)?type|"
-    r"none_required|missing|literal_error|too_long"
-)
+# How pydantic's names for values of a wrong type end, and other such names.
+_WRONG_TYPE = ("_type", "_parsing", "_parsing_size", "_from_float", "literal_error", "missing", "too_long")
 
 _TYPE_NAMES = {int: "integer", float: "number", str: "text", bool: "true, false", type(None): "null"}
-_ARTICLES = {"integer": "an ", "number": "a ", "list": "a ", "mapping": "a "}
 
 
 def parts(field: FieldInfo) -> list[type[Section]]:
@@ -89,7 +84,11 @@ def explained(error: ValidationError, source: str, given: Sequence[str] = ()) ->
 
     ``given``: the keys that are from the command line; all others are from ``source``.
     """
-    found = [(_position(item["loc"]), item) for item in error.errors(include_url=False)]
+    found = []
+    for item in error.errors(include_url=False):
+        # In a list that is too short, pydantic names the missing item.
+        loc = item["loc"][:-1] if item["type"] == "missing" else item["loc"]
+        found.append((_position(loc), item))
     # A union reports one error for each of its members. Keep the first one per key, and of nested keys the deepest.
     by_key = {
         position.key: _explain(position, item)
@@ -111,8 +110,7 @@ class _Position(NamedTuple):
     key: str  # loss.terms.0.gamma
     choice: dict[str, type[Section]]  # sections to choose from, for example one per optimizer
     chosen: str  # the name of the chosen section
-    field: FieldInfo | None  # the last setting on the path
-    rest: list[str]  # the path after that setting: positions in a list, keys of a mapping
+    field: FieldInfo | None  # the setting; None if the mistake is inside its value, or there is no such setting
 
 
 def _position(loc: tuple[Any, ...]) -> _Position:
@@ -120,30 +118,30 @@ def _position(loc: tuple[Any, ...]) -> _Position:
     path: list[str] = []
     kind: type[Section] | None = Config
     choice: dict[str, type[Section]] = {}
-    chosen, last, rest = "", None, list[str]()
+    chosen, field = "", None
     for part in loc:
         if choice and not chosen and part in choice:
             kind, chosen = choice[part], part
             continue
-        if re.match(r"(int|float|bool|str|none|\[key\])$|(function-|tuple\[|literal\[|constrained-|dict\[)", str(part)):
+        if kind is None and not isinstance(part, int):
             continue
         path.append(str(part))
         field = kind.model_fields.get(str(part)) if kind else None
-        rest.append(str(part))
+        kind = None
         if field is not None:
-            choice, chosen, last, rest = blocks(field.annotation), "", field, []
+            choice, chosen = blocks(field.annotation), ""
             kind = field.annotation if is_section(field.annotation) else None
-    return _Position(".".join(path), choice, chosen, last, rest)
+    return _Position(".".join(path), choice, chosen, field)
 
 
 def _explain(position: _Position, item: Any) -> SettingError:
-    key, choice, chosen, field, rest = position
-    value, message, kind = item.get("input"), item["msg"].removeprefix("Value error, "), item["type"]
-    raised = item.get("ctx", {}).get("error")
-    if isinstance(raised, SettingError):
-        return raised
+    key, choice, chosen, field = position
+    value, message, kind = item["input"], item["msg"].removeprefix("Value error, "), item["type"]
+    context = item.get("ctx", {})
+    if isinstance(context.get("error"), SettingError):
+        return context["error"]
     if kind == "boolean-for-number":
-        key, value = f"{key}.{item['ctx']['name']}", item["ctx"]["value"]
+        key, value = f"{key}.{context['name']}", context["value"]
         return SettingError(f"{key}={value!r}: {message}", kind, key=key, found=value)
     if kind in ("extra_forbidden", "invalid_key"):
         return _unknown(key, value, choice, chosen, str(item["loc"][-1]))
@@ -156,16 +154,13 @@ def _explain(position: _Position, item: Any) -> SettingError:
     if "[key]" in item["loc"]:
         text = f"{key}: the key {value!r} must be text: quote it, as '{value}'"
         return SettingError(text, "key-not-text", key=key, found=value)
-    if field is not None and _WRONG_TYPE.fullmatch(kind):
-        if kind == "missing":  # in a list that is too short
-            key, rest = key.rpartition(".")[0], rest[:-1]
-        default = None if rest else field.get_default(call_default_factory=True)
-        text, expected = wrong_type(key, value, functools.reduce(inside, rest, field.annotation), default)
+    if field is not None and kind.endswith(_WRONG_TYPE):
+        expected = in_words(field.annotation, "'")
+        text = f"{key}={value!r}: expected {expected}"
         return SettingError(text, "wrong-type", key=key, found=value, expected=expected)
-    if kind == "too_short":
-        message = f"must have at least {item['ctx']['min_length']} item"
     message = (message[:1].lower() + message[1:]).replace("input should be", "must be")
-    return SettingError(f"{key}={value!r}: {message}", "invalid-value", key=key, found=value)
+    code = "wrong-type" if kind.endswith(_WRONG_TYPE) else "invalid-value"
+    return SettingError(f"{key}={value!r}: {message}", code, key=key, found=value)
 
 
 def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str, name: str) -> SettingError:
@@ -237,41 +232,3 @@ def in_words(kind: Any, mark: str = "`") -> str:
         plural = items[0] + "s" * (items[0] in ("integer", "number", "text", "mapping"))
         return f"list of {plural}" if Ellipsis in inner else f"[{', '.join(items)}]"
     return "mapping" if origin is dict or is_section(kind) else getattr(kind, "__name__", str(kind))
-
-
-def wrong_type(key: str, value: Any, kind: Any, default: Any) -> tuple[str, str]:
-    """The error message for a value that is not of type ``kind``, and the expected type in words.
-
-    If an example can be made from ``value`` or ``default``, the message ends with it.
-    """
-    words = in_words(kind, "'")
-    if not re.search(r" or |\[", words):
-        words = " or ".join(words.rsplit(", ", 1))
-    example = _example(value, words, default)
-    shown = f", such as {key}={flow(example)}" if example is not None else ""
-    expected = f"{_ARTICLES.get(words.partition(' ')[0], '')}{words}"
-    return f"{key}={value!r}: expected {expected}{shown}", expected
-
-
-def _example(value: Any, words: str, default: Any) -> Any:
-    one = value[0] if isinstance(value, list) and len(value) == 1 else value
-    if words.startswith("[integer, integer]") and type(one) is int:  # one side of a size
-        return [one, one]
-    if isinstance(default, Section):
-        plain = ((name, getattr(default, name)) for name in type(default).model_fields)
-        return next(({name: known} for name, known in plain if known and isinstance(known, (str, int))), None)
-    if isinstance(default, tuple) and default and not isinstance(default[0], Section):
-        return list(default)
-    return None
-
-
-def inside(kind: Any, part: str) -> Any:
-    """The annotation of one item of a list or mapping. ``part``: its position or key. Any if there is no annotation."""
-    members = [kind, *typing.get_args(kind)]
-    members = [typing.get_args(m)[0] if typing.get_origin(m) is typing.Annotated else m for m in members]
-    for container in (tuple, dict) if part.isdigit() else (dict,):
-        for inner in (typing.get_args(member) for member in members if typing.get_origin(member) is container):
-            if container is dict or Ellipsis in inner:
-                return inner[1] if container is dict else inner[0]
-            return inner[min(int(part), len(inner) - 1)]
-    return Any
