@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
 # For cgroup versions 2 and 1: the files with the memory limit, the memory in use, and the memory in use by kind.
@@ -16,30 +16,20 @@ _CGROUPS = (
 
 
 def memory_limit(cgroup: Path = CGROUP) -> tuple[float, str]:
-    """Bytes that this process may use, and their source: 'host', 'cgroup' (v2 or v1), or 'unknown' (then inf)."""
-    limit, says = float("inf"), "unknown"
-    if {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(getattr(os, "sysconf_names", ())):
-        limit, says = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")), "host"
+    """Bytes that this process may use, and their source: 'host' or 'cgroup' (v2 or v1)."""
+    limit = float(psutil.virtual_memory().total)
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             granted = float((cgroup / name).read_text())
         except (OSError, ValueError):  # no such file, or "max"
             continue
-        return (granted, "cgroup") if granted < limit else (limit, says)
-    return limit, says
+        return (granted, "cgroup") if granted < limit else (limit, "host")
+    return limit, "host"
 
 
 def memory_free(cgroup: Path = CGROUP) -> float:
     """Free bytes of the host, by the system's estimate, or of the container (cgroup v2 or v1) if that is less."""
-    free, _ = memory_limit(cgroup)
-    try:
-        fields = dict(line.split(b":", 1) for line in Path("/proc/meminfo").read_bytes().splitlines())
-        free = min(free, 1024.0 * float(fields[b"MemAvailable"].split()[0]))
-    except (OSError, ValueError, KeyError):  # not Linux
-        with suppress(ImportError):
-            import psutil
-
-            free = min(free, float(psutil.virtual_memory().available))
+    free = min(memory_limit(cgroup)[0], float(psutil.virtual_memory().available))
     for most_file, used_file, kinds_file, prefix in _CGROUPS:
         try:
             most, used = ((cgroup / name).read_bytes() for name in (most_file, used_file))

@@ -90,7 +90,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
             "fits_in_memory": fits,
             "decoded_bytes": needed,
         },
-        "host": {"cores": cores, "memory": int(limit) if limit_source != "unknown" else 0, "memory_by": limit_source},
+        "host": {"cores": cores, "memory": int(limit), "memory_by": limit_source},
         "sample": here,
         "path": here["path"],
         "path_says": here["path_says"],

@@ -61,7 +61,7 @@ def memory() -> CheckLine:
     free = memory_free()
     if by == "host" and free < limit:
         found += f", {free / 2**30:.1f} GiB free"
-    return CheckLine(OK, "memory", found if by != "unknown" else "unknown")
+    return CheckLine(OK, "memory", found)
 
 
 def shared_memory(folder: str = "/dev/shm") -> Iterator[CheckLine]:
