@@ -35,11 +35,11 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
                 why = f"{argument!r} is not a setting: write section.key=value"
                 raise ConfigError(why, code="not-a-setting", found=argument)
             text = rest.pop(0)
-        set_nested(settings, key, _value(key, text, rest))
+        set_nested(settings, key, _value(key, text))
     return settings
 
 
-def _value(key: str, text: str, rest: list[str]) -> Any:
+def _value(key: str, text: str) -> Any:
     """Parse ``text`` as YAML. Returns ``text`` itself if the setting takes text and YAML reads another type."""
     kinds = members(fields()[key].annotation, containers=True) if key in fields() else set()
     try:
@@ -49,7 +49,7 @@ def _value(key: str, text: str, rest: list[str]) -> Any:
         is_text = str in kinds and {"[": tuple, "{": dict, '"': str}.get(text[:1]) not in kinds
         if is_text and text.isprintable():
             return text
-        raise _not_yaml(error, f"{key}={text[:80]}", _quoted(key, text, rest), key=key) from None
+        raise _not_yaml(error, f"{key}={text[:80]}", _quoted(key, text), key=key) from None
     # YAML 1.1 reads 1e-3 as text, but a number is meant.
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) and str not in kinds:
         return float(value)
@@ -68,19 +68,11 @@ def _not_yaml(error: Exception, where: str, fix: str, **values: Any) -> ConfigEr
     return ConfigError(text, code="invalid-yaml", fix=fix, **values)
 
 
-def _quoted(key: str, text: str, rest: list[str]) -> str:
-    """The fix for an argument that the shell split at a space, or that lacks a closing bracket."""
-    closing = {"[": "]", "{": "}"}.get(text[:1])
-    words = [text]
-    for word in rest:
-        if closing is None or closing in words[-1] or "=" in word.partition(" ")[0]:
-            break
-        words.append(word)
-    if closing and closing in words[-1] and len(words) > 1:
-        return f"quote the whole argument, because the shell splits it at spaces: '{key}={' '.join(words)}'"
+def _quoted(key: str, text: str) -> str:
+    """The fix for an argument with an open bracket or quote."""
     bare = text.replace('"', "").replace("'", "''")
     fix = shell_word(f"{key}='{bare}'")
-    return f"close the brackets, or quote plain text: {fix}"
+    return f"close its brackets, quote the whole argument if it has spaces, or quote plain text: {fix}"
 
 
 def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
