@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -17,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 
 from segtrain.errors import EXIT_ERROR, ConfigError
-from segtrain.terminal import printable, say
+from segtrain.terminal import say
 
 
 def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
@@ -29,6 +28,7 @@ def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
 
 def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable[[], None]) -> int:
     from segtrain.config import load_config
+    from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel import spawn
     from segtrain.parallel.cluster import discover
     from segtrain.train import early, spot
@@ -39,7 +39,7 @@ def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable
         return 0
     cluster = discover()
     alone = cluster.source == "none"
-    ranks = spawn.ranks_here(config, lambda text: print(text, file=sys.stderr)) if alone else cluster.world_size
+    ranks = spawn.ranks_here(config, say_on_stderr) if alone else cluster.world_size
     early.refuse(config, cluster, ranks)
     with spawn.children(ranks, argv) if alone and ranks > 1 else nullcontext(cluster) as cluster:
         spot.watch(cluster)
@@ -107,6 +107,7 @@ def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 def data_pack(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.data.shards.pack import pack_folder
+    from segtrain.observe.journal import say_on_stderr
 
     done = pack_folder(
         args.dir,
@@ -120,7 +121,7 @@ def data_pack(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         workers=args.workers,
         skip_faults=args.skip_faults,
         only_estimate=args.estimate,
-        say=(lambda text: print(printable(text), file=sys.stderr)) if args.json else say,
+        say=say_on_stderr if args.json else say,
     )
     if args.json:
         print(json.dumps(done))
@@ -128,9 +129,9 @@ def data_pack(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 def data_fetch(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.data.bucket.fetch import fetch_folder
+    from segtrain.observe.journal import say_on_stderr
 
-    aside = (lambda text: print(printable(text), file=sys.stderr)) if args.json else say
-    done = fetch_folder(args.place, args.split, overrides, aside)
+    done = fetch_folder(args.place, args.split, overrides, say_on_stderr if args.json else say)
     if args.json:
         print(json.dumps(done))
 

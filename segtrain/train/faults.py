@@ -71,10 +71,9 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
         else:
             refuse_void(split)
         if skipped[role]:
-            few = "" if 2 * len(skipped[role]) <= len(split) else "; that is more than half of them"
             remarks.append(
                 f"{split.name} {split.split}: {len(skipped[role]):,} of {len(split):,} images are faulty and left out, "
-                f"listed in {config.run_dir / FILE}{few}"
+                f"listed in {config.run_dir / FILE}"
             )
         if report is not None:
             reports[role] = report

@@ -119,11 +119,18 @@ def score(
     caveats += tuple(finding.text() for finding in flips)
     worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
     if not cluster.rank:
-        files = _write(result, dataset, labels, images, confusion, f"{config.title}  {which}")
+        lines = []
+        if images:
+            total = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
+            written = write_images(images, result, dataset, f"{config.title}  {which}  {total}")
+            lines.append(f"written into {images}: {', '.join(written)}\n")
+        if confusion:
+            write_confusion(confusion, result.confusion.tolist(), labels.names)
+            lines.append(f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n")
         if not quiet:
             say(result.scores.table(labels.names))
             say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
-            for line in files:
+            for line in lines:
                 say(line)
             say(f"mIoU {100 * result.scores.miou:.2f}%{of_classes(result.scores.pixels)}  {result.protocol['line']}")
             for text in caveats:
@@ -148,25 +155,6 @@ def _refuse_unread(overrides: list[str]) -> None:
             if key in fields() and not _READ.fullmatch(key):
                 text = f"{key} has no effect on an evaluation: leave it out, or give it to segtrain train"
                 raise ConfigError(text, code="setting-not-for-eval", key=key)
-
-
-def _write(
-    result: evaluation.Evaluation,
-    dataset: Dataset,
-    labels: LabelSpace,
-    images: Path | None,
-    confusion: Path | None,
-    title: str,
-) -> list[str]:
-    """Write the folder ``images`` and the file ``confusion``, if they are given. Returns a line about each of them."""
-    lines = []
-    if images:
-        miou = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
-        lines.append(f"written into {images}: {', '.join(write_images(images, result, dataset, f'{title}  {miou}'))}\n")
-    if confusion:
-        write_confusion(confusion, result.confusion.tolist(), labels.names)
-        lines.append(f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n")
-    return lines
 
 
 def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, overrides: list[str]) -> Dataset:
