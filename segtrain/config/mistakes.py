@@ -138,8 +138,9 @@ def _explain(position: _Position, item: Any) -> SettingError:
     key, choice, chosen, field = position
     value, message, kind = item["input"], item["msg"].removeprefix("Value error, "), item["type"]
     context = item.get("ctx", {})
-    if isinstance(context.get("error"), SettingError):
-        return context["error"]
+    raised = context.get("error")
+    if isinstance(raised, SettingError):
+        return raised
     if kind == "boolean-for-number":
         key, value = f"{key}.{context['name']}", context["value"]
         return SettingError(f"{key}={value!r}: {message}", kind, key=key, found=value)
