@@ -411,7 +411,7 @@ def test_a_list_of_files_travels_with_its_names(data: Data, tmp_path: Path) -> N
     Path(listed.file).unlink()
     helper = Helper()
     helper.meet(name, packed, os.getcwd(), [])
-    assert list(helper._makers[name].source.entries) == list(source.entries)
+    assert list(helper.makers[name].source.entries) == list(source.entries)
 
 
 def test_helpers_are_needed_only_for_what_is_missing() -> None:

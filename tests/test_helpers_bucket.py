@@ -136,7 +136,7 @@ def test_the_bytes_of_an_order_are_fetched_side_by_side(server: BucketServer) ->
     name, content = wire.packed(SampleMaker(source, data_of("x", "folders"), 3))
     helper = Helper()
     helper.meet(name, content, os.getcwd(), [])
-    store = helper._makers[name].source.store
+    store = helper.makers[name].source.store
     fetch, waiting, several = store.fetch, list[Range](), threading.Event()
 
     def together(wanted: Range, stop: Any) -> Any:

@@ -27,10 +27,10 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
 ``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``,
                 ``seconds``, ``cpu_s``; for up to 64 classes ``confusion`` [[pixels]], with a row per true class
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` for which the loop stopped
-``helpers``     what happens to the helpers of rank 0 (``data.helpers``): ``what`` (``working``, with ``cores`` {host:
-                count}; ``lost`` and ``refused``, with ``host``, ``cores``, ``samples`` to make again, ``reason``;
-                ``told``, with ``text``; ``given_up`` and ``asked_again``, with ``receive_ms`` and ``make_ms``, CPU time
-                of this rank for a sample from helpers and for one of its own, and ``text``)
+``helpers``     what happens to the helpers of rank 0 (``data.helpers``): ``text`` as on the console, ``what``
+                (``working``, with ``cores`` {host: count}; ``lost`` and ``refused``, with ``host``, ``cores``,
+                ``samples`` to make again, ``reason``; ``told``; ``given_up`` and ``asked_again``, with ``receive_ms``
+                and ``make_ms``, CPU time of this rank for a sample from helpers and for one of its own)
 ``hang``        no progress for ``log.hang_s``: ``text`` as on the console, ``ranks`` [fields of ``Notice`` in
                 hang.py]
 ``slow``        the loop recently waited too long for data, reported once per cause: ``step``, ``cause``, ``text``

@@ -101,7 +101,7 @@ def _said(event: Mapping[str, Any]) -> str:
     if kind == "checkpoint":
         return f"checkpoint {event.get('file')} ({event.get('reason')}{took})"
     if kind == "helpers":
-        return _of_helpers(event)
+        return f"helpers: {event.get('text') or event.get('what')}"
     if kind == "signal":
         return f"stopped by {event.get('signal')}"
     if kind == "limit":
@@ -111,13 +111,3 @@ def _said(event: Mapping[str, Any]) -> str:
         error = f": {event['error']}" if event.get("error") else ""
         return f"{event.get('status')}{error}" + (f"; {shares}" if shares else "")
     return ""
-
-
-def _of_helpers(event: Mapping[str, Any]) -> str:
-    """What happened to helpers of rank 0."""
-    what, host, reason = (str(event.get(key, "")) for key in ("what", "host", "reason"))
-    if what == "working":
-        return f"helpers: {_text(mapping(event.get('cores'))) or 'none'}"
-    if "text" in event:
-        return f"helpers: {event['text']}"
-    return f"helpers {what}: {event.get('cores')} on {host} ({reason})"

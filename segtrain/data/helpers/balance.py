@@ -78,5 +78,5 @@ class Balance:
             f"receiving a sample takes {self.receive_ms:.2g} ms of CPU time here, and making it {self.make_ms:.2g} ms"
         )
         if self.given_up:
-            return f"helpers   {cores} given up: {costs}, so they would not pay"
-        return f"helpers   asked again: {costs}"
+            return f"{cores} given up: {costs}, so they would not pay"
+        return f"asked again: {costs}"

@@ -85,7 +85,7 @@ class Placed:
             except ray.exceptions.RayTaskError as error:
                 raise (error.cause or error) from None  # what the helper raised, without Ray's report of it
             if time.monotonic() > until:
-                raise TimeoutError(PLACE_S)
+                raise TimeoutError
         raise EOFError
 
     def identity(self, transforms: bool) -> dict[str, str]:

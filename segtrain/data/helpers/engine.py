@@ -23,9 +23,7 @@ class Seat:
 
 
 class RemoteWorker(Protocol):
-    """A helper that has been placed. Each method raises an exception if the helper is gone or does not answer: a
-    TimeoutError whose argument is the time that it had, in seconds (float).
-    """
+    """A helper that has been placed. Each method raises an exception if the helper is gone or does not answer."""
 
     def identity(self, transforms: bool) -> dict[str, str]: ...
 

@@ -100,7 +100,7 @@ class Helper:
     def __init__(self) -> None:
         cv2.setNumThreads(1)
         keep_freed_memory()
-        self._makers: dict[bytes, Any] = {}
+        self.makers: dict[bytes, Any] = {}
         self._threads = ThreadPoolExecutor(2 * AHEAD, "helper-fetch")
         self._pixels, self._mask, self._colors = (np.empty(0, np.uint8) for _ in range(3))
 
@@ -113,14 +113,14 @@ class Helper:
             os.chdir(folder)
         sys.path += [entry for entry in path if entry not in sys.path]
         try:
-            self._makers[name] = pickle.loads(content)
+            self.makers[name] = pickle.loads(content)
         except (SegtrainError, ImportError) as error:
             raise Refused(f"it cannot make samples with its own files: {error}") from None
 
     def begin(self, message: bytes) -> Order:
         """Read an order, and begin to fetch for it. Any thread may call this while another one makes samples."""
         name, numbers, colors = json.loads(message)
-        maker = self._makers[bytes.fromhex(name)]
+        maker = self.makers[bytes.fromhex(name)]
         tasks = [Task(index, epoch, tuple(crop), tuple(scale)) for index, epoch, crop, scale in numbers]
         return Order(maker, tasks, colors, Fetching(maker.source, tasks, self._threads))
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-import cv2
 import numpy as np
 
 from segtrain.data.helpers.engine import other_than
-from segtrain.data.helpers.helper import file_checksums, identity
+from segtrain.data.helpers.helper import Helper, file_checksums, identity
 from segtrain.data.order import samples
 from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task
-from segtrain.data.workers.memory import keep_freed_memory
 
 CHUNK = 8  # samples that a helper makes at a time
 
@@ -28,13 +23,9 @@ class Making:
     """
 
     def __init__(self, content: bytes, ours: dict[str, str], crop: Any, scale: Any, colors: bool, place: Any) -> None:
-        cv2.setNumThreads(1)
-        keep_freed_memory()
-        folder, path = place
-        if os.path.isdir(folder):
-            os.chdir(folder)
-        sys.path += [entry for entry in path if entry not in sys.path]
-        self._maker: SampleMaker = pickle.loads(content)
+        helper = Helper()
+        helper.meet(b"", content, *place)
+        self._maker: SampleMaker = helper.makers[b""]
         if differs := other_than(identity(self._maker.transforms is not None), ours):
             raise RuntimeError(f"a helping host would make other pixels: {differs}: install the same on all hosts")
         self._crop, self._scale, self._colors = crop, scale, colors

@@ -6,11 +6,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segtrain.data.helpers.engine import Seat
 from segtrain.data.helpers.seat import Helping, Serving
-from segtrain.data.helpers.share import cores_of, joined, lost
+from segtrain.data.helpers.share import cores_of, lost
 
 if TYPE_CHECKING:
     from segtrain.data.helpers.pool import HelpedPool
@@ -47,8 +47,11 @@ class Manager:
             new = text not in self._told
             self._told.add(text)
         if new:
-            self._say(f"helpers   {text}")
-            self._note(what="told", text=text)
+            self._tell(what="told", text=text)
+
+    def _tell(self, **event: Any) -> None:
+        self._say(f"helpers   {event['text']}")
+        self._note(**event)
 
     def wants(self, helper: Helping) -> bool:
         """Whether the thread of a seat should go on."""
@@ -76,17 +79,14 @@ class Manager:
                 self._look()
                 working = self.cores()
                 if working == before and working != shown:  # unchanged for a while
-                    if working - shown:
-                        self._say(joined(working))
-                    self._note(what="working", cores=dict(working))
-                    shown = working
+                    shown, hosts = working, ", ".join(sorted(working)) or "none"
+                    self._tell(what="working", cores=dict(working), text=f"{cores_of(working)} help now: {hosts}")
                 before = working
             self._pool.make_late_ones_here(now, list(self.helping.values()))
             with self._lock:
                 told, self._lost = self._lost, []
-            for text, fields in lost(told):
-                self._say(text)
-                self._note(**fields)
+            for event in lost(told):
+                self._tell(**event)
             self._ended.wait(TICK_S)
 
     def _weigh(self) -> None:
@@ -94,11 +94,9 @@ class Manager:
         working = self.cores()
         if self._pool.worth_changed():
             balance = self._pool.balance
-            text = balance.line(cores_of(working))
-            self._say(text)
             costs = {"receive_ms": round(balance.receive_ms, 3), "make_ms": round(balance.make_ms, 3)}
             what = "given_up" if balance.given_up else "asked_again"
-            self._note(what=what, **costs, text=text.removeprefix("helpers").strip())
+            self._tell(what=what, **costs, text=balance.line(cores_of(working)))
 
     def _look(self) -> None:
         """Start a thread for each new seat; the threads of seats that are gone end."""

@@ -95,7 +95,7 @@ class Serving:
             except Refused as error:
                 helper.refused = reason = str(error)
             except Exception as error:
-                reason = _reason(error, pool.limit_s)
+                reason = _reason(error)
             helper.working = False
             helper.disconnect()  # before its samples are given to others: nothing writes into them any more
             samples = pool.give_back(helper)
@@ -241,10 +241,9 @@ def accept(listener: socket.socket, key: bytes, connect_s: float, limit_s: float
     return trusted.popleft() if trusted else None
 
 
-def _reason(error: Exception, limit_s: float) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        own = error.args[0] if error.args and isinstance(error.args[0], float) else limit_s  # see ``RemoteWorker``
-        return f"no sign of life for {own:g} s"
+        return "no sign of life"
     if isinstance(error, EOFError):
         return "the connection ended"
     text = str(error).strip().partition("\n")[0]

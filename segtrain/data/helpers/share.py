@@ -9,6 +9,7 @@ from typing import Any
 
 from segtrain.data.helpers.balance import NO_COST, SampleCost
 from segtrain.data.workers.pool import WorkerPool
+from segtrain.observe.console import percent
 from segtrain.terminal import counted
 
 ENOUGH = 1.25  # local workers that make this many times the samples that the loop takes need no help
@@ -29,15 +30,11 @@ class Made:
 
     def line(self, what: str) -> str:
         """``what: 2 local threads 31 %, 14 helper cores on 1 host 69 %``."""
-        kind = self.kind if self.workers == 1 else {"thread": "threads", "process": "processes"}[self.kind]
-        there, hosts = sum(self.helped.values()), len(self.helped)
-        whole = max(1, self.local + there)
-        text = f"{what}: {self.workers} local {kind} {self.local / whole:.0%}".replace("%", " %")
-        if not hosts:
-            return f"{text}; helpers made none"
-        return (
-            f"{text}, {counted(self.cores, 'helper core')} on {counted(hosts, 'host')} {round(100 * there / whole)} %"
-        )
+        there = sum(self.helped.values())
+        local = self.local / max(1, self.local + there)
+        cores, hosts = counted(self.cores, "helper core"), counted(len(self.helped), "host")
+        helped = f"{cores} on {hosts} {percent(1 - local, 0)}" if there else "helpers made none"
+        return f"{what}: {counted(self.workers, f'local {self.kind}')} {percent(local, 0)}, {helped}"
 
     def to_dict(self) -> dict[str, Any]:
         costs = {"make_ms": round(self.made.ms, 3), "receive_ms": round(self.received.ms, 3)}
@@ -74,16 +71,12 @@ class Need:
         return not rate or len(self._steps) < 2 or ENOUGH * self.rate(now) > rate
 
 
-def joined(working: Counter[str]) -> str:
-    return f"helpers   {cores_of(working)} help now: {', '.join(sorted(working))}"
-
-
 def cores_of(working: Counter[str]) -> str:
     return f"{counted(sum(working.values()), 'core')} on {counted(len(working), 'host')}"
 
 
-def lost(told: Sequence[tuple[str, str, int, bool]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A line for each host and reason, with fields for the journal. ``told``: (host, reason, samples, refused)."""
+def lost(told: Sequence[tuple[str, str, int, bool]]) -> Iterator[dict[str, Any]]:
+    """An event of the journal for each host and reason. ``told``: (host, reason, samples, refused)."""
     groups: dict[tuple[str, str, bool], list[int]] = {}
     for host, reason, samples, refused in told:
         groups.setdefault((host, reason, refused), []).append(samples)
@@ -91,7 +84,8 @@ def lost(told: Sequence[tuple[str, str, int, bool]]) -> Iterator[tuple[str, dict
         cores, samples = counted(len(counts), "core"), sum(counts)
         fields = {"host": host, "cores": len(counts), "samples": samples, "reason": reason}
         if refused:
-            yield f"helpers   {cores} on {host} cannot help: {reason}", {"what": "refused", **fields}
+            yield {"what": "refused", **fields, "text": f"{cores} on {host} cannot help: {reason}"}
         else:
-            then = f"{counted(samples, 'sample')} made again, and " if samples else ""
-            yield f"helpers   {cores} on {host} lost ({reason}): {then}hired again soon", {"what": "lost", **fields}
+            again = counted(samples, "sample")
+            text = f"{cores} on {host} lost ({reason}): {again} made again, and hired again soon"
+            yield {"what": "lost", **fields, "text": text}

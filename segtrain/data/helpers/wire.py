@@ -64,16 +64,16 @@ def read_exactly(connection: socket.socket, view: memoryview, limit_s: float | N
         view = view[count:]
 
 
-def read_message(connection: socket.socket, longest: int = _LONGEST) -> bytes:
+def read_message(connection: socket.socket) -> bytes:
     """The next message, on a connection without a time limit."""
     head = bytearray(_LENGTH.size)
     read_exactly(connection, memoryview(head))
-    return _content(head, longest, lambda view: read_exactly(connection, view))
+    return _content(head, lambda view: read_exactly(connection, view))
 
 
-def _content(head: bytearray, longest: int, read: Callable[[memoryview], None]) -> bytes:
+def _content(head: bytearray, read: Callable[[memoryview], None]) -> bytes:
     (length,) = _LENGTH.unpack(head)
-    if length > longest:
+    if length > _LONGEST:
         raise WireError(f"a message of {length} bytes")
     content = bytearray(length)
     read(memoryview(content))
@@ -125,7 +125,7 @@ class SocketLink:
         while True:
             head = bytearray(_LENGTH.size)
             self._read(memoryview(head), self._limit_s)
-            content = _content(head, _LONGEST, self.read_into)
+            content = _content(head, self.read_into)
             if content:
                 return content
 

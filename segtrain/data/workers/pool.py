@@ -18,6 +18,7 @@ from segtrain.data.workers.batch import BatchTask, SampleTask, attempt
 from segtrain.data.workers.process import WorkerProcess, pickled
 from segtrain.errors import DataError
 from segtrain.stacks import StackRequest
+from segtrain.terminal import counted
 
 MAX_CRASHES = 3  # this many crashes on one sample are an error, and so are this many failed starts in a row
 
@@ -108,8 +109,7 @@ class WorkerPool:
         """One line about the workers and the time per sample."""
         if not self.count:
             return "samples are made in the loop"
-        plural = "" if self.count == 1 else "s" if self.kind == "thread" else "es"
-        some = f"{self.count} {self.kind}{plural}"
+        some = counted(self.count, self.kind)
         room = f" at first, {least} to {most} as needed" if least < most else ""
         made, seconds = self.tally.samples, self.tally.cost.seconds
         cost = f", {1000 * seconds / made:.1f} ms a sample" if made else ""
