@@ -331,15 +331,6 @@ def test_the_page_names_the_worst_and_the_best(tmp_path: Path) -> None:
     assert html.count("data:image/jpeg") == 4
 
 
-@pytest.mark.parametrize(("images", "sheets"), [(7, 1), (8, 3)])
-def test_few_images_are_shown_once_and_without_a_distribution(tmp_path: Path, images: int, sheets: int) -> None:
-    rows = [ImageRow(f"{k}.png", k / 20, 0.9, 50, "car", 0.125) for k in range(images)]
-    html, drawn = shown(written(tmp_path / "run", rows, ("val", "best", "worst")))
-    assert html.count("data:image/jpeg") == sheets
-    assert ("imagescores" in drawn) == (sheets == 3)
-    assert "The worst images" in html
-
-
 @pytest.mark.parametrize(
     "values", [[0.0], [1.0], [0.0, 1.0], [0.7, 0.7], [0.701, 0.72, 0.99, 1.0], [k / 99 for k in range(100)]]
 )

@@ -70,9 +70,6 @@ def _curves(drawn: Charts, found: Plan, offers: list[Offer], deadline_s: float, 
             ends += [*low, *high]
             rows += [(name, *row) for row in zip(hosts, *([f"{v:,.2f}" for v in part] for part in (low, usual, high)))]
         numbers = table(("type", "hosts", "10 %", "usual", "90 %"), rows)
-        alt = f"{title}: " + "; ".join(
-            f"{row[0]}, {row[1]} hosts: {row[3]} {unit}" for row in rows[:: max(1, len(rows) // 6)]
-        )
         label = f"{'deadline' if chart == 'hours' else 'budget'} {limit / scale:.3g} {unit}"
         drawn[chart] = {
             "type": "lines", "axis": "hosts", "unit": unit, "height": 300, "points": True, "log": True,
@@ -80,7 +77,7 @@ def _curves(drawn: Charts, found: Plan, offers: list[Offer], deadline_s: float, 
             "limit": {"y": limit / scale, "label": label} if limit else None,
         }  # fmt: skip
         note = "bars: 80 % of the cases; ring: the knee, beyond which doubling pays little"
-        figures += figure(chart, title, alt, numbers, note)
+        figures += figure(chart, title, numbers, note)
     return figures
 
 

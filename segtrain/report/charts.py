@@ -53,12 +53,8 @@ def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: A
         ("what", "time", "share"),
         [(label, duration(wall[name]), percent(wall[name] / total)) for name, label in series],
     )
-    most = sorted(series, key=lambda item: -wall[item[0]])[:3]
-    alt = "What the loop did over time. Most of it: " + ", ".join(
-        f"{label} {percent(wall[name] / total, 0)}" for name, label in most
-    )
     charts["loop"] = _stack(rows, series, "%", 130, 100)
-    return figure("loop", LOOP, alt, numbers, "share of the time, each stretch between two log lines")
+    return figure("loop", LOOP, numbers, "share of the time, each stretch between two log lines")
 
 
 def steps(charts: Charts, parts: Sequence[Stretch], found: Sequence[Lap], names: Sequence[str], time: Axis) -> str:
@@ -73,12 +69,10 @@ def steps(charts: Charts, parts: Sequence[Stretch], found: Sequence[Lap], names:
         ],
     )  # fmt: skip
     # A slow first lap would make all others look flat, so the axis ends just above the steady laps.
-    times = [lap.seconds / lap.steps for lap in steady(found)]
-    low, middle, high = map(short_seconds, quantiles(times, 0.1, 0.5, 0.9))
-    alt = f"Time of a step over the run: median {middle}, one in ten below {low}, one in ten above {high}"
+    longest = max(lap.seconds / lap.steps for lap in steady(found))
     rows = _over_time(parts, time, lambda lap: 1000 / lap.steps)
-    charts["steptime"] = _stack(rows, series, "ms", 240, 1150 * max(times))
-    return figure("steptime", STEPS, alt, numbers, "milliseconds, the phases on top of each other")
+    charts["steptime"] = _stack(rows, series, "ms", 240, 1150 * longest)
+    return figure("steptime", STEPS, numbers, "milliseconds, the phases on top of each other")
 
 
 def _over_time(parts: Sequence[Stretch], time: Axis, scale: Callable[[Lap], float]) -> list[dict[str, Any]]:
@@ -120,9 +114,8 @@ def spread(charts: Charts, found: Sequence[Lap], names: Sequence[str]) -> str:
     edges = np.linspace(low, most, max(1, min(40, len(times) // 2)) + 1)
     marks = [(1000 * value, label) for value, label in zip(quantiles(times, 0.5, 0.9), ("median", "90 %"))]
     charts["spread"] = _histogram([min(1000 * value, most) for value in times], edges, "ms", "stretches", marks)
-    alt = f"Step times: median {rows[0][2]}, longest {rows[0][4]}"
     each = "" if all(lap.steps == 1 for lap in kept) else ", each the mean of the steps between two log lines"
-    return figure("spread", "Distribution of step times", alt, numbers, f"{len(kept)} stretches{each}")
+    return figure("spread", "Distribution of step times", numbers, f"{len(kept)} stretches{each}")
 
 
 def image_scores(charts: Charts, values: Sequence[float], note: str) -> str:
@@ -133,10 +126,9 @@ def image_scores(charts: Charts, values: Sequence[float], note: str) -> str:
     names = ("worst", "10 %", "median", "90 %", "best")
     found = quantiles(shares, 0.0, 0.1, 0.5, 0.9, 1.0)
     numbers = table(names, [tuple(f"{value:.1f} %" for value in found)], left=())
-    alt = f"mIoU of single images: worst {found[0]:.1f} %, median {found[2]:.1f} %, best {found[4]:.1f} %"
     marks = [(found[1], "one in ten below"), (found[2], "median")]
     charts["imagescores"] = _histogram(shares, np.arange(first, last + 2) * width, "%", "images", marks)
-    return figure("imagescores", "Distribution of the images' mIoU", alt, numbers, note)
+    return figure("imagescores", "Distribution of the images' mIoU", numbers, note)
 
 
 def _histogram(
@@ -171,14 +163,13 @@ def lines(
         return ""
     labels = [item["label"] for item in drawn]
     cells = [(step, *(row.get(label, "") for label in labels)) for step, row in thinned(sorted(rows.items()))]
-    said = "; ".join(f"{item['label']} from {item['y'][0]:.4g} to {item['y'][-1]:.4g}" for item in drawn)
     # Only a logarithmic axis shows both the first fall of a loss and its small changes later. It cannot show zero.
     log = log and all(y > 0 for item in drawn for y in item["y"])
     charts[key] = {
         "type": "lines", "axis": "step", "unit": unit, "height": height, "points": points, "log": log, "series": drawn,
     }  # fmt: skip
     note = "logarithmic axis" if log else "the axis is cut to the range of the values"
-    return figure(key, title, f"{title}: {said}", table(("step", *labels), cells, left=()), note)
+    return figure(key, title, table(("step", *labels), cells, left=()), note)
 
 
 def field(name: str) -> Callable[[Event], float | None]:
@@ -196,16 +187,10 @@ def heat_map(charts: Charts, key: str, found: heat.Map, what: str) -> str:
     numbers = table(
         ("", f"mean {what}"), [(row, percent(None if m is None else m / 100)) for row, m in zip(found.rows, means)]
     )
-    there = [(m, row) for m, row in zip(means, found.rows) if m is not None and row not in ("memory", "disk wait")]
-    alt = f"{found.title}, {what} over time"
-    if there:
-        (low, least), (high, most) = min(there), max(there)
-        mean = sum(m for m, _ in there) / len(there)
-        alt += f": mean {mean:.0f} %, least {least} with {low:.0f} %, most {most} with {high:.0f} %"
     cell = 22 if len(found.rows) <= 10 else 14 if len(found.rows) <= 24 else 7 if len(found.rows) <= 64 else 4
     charts[key] = {
         "type": "heat", "axis": "time", "unit": "%", "height": cell * len(found.rows) + 44, "rows": found.rows,
         "width": found.width, "columns": found.cells.shape[1], "cells": found.encoded(),
     }  # fmt: skip
     note = f"percent {what} of each over time" if what == "use" else f"{what} over time"
-    return figure(key, found.title, alt, numbers, note)
+    return figure(key, found.title, numbers, note)

@@ -58,19 +58,11 @@ def compare(a: RunFolder, b: RunFolder) -> Comparison:
         verification = None
     return Comparison(
         a, b, _figures(a, b, speed(laps_a), speed(laps_b)), stages, moved, _classes(a, b),
-        config=differences(_in_full(a), _in_full(b)),
+        config=differences(facts.flat(a.config), facts.flat(b.config)),
         environment=differences(facts.environment(a), facts.environment(b)),
         data=differences(facts.data(a), facts.data(b)),
         verification=verification,
     )  # fmt: skip
-
-
-def _in_full(run: RunFolder) -> dict[str, str]:
-    """All settings of a run. A setting that did not exist yet at that time has its default, which changes nothing."""
-    known = facts.flat(run.config)
-    # No defaults of ``optim`` are added, because each optimizer has different settings.
-    usual = {key: value for key, value in facts.defaults().items() if not key.startswith("optim.")}
-    return {**known, **{key: value for key, value in usual.items() if known and key not in known}}
 
 
 def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[DiffRow]:

@@ -144,12 +144,11 @@ def _graph(key: str, title: str, stacks: list[Stack]) -> str:
     for stack in stacks:
         own[stack.frames[-1]] += stack.seconds
     hot = sorted(own.items(), key=lambda item: -item[1])[:40]
-    alt = f"{title}: most time in {hot[0][0]}, {percent(hot[0][1] / root.seconds)}" if hot else title
     cells = "".join(html for _, html in drawn)
     rows = [(label, percent(seconds / root.seconds), f"{seconds:.2f} s") for label, seconds in hot]
     return (
         f'<figure id="{key}"><figcaption><b>{esc(title)}</b></figcaption>'
-        f'<div class="flame" tabindex="0" role="img" aria-label="{esc(alt)}" style="height:{depth * ROW}px">'
+        f'<div class="flame" tabindex="0" role="img" aria-label="{esc(title)}" style="height:{depth * ROW}px">'
         f"{cells}</div>"
         f"{details('as a table: functions by their own time', table(('function', 'share', 'time'), rows))}</figure>"
     )

@@ -23,7 +23,6 @@ _MOST_BYTES = 500_000  # of all pictures together
 # Width in pixels and JPEG quality, tried in this order until a picture is small enough. The first width suits a laptop
 # with a high-density screen (two pixels per point).
 _FORMS = ((1360, 82), (1360, 68), (1080, 68), (820, 62))
-_FEW = 8  # With fewer images, a distribution says nothing, and one sheet of pictures shows all of them.
 _LISTED = 4  # The worst and the best images are listed by name, up to this many of each: as many as a run draws.
 _SHEETS = {
     "worst": (
@@ -42,12 +41,10 @@ def gallery(drawn: charts.Charts, run: RunFolder) -> str:
     Files that cannot be read or are too large are named.
     """
     rows, when = _table(run)
-    few = 0 < len(rows) < _FEW
-    return _scores(drawn, rows, when, few) + _sheets(run.folder / "pictures", few)
+    return _scores(drawn, rows, when) + _sheets(run.folder / "pictures")
 
 
-def _scores(drawn: charts.Charts, rows: list[ImageRow], when: str, few: bool) -> str:
-    """Scores of the images. ``few``: there are too few images for a distribution."""
+def _scores(drawn: charts.Charts, rows: list[ImageRow], when: str) -> str:
     scored = [row for row in rows if row.miou is not None]
     if not scored:
         return ""
@@ -56,7 +53,7 @@ def _scores(drawn: charts.Charts, rows: list[ImageRow], when: str, few: bool) ->
     worst = scored[: min(_LISTED, (len(scored) + 1) // 2)]
     best = scored[::-1][: min(_LISTED, len(scored) // 2)]
     shares = [row.miou for row in scored if row.miou is not None]
-    chart = "" if few else charts.image_scores(drawn, shares, note)
+    chart = charts.image_scores(drawn, shares, note)
     return chart + f'<div class="side">{_names("The worst images", worst)}{_names("The best images", best)}</div>'
 
 
@@ -88,12 +85,9 @@ def _names(caption: str, rows: Sequence[ImageRow]) -> str:
     return table(("image", "mIoU", "pixel accuracy", "its worst class, IoU"), cells, left=(0, 3), caption=caption)
 
 
-def _sheets(folder: Path, few: bool) -> str:
-    """HTML of the sheets. ``few``: the first sheet has all images, so the others would only repeat them."""
+def _sheets(folder: Path) -> str:
     order = [*_SHEETS]
     paths = sorted(folder.glob("*.png"), key=lambda p: (order.index(p.stem) if p.stem in order else len(order), p.name))
-    known = [name for name in ("val", "worst", "best") if folder / f"{name}.png" in paths]
-    paths = [path for path in paths if not few or path.stem not in known[1:]]
     return "".join(_figure(path, _fitted(path, _MOST_BYTES // len(paths))) for path in paths)
 
 

@@ -85,14 +85,15 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _map(title: str, rows: Sequence[tuple[str, Sequence[Track]]], time: Axis) -> Map | None:
     gaps = np.diff(np.asarray(rows[0][1][0].times))
-    width, columns = _grid(time, float(np.median(gaps)) if len(gaps) else 0.5, _CELLS // len(rows))
+    # A reading sometimes comes a little late: a column has two, so that none stays empty.
+    width, columns = _grid(time, 2 * float(np.median(gaps)) if len(gaps) else 1.0, _CELLS // len(rows))
     cells = np.stack([_row(tracks, time, width, columns) for _, tracks in rows])
     return Map(title, tuple(name for name, _ in rows), width, cells) if (cells != NONE).any() else None
 
 
-def _grid(time: Axis, interval: float, most: int) -> tuple[float, int]:
-    """Seconds per column, and the number of columns (at most about ``most``). ``interval``: seconds per reading."""
-    width = max(interval, time.length / min(_COLUMNS, max(1, most)), 1e-3)
+def _grid(time: Axis, least: float, most: int) -> tuple[float, int]:
+    """Seconds per column, at least ``least``, and the number of columns, at most about ``most``."""
+    width = max(least, time.length / min(_COLUMNS, max(1, most)), 1e-3)
     return width, int(time.length / width) + 1
 
 
@@ -107,10 +108,6 @@ def _row(tracks: Sequence[Track], time: Axis, width: float, columns: int) -> np.
             sums += np.bincount(column, values[inside], columns)
             counts += np.bincount(column, minlength=columns)
             before += end - begin
-    # A reading sometimes comes a little late: a single empty column gets the value of the column before it.
-    missed = (counts == 0) & (np.roll(counts, 1) > 0) & (np.roll(counts, -1) > 0)
-    missed[0] = missed[-1] = False
-    sums[missed], counts[missed] = np.roll(sums, 1)[missed], np.roll(counts, 1)[missed]
     percent = sums / np.maximum(counts, 1)
     return np.where(counts > 0, np.clip(np.rint(2 * percent), 0, 200), NONE).astype(np.uint8)
 

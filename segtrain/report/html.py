@@ -150,11 +150,11 @@ def tiles(rows: Sequence[tuple[str, str, str]]) -> str:
     return f'<dl class="tiles">{cells}</dl>'
 
 
-def figure(key: str, title: str, alt: str, numbers: str, note: str = "") -> str:
-    """The box of the chart ``key``. ``alt`` describes the chart in words, and ``numbers`` is its table."""
+def figure(key: str, title: str, numbers: str, note: str = "") -> str:
+    """The box of the chart ``key``. ``numbers`` is its table."""
     return (
         f'<figure id="{key}"><figcaption><b>{esc(title)}</b>{f" <span>{esc(note)}</span>" if note else ""}</figcaption>'
-        f'<div class="plot" tabindex="0" role="img" aria-label="{esc(alt)}"></div>'
+        f'<div class="plot" tabindex="0" role="img" aria-label="{esc(title)}"></div>'
         f"{details('as a table', numbers)}</figure>"
     )
 

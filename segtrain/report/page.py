@@ -80,8 +80,7 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
     if sample:
         places[bound.COST] = bound.COST_ID
     held = bound.html(diagnosis, why_none, run, places)
-    others = diagnosis.facts.get("cores_of_others") if diagnosis is not None else None
-    said = summary.summary(run, pace, parts, maps, others)
+    said = summary.summary(run, pace)
     sections = [
         ("", "", f"<h1>{esc(run.name)}</h1><p class=quiet>{esc(_subtitle(run))}</p>"),
         ("summary", "Summary", summary.section(said, held, summary.tiles(run, pace))),

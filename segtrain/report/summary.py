@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +10,9 @@ from segtrain.diagnose.data_rules import STARVED
 from segtrain.observe.console import duration, percent
 from segtrain.observe.run_row import number
 from segtrain.report import html
-from segtrain.report.heat import GPUS, Map
 from segtrain.report.html import esc, short_seconds
 from segtrain.report.speed import Speed, words
-from segtrain.report.timeline import Stretch
 from segtrain.runs.folder import RunFolder, few
-from segtrain.terminal import counted
-
-_FULL = 90.0  # percent of the cores
 
 
 @dataclass(frozen=True)
@@ -30,22 +24,12 @@ class RunSummary:
     sentences: tuple[str, ...]
 
 
-def summary(
-    run: RunFolder, pace: Speed | None, parts: list[Stretch], maps: list[Map], others: float | None
-) -> RunSummary:
-    """The summary of a run. It does not say what held the run up; the diagnosis does.
-
-    ``others``: the number of cores that other programs used, according to the diagnosis.
-    """
+def summary(run: RunFolder, pace: Speed | None) -> RunSummary:
+    """The summary of a run. It does not say what held the run up; the diagnosis does."""
     mood, headline = _state(run)
     said = [_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])]
     if pace is not None:
-        said += [
-            where_time_went(pace, str(run.start.get("device", "cpu"))),
-            _worst_tenth(pace),
-            _pauses(parts),
-            _cores(pace, maps, others),
-        ]
+        said += [where_time_went(pace, str(run.start.get("device", "cpu"))), _worst_tenth(pace)]
     return RunSummary(mood, headline, tuple(sentence for sentence in said if sentence))
 
 
@@ -106,40 +90,6 @@ def _worst_tenth(pace: Speed) -> str:
         f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in the "
         f"tenth of the run that ends with step {pace.worst_step}: something slowed the input down there."
     )
-
-
-def _pauses(parts: list[Stretch]) -> str:
-    total = sum(part.end - part.begin for part in parts)
-    stood = defaultdict[str, float](float)
-    for part in parts:
-        stood[part.kind] += part.end - part.begin
-    names = {"eval": "evaluation", "checkpoint": "checkpoints", "start": "start-up"}
-    large = [
-        f"{names[kind]} {percent(seconds / total, 0)}"
-        for kind, seconds in sorted(stood.items(), key=lambda item: -item[1])
-        if kind and seconds > 0.05 * total
-    ]
-    return f"Outside of steps: {', '.join(large)} of the run's time." if large else ""
-
-
-def _cores(pace: Speed, maps: list[Map], others: float | None) -> str:
-    if pace.cores is None:
-        return ""
-    text = f"All ranks together kept {pace.cores:.2g} cores busy"
-    busy = [(found.title, name, mean) for found in maps for name, mean in zip(found.rows, found.means())]
-    cores = [m for title, name, m in busy if title.startswith("Cores") and name.startswith("cpu") and m is not None]
-    gpus = [mean for title, _, mean in busy if title == GPUS and mean is not None]
-    mean = sum(cores) / len(cores) if cores else 0.0
-    if cores:
-        text += f"; the system profile shows {len(cores)} cores at {mean:.0f} % on average"
-    if gpus:
-        text += f" and {counted(len(gpus), 'GPU')} at {sum(gpus) / len(gpus):.0f} %"
-    text += "."
-    # The profile also contains the work of the system itself, so a small difference means nothing.
-    if others is not None and cores and others > max(0.5, 0.25 * len(cores)):
-        slowed = ": they slowed this run down" * (mean > _FULL)
-        text += f" Other programs used about {others:.1f} cores meanwhile{slowed}."
-    return text
 
 
 def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
