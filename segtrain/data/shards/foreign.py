@@ -137,15 +137,12 @@ def _roles(files: dict[str, Member]) -> tuple[str, str]:
 
 
 def _size(view: View, member: Member, ending: str, name: str) -> tuple[int, int]:
-    """Height and width from the image's header; 0, 0 if it is unreadable: reading the sample raises the error later."""
+    """Height and width from the image's header; 0, 0 if its first bytes lack them: reading asks again."""
     with ignoring_file_faults():
         if ending.endswith("npy"):
             shape = array(view(member.offset, member.size), name).shape
             return (shape[0], shape[1]) if len(shape) == 3 else (0, 0)
-        with ignoring_file_faults():
-            header = decode.read_header(view(member.offset, min(_HEAD, member.size)), name)
-            return header.height, header.width
-        header = decode.read_header(view(member.offset, member.size), name)
+        header = decode.read_header(view(member.offset, min(_HEAD, member.size)), name)
         return header.height, header.width
     return 0, 0
 

@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.stamps import files
 from segtrain.data.index.subset import whole
 from segtrain.data.shards.index import Description
-from segtrain.data.shards.pack_bucket import RANGE, RANGES, BucketTarget
+from segtrain.data.shards.pack_bucket import BucketTarget
 from segtrain.data.shards.pack_estimate import estimate
 from segtrain.data.shards.pack_sample import Form, Ids, Packing, pack_sample, packed_labels, probe, sound
 from segtrain.data.shards.pack_shard import ShardTask, key_of, member_bytes
@@ -34,20 +33,12 @@ from segtrain.data.shards.pack_target import DiskTarget
 from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import ConfigError, DataError, file_error
 
-# How the upload of a shard is verified, in words.
-_VERIFIED = {
-    "md5": "by the MD5 in their etags",
-    "ranges": f"by size and {RANGES} ranges of {RANGE >> 20} MiB that were read back",
-}
 VERSION = 1  # changes when a pack writes other bytes for the same options
 
 
 @dataclass(frozen=True)
 class PackSummary:
-    """Result of packing a split. ``bytes``: the size of all shards.
-
-    ``notes``: the number of images that are not stored in the requested form, for each form that they have instead.
-    """
+    """Result of packing a split. ``bytes``: the size of all shards."""
 
     split: str
     folder: str
@@ -57,9 +48,7 @@ class PackSummary:
     kept: int  # intact shards of an earlier, killed pack
     bytes: int
     masks: Ids
-    notes: dict[str, int]
     seconds: float
-    verified: dict[str, int]  # way of verifying an upload -> number of shards; empty for a local disk
 
     def text(self) -> str:
         lines = [
@@ -67,14 +56,11 @@ class PackSummary:
             f"in {self.folder}, {self.seconds:.1f} s"
             + (f"; {self.kept} shards were there and intact" if self.kept else "")
         ]
-        if self.verified:
-            ways = ", ".join(f"{count} {_VERIFIED[way]}" for way, count in self.verified.items())
-            lines.append(f"{self.split}: verified uploads of shards: {ways}")
         if self.skipped:
             lines.append(f"{self.split}: {self.skipped:,} faulty samples left out")
         if self.masks == "train":
             lines.append(f"{self.split}: masks hold train ids, since their raw ids or colors do not fit into 8 bits")
-        return "\n".join([*lines, *(f"{self.split}: {count:,} images {note}" for note, count in self.notes.items())])
+        return "\n".join(lines)
 
 
 def pack_folder(
@@ -150,7 +136,7 @@ def pack(
     _refuse_double(dataset, indices)
     options = {**asdict(choice), "shard_mb": shard_mb, "masks": ids, "skip_faults": skip_faults, "version": VERSION}
     plan: dict[str, Any] = {"options": options, "source": _source(dataset), "samples": len(indices)}
-    notes, verified, description = Counter[str](), Counter[str](), target.finished()
+    description = target.finished()
     if description is not None:
         found = {"options": description.options, "source": description.source}
         _refuse_other(found, plan, target.index)
@@ -167,8 +153,6 @@ def pack(
             with ThreadPoolExecutor(workers + target.uploads) as pool:
                 for number, shard in enumerate(_in_order(pool, tasks), 1):
                     done.append(shard)
-                    notes.update(shard["notes"])
-                    verified.update([shard["verified"]] if "verified" in shard else [])
                     say(f"{dataset.split}: shard {number} of {len(tasks)}{', there and intact' * shard['kept']}")
             kept = sum(shard["kept"] for shard in done)
             shards, labels = tuple(map(ShardTask.shard, tasks, done)), packed_labels(dataset.labels, ids)
@@ -177,7 +161,7 @@ def pack(
             target.finish(description, itertools.chain.from_iterable(map(ShardTask.spans, tasks, done)))
     return PackSummary(
         dataset.split, target.place, len(indices), description.skipped, len(description.shards), kept,
-        sum(shard.size for shard in description.shards), ids, dict(notes), time.perf_counter() - began, dict(verified),
+        sum(shard.size for shard in description.shards), ids, time.perf_counter() - began,
     )  # fmt: skip
 
 

@@ -109,11 +109,11 @@ class BucketTarget:
         try:
             with self._making, writing(path) as stream:
                 known = write(stream)
-            etag, how = self._uploaded(name, path)
+            etag = self._uploaded(name, path)
         finally:
             with suppress(OSError):
                 os.unlink(path)
-        known = {**known, "etag": etag, "verified": how}
+        known = {**known, "etag": etag}
         self._write_json(f"{number:06d}.json", known)
         return known
 
@@ -125,8 +125,8 @@ class BucketTarget:
         self._notes = self._listed(self._notes_key)
         self._forget()
 
-    def _uploaded(self, name: str, path: str) -> tuple[str, str]:
-        """Upload a file and verify it. Returns its etag, and how it was verified. Raises DataError."""
+    def _uploaded(self, name: str, path: str) -> str:
+        """Upload a file and verify it. Returns its etag. Raises DataError."""
         key, size = self._below(name), os.path.getsize(path)
         self._client.put(key, Path(path), self._outage_s)
         found = self._client.head(key, self._outage_s)
@@ -135,7 +135,7 @@ class BucketTarget:
             reason = f"has {found.size:,} bytes in the bucket, but {size:,} on the disk: start the same command again"
             raise file_error(where, reason, code="upload-differs", found=found.size, expected=size)
         if found.etag.strip('"') == _md5_etag(path):
-            return found.etag, "md5"
+            return found.etag
         with open(path, "rb") as stream:
             for begin in _spread(size):
                 end = min(size, begin + RANGE)
@@ -144,7 +144,7 @@ class BucketTarget:
                 if bytes(stored) != stream.read(end - begin):
                     reason = f"bytes {begin:,} to {end:,} differ from those on the disk: start the same command again"
                     raise file_error(where, reason, code="upload-differs", begin=begin, end=end)
-        return found.etag, "ranges"
+        return found.etag
 
     def _read_json(self, name: str) -> Any:
         key = f"{self._notes_key}/{name}"

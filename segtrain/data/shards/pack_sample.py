@@ -48,7 +48,6 @@ class Packed:
     size: tuple[int, int]  # height, width
     pixels: str | None
     ids: str
-    note: str = ""  # how the image is stored, if not in the requested form
 
     def refuse_change(self, image: memoryview, mask: memoryview, name: str) -> None:
         """Decode the written bytes. Raises DataError if the pixels differ from the sample's."""
@@ -107,30 +106,29 @@ def pack_sample(dataset: Dataset, index: int, choice: Packing, ids: Ids) -> Pack
     shrunk = size != mask.shape
     if shrunk:
         mask = cv2.resize(mask, size[::-1], interpolation=cv2.INTER_NEAREST_EXACT)
-    ending, content, pixels, note = _image(dataset, record, choice, size if shrunk else None)
+    ending, content, pixels = _image(dataset, record, choice, size if shrunk else None)
     stored = ("mask.npy", _npy(mask)) if choice.image == "raw" else ("mask.png", png_strips.encode(mask))
-    return Packed((ending, content), stored, size, pixels, _digest(mask), note)
+    return Packed((ending, content), stored, size, pixels, _digest(mask))
 
 
 def _image(
     dataset: Dataset, record: StoredSample, choice: Packing, size: tuple[int, int] | None
-) -> tuple[str, bytes, str | None, str]:
-    """Ending, content, digest of the pixels, and note, as in Packed. ``size``: to shrink to; None: do not shrink."""
+) -> tuple[str, bytes, str | None]:
+    """Ending, content, and digest of the pixels, as in Packed. ``size``: to shrink to; None: do not shrink."""
     drawn = isinstance(record.image, np.ndarray)
     form = "png" if drawn else decode.read_header(bytes(record.image), record.image_name).format
     if size is None and choice.image == "keep" and not drawn:
-        return _ending(form, record.image_name), bytes(record.image), None, ""
+        return _ending(form, record.image_name), bytes(record.image), None
     pixels = _pixels(dataset, record)
     if size is not None:
         pixels = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_AREA)
     if choice.image == "raw":
-        return "npy", _npy(pixels), _digest(pixels), ""
+        return "npy", _npy(pixels), _digest(pixels)
     if choice.image == "recompress":
-        return "jpg", _jpeg(pixels, choice.quality), "", ""
+        return "jpg", _jpeg(pixels, choice.quality), ""
     if choice.image == "png" or drawn or form != "jpeg":
-        note = "" if choice.image == "png" else "as PNG"
-        return "png", png_strips.encode(np.ascontiguousarray(pixels)), _digest(pixels), note
-    return "jpg", _jpeg(pixels, choice.quality), "", "as smaller JPEG"
+        return "png", png_strips.encode(np.ascontiguousarray(pixels)), _digest(pixels)
+    return "jpg", _jpeg(pixels, choice.quality), ""
 
 
 def _pixels(dataset: Dataset, record: StoredSample) -> np.ndarray:

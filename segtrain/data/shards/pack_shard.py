@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import mmap
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -43,8 +42,7 @@ class ShardTask:
     def run(self) -> dict[str, Any]:
         """Write the shard unless it exists intact. Returns a dict that describes the shard.
 
-        ``size``, ``sha256``: of the file. ``places``: where each sample lies. ``notes``: note of a sample (see Packed)
-        -> number of such samples. ``kept``: whether the shard existed.
+        ``size``, ``sha256``: of the file. ``places``: where each sample lies. ``kept``: whether the shard existed.
         """
         known = self.target.kept(self.number, self.name)
         if known is not None:
@@ -65,7 +63,7 @@ class ShardTask:
 
     def _write(self, stream: BinaryIO) -> dict[str, Any]:
         """Write the samples as a tar, read it back, and compare. Returns the values of ``run``, except ``kept``."""
-        digest, size, places, notes = hashlib.sha256(), 0, [], Counter[str]()
+        digest, size, places = hashlib.sha256(), 0, []
         written: list[Packed] = []
         for index, packed in self._packed():
             sample = self.dataset.entries[index].meta["name"]
@@ -78,7 +76,6 @@ class ShardTask:
                     digest.update(part)
                     size += len(part)
             places.append((sample, *found, packed.size, (checksum(packed.image[1]), checksum(packed.mask[1]))))
-            notes.update([packed.note] if packed.note else [])
             # Kept without its content, to save memory: the content is read back from the disk.
             written.append(replace(packed, image=(packed.image[0], b""), mask=(packed.mask[0], b"")))
         end = tar.END + bytes(-(size + len(tar.END)) % _RECORD)
@@ -90,7 +87,7 @@ class ShardTask:
             os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         stored = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
         _compare(stored, digest.hexdigest(), places, written, self.name)
-        return {"size": size + len(end), "sha256": digest.hexdigest(), "places": places, "notes": dict(notes)}
+        return {"size": size + len(end), "sha256": digest.hexdigest(), "places": places}
 
 
 def _compare(stored: memoryview, sha256: str, places: list[Any], written: list[Packed], name: str) -> None:
