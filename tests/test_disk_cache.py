@@ -110,10 +110,9 @@ def test_a_damaged_entry_is_dropped_and_fetched_again(data_sets: Path, server: B
     moved.write_bytes(whole[headless])  # whole, but of another sample
     server.requests.clear()
     dataset = again(folder)
-    with pytest.warns(UserWarning, match="damaged entries, which are fetched again: 1 so far") as said:
+    with pytest.warns(UserWarning, match="damaged entries, which are fetched again") as said:
         assert fill(dataset, last_step=6) == local
-    assert len(said) == 1
-    assert cache(dataset).damaged == 6
+    assert len(said) == 6
     assert server.requests["GET"] >= 6
     assert {path: path.read_bytes() for path in entries(folder)} == whole
 
@@ -260,10 +259,9 @@ def test_a_slow_disk_loses_entries_and_not_time(folder: Path, monkeypatch: pytes
     monkeypatch.setattr(Entry, "write", slow)
     kept = DiskCache(folder, 1 << 20)
     content = [(Entry("s3://b", str(k), "e", 0, 1000), bytes(1000)) for k in range(10)]
-    with pytest.warns(UserWarning, match="because the disk is too slow: 1 so far") as said:
+    with pytest.warns(UserWarning, match="because the disk is too slow") as said:
         any(map(kept.put, *zip(*content)))  # returns at once
-    assert len(said) == 1
-    assert kept.lost == 8
+    assert len(said) == 8
     gate.set()
     assert kept.flush(300)
     assert len(entries(folder)) == 2

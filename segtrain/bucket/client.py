@@ -118,10 +118,10 @@ class Client:
             whole, found = result.meta["size"], etag_of(result.meta)
             content = result.bytes()
         except obstore.exceptions.PreconditionError:
-            raise faults.changed(f"{self.base}/{key}", self._etag(key), etag) from None
+            raise faults.changed(f"{self.base}/{key}", etag) from None
         # Some servers ignore If-Match.
         if etag and found != etag:
-            raise faults.changed(f"{self.base}/{key}", found, etag)
+            raise faults.changed(f"{self.base}/{key}", etag)
         if span and whole < span[1]:
             raise faults.ends_early(f"{self.base}/{key}", whole, span[1])
         if len(content) != (length if length >= 0 else whole):
@@ -129,15 +129,6 @@ class Client:
         seconds = time.perf_counter() - began
         self.tally.answered(len(content), seconds)
         return Answer(content, whole, found, seconds)
-
-    def _etag(self, key: str) -> str:
-        """The current etag of an object, for an error message; "" if one request cannot get it."""
-        import obstore
-
-        try:
-            return etag_of(obstore.head(self.store, key))
-        except (OSError, obstore.exceptions.BaseError):
-            return ""
 
     def head(self, key: str, outage_s: float) -> Answer:
         """Size and etag of an object."""

@@ -100,8 +100,9 @@ def lasting(path: str, error: Exception) -> SegtrainError:
             return _refused(path, "there is no such bucket", "check its name in the URL", "bucket-missing")
         fix = "check the bucket and the name, or upload it"
         return file_error(path, f"is not in the bucket: {fix}", code="object-missing")
-    if status in ("401", "403") and not no_login(error):
-        fix = f"these credentials may not do this: {_SIGN_IN.get(scheme, 'use a URL that carries its signature')}"
+    if status in ("401", "403") or no_login(error):
+        problem = "no credentials were found" if no_login(error) else "these credentials may not do this"
+        fix = f"{problem}: {_SIGN_IN.get(scheme, 'use a URL that carries its signature')}"
         return _refused(path, reason, fix, "bucket-denied")
     if "empty path segment" in reason or "illegal character sequence" in reason:
         fix = "the name of an object has two slashes in a row, or a part '.' or '..': rename or remove this object"
@@ -109,9 +110,6 @@ def lasting(path: str, error: Exception) -> SegtrainError:
     if "redirect" in reason:
         fix = "the bucket is probably in another region: set AWS_REGION"
         return _refused(path, reason, fix, "bucket-region-wrong")
-    if no_login(error):
-        fix = f"no credentials were found: {_SIGN_IN.get(scheme, 'sign the URL')}"
-        return _refused(path, reason, fix, "bucket-denied")
     fix = "check the URL and the variables of the bucket's credentials, region, and endpoint"
     return _refused(path, reason, fix, "bucket-refused")
 
@@ -144,13 +142,11 @@ def stopped(path: str, kind: str, seconds: float) -> StoppedInOutage:
     )  # fmt: skip
 
 
-def changed(path: str, found: str, expected: str) -> DataError:
+def changed(path: str, expected: str) -> DataError:
     """The error for an object that was replaced after the data set was opened."""
-    says = f"the object has changed while it was in use: its etag is {found or 'unknown'}, and was {expected}: "
-    return file_error(
-        path, f"{says}start again, and do not write to a data set in use", code="object-changed", found=found,
-        expected=expected,
-    )  # fmt: skip
+    says = f"the object has changed while it was in use: its etag was {expected}: "
+    says += "start again, and do not write to a data set in use"
+    return file_error(path, says, code="object-changed", expected=expected)
 
 
 def ends_early(path: str, size: int, needed: int) -> DataError:

@@ -21,9 +21,7 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
 ``step``        every ``log.every`` steps: ``step`` (1-based), ``epoch`` (float: samples seen / samples), ``loss``
                 (mean over the valid pixels of the global batch), ``lr``, ``images_per_s`` (all ranks), ``spans``
                 {phase: seconds} of rank 0 since the last ``step`` event (they add up to the wall time, see clock.py),
-                ``cpu_s``; if data is read from a bucket, ``bucket`` for the requests of rank 0 and its workers since
-                the last ``step`` event: ``requests``, ``bytes``, ``seconds``, ``retries`` {kind: count}, ``retry_s``
-                {kind: seconds}
+                ``cpu_s``
 ``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``,
                 ``seconds``, ``cpu_s``; for up to 64 classes ``confusion`` [[pixels]], with a row per true class
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` for which the loop stopped

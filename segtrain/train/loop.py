@@ -182,11 +182,9 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     if session.guard:
         session.guard.logged(state.step)
     digest = {"digest": int(votes[2])} if config.log.digest else {}
-    requests = session.requests()
-    bucket = {"bucket": requests.to_dict()} if requests.requests else {}
     output.journal.write(
         "step", step=state.step, epoch=epoch, loss=loss, lr=lr, images_per_s=rate, spans=spans, cpu_s=state.cpu_s,
-        **digest, **bucket,
+        **digest,
     )  # fmt: skip
     rates = {"train/images_per_s": rate, "train/wait": wait, "train/epoch_s": whole / plan.epoch(steps)}
     output.trackers.scalars({"train/loss": loss, "train/lr": lr, **rates}, state.step)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from segtrain.bucket.tally import OF_PROCESS, Requests
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset
 from segtrain.data.helpers.engine import Engine
@@ -62,8 +60,6 @@ class Session:
     lock: FolderLock  # held by rank 0 alone
     writer: CheckpointWriter | None  # rank 0 alone
     data: dict[str, Any]  # record of the samples, for the checkpoints: see same_data.py
-    # Returns the requests to buckets since its last call, for the journal.
-    requests: Callable[[], Requests] = field(default_factory=OF_PROCESS.counter)
     guard: Guard | None = None  # of train.deadline and train.budget; rank 0 alone
     # A step with a checkpoint beside the usual ones: with a limit, its time must be known before the last one.
     first_save: int | None = None

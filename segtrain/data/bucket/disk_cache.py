@@ -50,7 +50,6 @@ class DiskCache:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = folder, limit
-        self.damaged = self.lost = 0
         self._settings = str(folder), limit
         self._began = time.time()
         self._lock = threading.Lock()
@@ -70,14 +69,11 @@ class DiskCache:
             self._read.setdefault(bucket_folder(base), WeakSet()).add(known)
 
     def get(self, entry: Entry) -> memoryview | None:
-        """The bytes of an entry; None if its file is missing or damaged. A damaged file is removed and counted."""
+        """The bytes of an entry; None if its file is missing or damaged. A damaged file is removed."""
         try:
             return entry.read(self.folder, self._began)
         except DamagedEntry:
-            with self._lock:
-                self.damaged += 1
-                count = self.damaged
-            self._warn(count, "damaged entries, which are fetched again")
+            self._warn("damaged entries, which are fetched again")
             return None
 
     def holds(self, entry: Entry) -> bool:
@@ -85,13 +81,11 @@ class DiskCache:
         return os.path.exists(entry.path(self.folder))
 
     def put(self, entry: Entry, content: Any) -> None:
-        """Queue an entry for the writer thread; if the queue is full, drop and count it."""
+        """Queue an entry for the writer thread; if the queue is full, drop it."""
         with self._lock:
             if self._off:
                 return
             lost = self._queued + len(content) > max(_QUEUE, len(content))
-            self.lost += lost
-            count = self.lost
             if not lost:
                 self._queue.append((entry, content))
                 self._queued += len(content)
@@ -101,7 +95,7 @@ class DiskCache:
                     atexit.register(self.flush, _PATIENCE)
                 self._changed.notify_all()
         if lost:
-            self._warn(count, "entries that were not written, because the disk is too slow")
+            self._warn("entries that were not written, because the disk is too slow")
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until everything is written. Returns False if ``timeout`` seconds pass before."""
@@ -166,10 +160,9 @@ class DiskCache:
         says = f"data.cache_dir={self.folder}: cannot be written ({reason}): from here on, this process only reads the "
         self._turn_off(f"{says}bucket: choose another data.cache_dir")
 
-    def _warn(self, count: int, what: str) -> None:
-        """Warn when the 1st, 10th, 100th, ... of such entries is counted."""
-        if str(count).strip("0") == "1":
-            warnings.warn(f"data.cache_dir={self.folder}: {what}: {count:,} so far", stacklevel=3)
+    def _warn(self, what: str) -> None:
+        """Warn once: Python repeats no warning of the same text."""
+        warnings.warn(f"data.cache_dir={self.folder}: {what}", stacklevel=3)
 
     def _turn_off(self, says: str) -> None:
         self._off = True
