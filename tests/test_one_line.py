@@ -17,7 +17,6 @@ import pytest
 from refusals import FOLDERS, SCENES, assert_refused, make_set
 
 from segtrain import cli, commands, json_text
-from segtrain.data.workers.autoscaler import too_many
 from segtrain.errors import EXIT_RANK_LOST
 from segtrain.observe.journal import LAST_TS, is_time, parse_lines
 from segtrain.parallel import failure
@@ -167,24 +166,6 @@ def test_names_of_classes_and_files_do_not_steer_the_terminal(zygote: Any, tmp_p
     process = zygote.start(*commands[0], "out=other", cwd=tmp_path)
     message = assert_refused([process], "a\\x1b]0;title\\x07.png")
     assert "\x1b" not in message
-
-
-@pytest.mark.parametrize(
-    ("workers", "kind", "cores", "ranks", "said"),
-    [
-        (64, "process", 2, 1, "64 worker processes for each of 1 ranks share 2 cores"),
-        (3, "process", 2, 4, "try data.workers=1"),
-        (64, "thread", 2, 1, ""),
-        (8, "process", 2, 1, ""),
-        ("auto", "process", 2, 8, ""),
-    ],
-)
-def test_more_worker_processes_than_a_host_can_run_are_named(
-    workers: Any, kind: str, cores: int, ranks: int, said: str
-) -> None:
-    found = too_many(workers, kind, cores, ranks)
-    assert said in found
-    assert bool(found) == bool(said)
 
 
 EVENT = {"event": "run_start", "name": "x", "hash": "00000000", "world_size": 1, "total_steps": 2, "derived": {}}

@@ -13,12 +13,9 @@ import torch
 
 from segtrain import checkpoint
 from segtrain.config import Config
-from segtrain.cores import cores
 from segtrain.data.cache import refuse_cache
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import without
-from segtrain.data.loader import worker_kind
-from segtrain.data.workers.autoscaler import too_many
 from segtrain.errors import CheckpointError
 from segtrain.losses import build_criterion
 from segtrain.observe.journal import FILE as JOURNAL
@@ -57,8 +54,6 @@ def refused(
     refuse_trackers(config.log)
     if isinstance(config.loss.class_weights, tuple):
         build_criterion(config.loss, labels.num_classes, labels.ignore_index)
-    crowd = too_many(config.data.workers, worker_kind(config.data), cores(), local_ranks)
-    remarks += [crowd] if crowd else []
     resumes = config.checkpoint.resume and bool(checkpoint.checkpoints(config.run_dir))
     return {"run": run, "remarks": remarks, "resumes": resumes}
 

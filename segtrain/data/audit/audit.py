@@ -91,16 +91,15 @@ def audit(
     # The cache key: the settings and the fingerprint of the split, and the modification times of its files.
     settings = f"{VERSION} {dataset.name} {dataset.split} {dataset.root} {dataset.reading} {fingerprint}"
     digest = hashlib.sha256(settings.encode() + stamped[:, :, 1].tobytes()).hexdigest()
-    name, notes = f"audit-{digest[:24]}.json", list[str]()
+    name = f"audit-{digest[:24]}.json"
     for folder in (str(cache_folder()), *([copies] if copies else [])) if cache else ():
-        kept, note = load(Path(folder, name))
+        kept = load(Path(folder, name))
         if kept is not None and (kept.decoded or not decode_images):
             return replace(kept, file=name)
-        notes += [note] if note else []
     report, transient = _scan(dataset, workers or cores(), decode_images, fingerprint)
-    if cache and not transient:
-        notes += save(cache_folder() / name, report)
-    return replace(report, notes=tuple(notes), file=name if cache and not transient else "")
+    if not cache or transient:
+        return report
+    return replace(report, notes=save(cache_folder() / name, report), file=name)
 
 
 @dataclass

@@ -164,19 +164,17 @@ def class_weights(pixels: np.ndarray | Sequence[int], power: float = 0.5) -> np.
     return weights.astype(np.float32)
 
 
-def load(path: Path) -> tuple[AuditReport | None, str]:
-    """Cached statistics, or None and why they cannot be used ("" if there are none)."""
+def load(path: Path) -> AuditReport | None:
+    """Cached statistics; None if there are none, or the file is damaged."""
     try:
         content = json.loads(read_text(path))
         mask_crc = np.frombuffer(zlib.decompress(base64.b64decode(content["mask_crc"])), np.uint32)
-        return replace(AuditReport.from_dict(content), mask_crc=mask_crc), ""
-    except FileNotFoundError:
-        return None, ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
-        return None, f"the cached statistics in {path} cannot be used ({type(error).__name__}): computed again"
+        return replace(AuditReport.from_dict(content), mask_crc=mask_crc)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error):
+        return None
 
 
-def save(path: Path, report: AuditReport) -> list[str]:
+def save(path: Path, report: AuditReport) -> tuple[str, ...]:
     """Write the cached file atomically. Returns a note if that is not possible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,5 +183,5 @@ def save(path: Path, report: AuditReport) -> list[str]:
             stream.write(json.dumps({**report.to_dict(), "mask_crc": mask_crc}).encode())
     except OSError as error:
         where = f"{error.strerror}: {path.parent}"
-        return [f"statistics are not cached ({where}): set SEGTRAIN_CACHE to a writable folder"]
-    return []
+        return (f"statistics are not cached ({where}): set SEGTRAIN_CACHE to a writable folder",)
+    return ()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 WINDOW = 16  # steps between two decisions
 SLACK = 1.25  # workers as a multiple of those busy on average: a reserve, since times of samples and steps vary
-CROWD = 4  # worker processes per core above which a warning is shown
 WAITED = 0.01  # share of the time that the consumer may wait before a worker is added
 
 
@@ -34,20 +33,6 @@ def worker_count(setting: int | str, cores: int, ranks: int = 1, cpu_training: b
         return WorkerCount(int(setting), int(setting), int(setting))
     share = 1 if cpu_training else max(1, cores // max(1, ranks))
     return WorkerCount(min(16, share), 1, share)
-
-
-def too_many(workers: int | str, kind: str, cores: int, ranks: int) -> str:
-    """A warning about more worker processes than a host can start and run in reasonable time; "" if there are fewer.
-
-    Each is a Python interpreter: 64 of them on 2 cores took two minutes to start, 64 threads three seconds.
-    """
-    if kind != "process" or workers == "auto" or int(workers) * ranks <= CROWD * cores:
-        return ""
-    return (
-        f"warning: data.workers={workers} worker processes for each of {ranks} ranks share {cores} cores: "
-        "they start slowly, wait for each other, and each takes memory; "
-        f"try data.workers={max(1, cores // ranks)}, or data.worker_kind=thread"
-    )
 
 
 @dataclass
