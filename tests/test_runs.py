@@ -156,12 +156,6 @@ def test_only_run_folders_are_found_however_deep(tmp_path: Path) -> None:
     assert [row["out"] for row in list_runs(nested)] == [str(nested)]
 
 
-def test_without_a_journal_hash_the_config_is_hashed(tmp_path: Path) -> None:
-    make(tmp_path / "a", best='{"checkpoint": "x", "miou": 0.5, "step": 5}')
-    (row,) = list_runs(tmp_path)
-    assert (row["hash"], row["name"], row["step"], row["status"]) == (CONFIG.hash, "street", 5, "new")
-
-
 def test_table_is_aligned(tmp_path: Path) -> None:
     make(tmp_path / "a", done_journal(), '{"checkpoint": "x", "miou": 0.625, "step": 50}')
     make(tmp_path / "b", start(2000.0, pid=dead_pid()), config=None)

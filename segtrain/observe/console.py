@@ -161,35 +161,29 @@ def banner(title: str, quantities: Mapping[str, Any]) -> str:
     return "\n".join([title, *(f"  {line}" for line in columns(rows))])
 
 
-def bar(share: float, width: int = _BAR, ascii_only: bool = False) -> str:
-    """A bar of ``width`` cells for a ``share`` from 0 to 1, in steps of 1/8 cell, or in ``#`` with ``ascii_only``."""
+def bar(share: float, width: int = _BAR) -> str:
+    """A bar of ``width`` cells for a ``share`` from 0 to 1, in steps of 1/8 cell."""
     if not math.isfinite(share):
         return " " * width
     share = min(max(share, 0.0), 1.0)
-    if ascii_only:
-        return ("#" * round(share * width)).ljust(width)
     full, eighths = divmod(round(share * width * 8), 8)
     return ("\u2588" * full + (" \u258f\u258e\u258d\u258c\u258b\u258a\u2589"[eighths] if eighths else "")).ljust(width)
 
 
-def class_table(
-    names: Sequence[str], iou: Sequence[float], share: Sequence[float], stream: TextIO | None = None
-) -> str:
+def class_table(names: Sequence[str], iou: Sequence[float], share: Sequence[float]) -> str:
     """A table with the IoU in percent, a bar, and the share of valid pixels per class; last, the mean of all scores.
 
     ``iou`` and ``share`` are fractions. NaN or None in ``iou``: the class is in neither truth nor prediction.
     """
-    encoding = (getattr(stream or sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    ascii_only = not encoding.startswith("utf")
     scores = [math.nan if value is None else float(value) for value in iou]
     width = max([len(name) for name in names] + [5])
     lines = [f"{'class':<{width}}    IoU  {'':<{_BAR}}  pixels"]
     for index, (name, score) in enumerate(zip(names, scores)):
         value = f"{100 * score:5.1f}%" if math.isfinite(score) else "absent"
-        lines.append(f"{name:<{width}} {value}  {bar(score, ascii_only=ascii_only)}  {100 * share[index]:5.1f}%")
+        lines.append(f"{name:<{width}} {value}  {bar(score)}  {100 * share[index]:5.1f}%")
     finite = [score for score in scores if math.isfinite(score)]
     if finite:
         mean = math.fsum(finite) / len(finite)
         few = of_classes([int(part > 0) for part in share])
-        lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean, ascii_only=ascii_only)}{few}")
+        lines.append(f"{'mean':<{width}} {100 * mean:5.1f}%  {bar(mean)}{few}")
     return "\n".join(line.rstrip() for line in lines)

@@ -41,8 +41,8 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return handles
-    uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-    kinds = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+    uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    kinds = {nvml.nvmlDeviceGetName(handle) for handle in handles}
     chosen = []
     for entry in (part.strip() for part in listed.split(",")):
         if entry.startswith("MIG-"):
@@ -60,10 +60,6 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
         else:  # CUDA ignores the rest of the list.
             break
     return chosen
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # Older releases of nvidia-ml-py return bytes.
 
 
 def read_with(nvml: Any, handles: list[Any], say: Callable[[str], None]) -> Callable[[], list[Value]]:

@@ -5,6 +5,7 @@ A request is the file RUN/traces/control.json or RUN/stacks/control.json. ``docs
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,10 +15,9 @@ from shlex import quote
 from typing import Any
 
 from segtrain import stacks as sampler
-from segtrain.errors import SegtrainError
-from segtrain.files import open_file
+from segtrain.errors import DataError, SegtrainError
 from segtrain.json_text import read_json, write_json
-from segtrain.observe.journal import FILE, parse_lines
+from segtrain.observe.journal import last_status
 from segtrain.observe.spans import Records, read_spans
 
 FOLDER, CONTROL = "traces", "control.json"
@@ -187,13 +187,9 @@ def run_ended(run: Path) -> SegtrainError:
 def training_ranks(run: Path) -> list[Records]:
     """The spans of a run's ranks. Raises SegtrainError if there are none, or the run has ended."""
     ranks = read_spans(run)
-    try:
-        with open_file(run / FILE) as file:
-            last = [event["event"] for event in parse_lines(file, FILE, lambda text: None)][-1:]
-    except OSError:
-        last = []
-    if last == ["run_end"]:
-        raise run_ended(run)
+    with contextlib.suppress(DataError):  # no journal
+        if last_status(run):
+            raise run_ended(run)
     return ranks
 
 

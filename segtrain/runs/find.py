@@ -64,13 +64,12 @@ def _has_spans(folder: Path) -> bool:
 
 
 def started(run: Path) -> float:
-    """Unix time of the first event, else the oldest modification time of the run's files; 0 if there are none."""
+    """Unix time of the first event; 0 if there is none."""
     try:
         with open_file(run / journal.FILE) as file:
             return next(float(event["ts"]) for event in journal.parse_lines([file.readline()], "", lambda text: None))
     except (OSError, KeyError, StopIteration):
-        times = [(run / name).stat().st_mtime for name in _FILES if (run / name).is_file()]
-        return min(times, default=0.0)
+        return 0.0
 
 
 def read_mapping(path: Path, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from segtrain.errors import MissingExtra
 from segtrain.observe.console import duration, percent
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.run_row import COLUMNS, run_row
-from segtrain.runs.find import find_runs, read_mapping, started
+from segtrain.runs.find import find_runs, read_mapping
 from segtrain.terminal import columns
 
 if TYPE_CHECKING:
@@ -23,19 +23,8 @@ def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
 
 
 def read_run(run: Path) -> dict[str, Any]:
-    config = read_mapping(run / "config.yaml", say_on_stderr)
-    row = run_row(run, config, read_mapping(run / "best.json", say_on_stderr))
-    return row | {"hash": row["hash"] or (_hash(run) if config else None), "started": started(run) or None}
-
-
-def _hash(run: Path) -> str | None:
-    from segtrain.config import load_saved
-    from segtrain.errors import ConfigError
-
-    try:
-        return load_saved(run / "config.yaml").hash
-    except ConfigError:  # missing, torn, or written by another version
-        return None
+    config, best = (read_mapping(run / name, say_on_stderr) for name in ("config.yaml", "best.json"))
+    return run_row(run, config, best)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

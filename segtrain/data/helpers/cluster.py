@@ -144,16 +144,16 @@ class StoreLink:
 
 
 class RayEngine:
-    """This rank's share of the helping cores of a Ray cluster: every ``world``-th one, from ``rank`` on."""
+    """This rank's share of the helping cores of a Ray cluster: every ``world``-th one, from ``rank`` on.
 
-    def __init__(self, data: Data, rank: int, world: int) -> None:
+    ``joined``: this process joined the cluster for it, and leaves it at the end.
+    """
+
+    def __init__(self, data: Data, rank: int, world: int, joined: bool) -> None:
         import ray
 
-        self._data, self._rank, self._world = data, rank, world
+        self._data, self._rank, self._world, self._joined = data, rank, world, joined
         self._stopping = threading.Event()
-        self._joined = not ray.is_initialized()
-        if self._joined:
-            _join(os.environ.get("RAY_ADDRESS", ""), data.helpers)
         self.address = ray.util.get_node_ip_address()
 
     def seats(self) -> list[Seat]:
@@ -212,13 +212,12 @@ def engine_of(data: Data, rank: int, world: int) -> RayEngine | None:
     # Before ray is imported: it would end this process 60 seconds after the head of the cluster is gone.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(FOREVER_S))
     _require_ray(data.helpers)
-    if data.helpers == "ray-data":
-        import ray
+    import ray
 
-        if not ray.is_initialized():
-            _join(os.environ.get("RAY_ADDRESS", ""), data.helpers)
-        return None
-    return RayEngine(data, rank, world)
+    joins = not ray.is_initialized()
+    if joins:
+        _join(os.environ.get("RAY_ADDRESS", ""), data.helpers)
+    return RayEngine(data, rank, world, joins) if data.helpers == "ray" else None
 
 
 def _require_ray(helpers: str) -> None:

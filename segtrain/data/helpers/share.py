@@ -9,7 +9,6 @@ from typing import Any
 
 from segtrain.data.helpers.balance import NO_COST, SampleCost
 from segtrain.data.workers.pool import WorkerPool
-from segtrain.observe.console import percent
 from segtrain.terminal import counted
 
 ENOUGH = 1.25  # local workers that make this many times the samples that the loop takes need no help
@@ -33,8 +32,8 @@ class Made:
         there = sum(self.helped.values())
         local = self.local / max(1, self.local + there)
         cores, hosts = counted(self.cores, "helper core"), counted(len(self.helped), "host")
-        helped = f"{cores} on {hosts} {percent(1 - local, 0)}" if there else "helpers made none"
-        return f"{what}: {counted(self.workers, f'local {self.kind}')} {percent(local, 0)}, {helped}"
+        helped = f"{cores} on {hosts} {100 - 100 * local:.0f} %" if there else "helpers made none"
+        return f"{what}: {counted(self.workers, f'local {self.kind}')} {100 * local:.0f} %, {helped}"
 
     def to_dict(self) -> dict[str, Any]:
         costs = {"make_ms": round(self.made.ms, 3), "receive_ms": round(self.received.ms, 3)}
