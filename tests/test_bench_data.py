@@ -278,12 +278,6 @@ def test_a_file_counts_as_cold_where_the_kernel_says_so(
     assert why or found["mb_per_s"] == pytest.approx(5000 / 1e3 / found["ms_a_file"])
 
 
-def test_a_system_without_the_call_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(stages.os, "posix_fadvise", raising=False)
-    (tmp_path / "file").write_bytes(b"content")
-    assert stages.cold_reads([str(tmp_path / "file")]) == {"why_not": "this system cannot drop pages"}
-
-
 def test_the_cgroup_says_how_many_cores_and_how_much_memory(tmp_path: Path) -> None:
     assert cores.cpu_quota(tmp_path) is None
     (tmp_path / "cpu.max").write_text("150000 100000\n")

@@ -77,14 +77,6 @@ def test_the_sagemaker_image_starts_with_the_script_that_hands_on_signals() -> N
     assert "SMDDP" in FILES["sagemaker"].read_text(encoding="utf-8")
 
 
-def test_the_base_of_the_sagemaker_image_is_the_newest_of_the_table() -> None:
-    from launch.aws.images import IMAGES
-
-    found = steps(FILES["sagemaker"].read_text(encoding="utf-8"))
-    base = next(value.partition("=")[2] for kind, value in found if kind == "ARG")
-    assert base.rpartition("/")[2] == f"{IMAGES[0].repository}:{IMAGES[0].tag}"
-
-
 def test_the_torch_of_the_sagemaker_image_stays(tmp_path: Path) -> None:
     """The step's own words, up to the installation: the constraints name what is installed."""
     step = next(

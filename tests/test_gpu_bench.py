@@ -116,18 +116,6 @@ def test_a_stage_that_hangs_or_fails_becomes_a_row(tmp_path: Path, monkeypatch: 
     assert "no luck" in found[1]["result"]
 
 
-def test_everything_that_is_missing_is_in_one_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(rig.importlib.util, "find_spec", lambda name: None if name in ("cv2", "pydantic") else name)
-    assert gpu.main(["--device", "cpu"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert "lacks opencv-python-headless pydantic: " in said
-    assert "--no-index" in said
-    assert gpu.needs() + "\n" == said
-
-
 def test_a_machine_without_a_gpu_is_told_so_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

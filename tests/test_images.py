@@ -14,7 +14,7 @@ import pytest
 
 from launch.aws.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, OLDEST_TORCH, choose, find, runs_on, uri, version
 from launch.aws.instances import INSTANCES, like, nearest, unfit
-from launch.aws.regions import ACCOUNTS, OFFERED, offered, partition, regions_of
+from launch.aws.regions import ACCOUNTS, OFFERED, offered, regions_of
 from launch.aws.type_checks import about_type
 
 ROOT = Path(__file__).parents[1]
@@ -269,14 +269,6 @@ def test_the_registry_is_that_of_the_region() -> None:
     assert uri(image, "me-west-1").startswith("124382933778.dkr.ecr.me-west-1.amazonaws.com/")
     [finding] = choose("ml.g5.xlarge", "ddp", "useast1", today=TODAY).findings
     assert (finding.level, finding.code) == ("error", "region-name")
-
-
-@pytest.mark.parametrize(
-    ("region", "name"),
-    [("us-east-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov"), ("us-iso-east-1", "aws-iso")],
-)
-def test_the_partition_of_a_region(region: str, name: str) -> None:
-    assert partition(region) == name
 
 
 @pytest.mark.parametrize(

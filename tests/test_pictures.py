@@ -88,15 +88,6 @@ def test_sheet_holds_four_panels_a_row_in_the_colors_of_the_palette() -> None:
     assert has(sheet, VOID).any()
 
 
-def test_sheet_mixes_sizes_and_long_texts() -> None:
-    wide = Sample("x" * 300, *[getattr(sample(40, 200), key) for key in ("image", "prediction", "truth")])
-    sheet = contact_sheet(
-        [sample(300, 100), wide], [f"class number {i}" for i in range(40)], PALETTE * 14, title="t" * 500
-    )
-    assert sheet.shape[1] == 2 * 16 + 4 * 320 + 3 * 6
-    assert contact_sheet([sample(truth=False)], NAMES, PALETTE).shape[1] == 2 * 16 + 2 * 160 + 6
-
-
 @pytest.mark.parametrize("what", ["truth", "prediction"])
 def test_masks_of_another_size_are_refused_with_the_name(what: str) -> None:
     good = sample()

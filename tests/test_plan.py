@@ -19,7 +19,7 @@ from segtrain.plan import model
 from segtrain.plan.limits import budget_of, hosts_of, seconds_of
 from segtrain.plan.offers import Plan, plan, shown
 from segtrain.plan.terms import Terms, terms_like, terms_of
-from segtrain.plan.words import about_run, choice
+from segtrain.plan.words import choice
 
 TERMS = Terms("ml.p3.16xlarge", 16, 0.25, 0.01, 0.01, 0.02, 107e6, 10_000_000)
 
@@ -213,14 +213,6 @@ def test_limits_choose_an_offer() -> None:
     assert rich.seconds[1] <= quick.seconds[1]
     assert found.best(deadline_s=300) is None
     assert "no offer ends within 5m 00s" in choice(None, 300, 0, found)
-
-
-def test_a_plan_says_how_its_run_differs() -> None:
-    """Other programs took 40 % of the cores, and the samples were not in memory yet."""
-    usual, other = (about_run(plan(terms, (1,)), "run")[1] for terms in (TERMS, replace(TERMS, others=0.4, cold=True)))
-    said = [line for line in other if line not in usual]
-    assert len(said) == 2
-    assert "40%" in said[1]
 
 
 def test_the_knee_is_where_doubling_stops_to_pay() -> None:

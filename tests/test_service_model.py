@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -64,15 +63,6 @@ def test_each_broken_rule_is_named_with_place_and_value(change: Change, words: s
     assert found
     assert any(words in line for line in found), found
     assert len({line.partition("=")[0].partition(":")[0] for line in found}) == 1  # nothing else is said
-
-
-def test_other_operations_and_services() -> None:
-    assert violations({"FileSystemIds": ["fs-0123456789abcdef0"]}, "DescribeFileSystems", "fsx") == []
-    assert violations({"FileSystemIds": ["x"]}, "DescribeFileSystems", "fsx")
-    assert violations({}, "ListServiceQuotas", "service-quotas") == ["ServiceCode: missing, and required"]
-    assert violations({"CreationTimeAfter": datetime(2026, 1, 1)}, "ListTrainingJobs") == []
-    with pytest.raises(KeyError):
-        violations({}, "NoSuchOperation")
 
 
 def test_a_union_has_exactly_one_member() -> None:
