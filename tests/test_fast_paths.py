@@ -12,10 +12,10 @@ from conftest import refused
 from torch import nn
 
 from segtrain.config import Model
-from segtrain.models import build_model, winograd
+from segtrain.models import build_model
 from segtrain.models.deeplab import Aspp
 from segtrain.models.deterministic import refuse_nondeterministic
-from segtrain.models.layers import grid_means, live_taps, upsample_conv
+from segtrain.models.layers import grid_means, upsample_conv
 from segtrain.models.resnet import RESNETS, ResNet
 
 TOLERANCE = 1e-12
@@ -69,19 +69,6 @@ def test_upsample_conv(size: tuple[int, int], bias: bool, skip: int) -> None:
         assert difference(ours, theirs) < TOLERANCE
 
 
-@pytest.mark.parametrize("dilation", [1, 3, 4, 5, 9])
-@pytest.mark.parametrize("kernel", [3, 5])
-def test_live_taps(dilation: int, kernel: int) -> None:
-    x = torch.randn(2, 3, 4, 9, dtype=torch.float64)
-    weight = torch.randn(5, 3, kernel, kernel, dtype=torch.float64, requires_grad=True)
-    plain = F.conv2d(x, weight, padding=dilation * (kernel // 2), dilation=dilation)
-    cut, padding = live_taps(weight, dilation, (4, 9))
-    fast = F.conv2d(x, cut, padding=padding, dilation=dilation)
-    assert difference(fast, plain) < TOLERANCE
-    ours, theirs = (torch.autograd.grad(y.square().sum(), weight)[0] for y in (fast, plain))
-    assert difference(ours, theirs) < TOLERANCE
-
-
 @pytest.mark.parametrize("bins", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("size", [(12, 24), (7, 5), (1, 2)])  # divided by the bins, not divided, smaller than they
 def test_grid_means(size: tuple[int, int], bins: int) -> None:
@@ -118,58 +105,10 @@ def test_what_is_not_deterministic_on_a_gpu_is_refused_by_its_layer(arch: str, l
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("dilation", [1, 2, 3])
-def test_winograd_conv(dilation: int, memory: torch.memory_format) -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 5, 12, 24, dtype=torch.float64, generator=generator).to(memory_format=memory).requires_grad_()
-    weight = torch.randn(7, 5, 3, 3, dtype=torch.float64, generator=generator, requires_grad=True)
-    plain = F.conv2d(x, weight, padding=dilation, dilation=dilation)
-    fast = winograd.winograd_conv(x, weight, dilation)
-    assert difference(fast, plain) < TOLERANCE
-    assert fast.stride() == plain.stride()
-    grad = torch.randn(plain.shape, dtype=torch.float64, generator=generator)
-    expected = torch.autograd.grad(plain, (x, weight), grad)
-    for ours, theirs in zip(torch.autograd.grad(fast, (x, weight), grad), expected):
-        assert difference(ours, theirs) < TOLERANCE
-    frozen = winograd.winograd_conv(x, weight.detach(), dilation)
-    assert difference(torch.autograd.grad(frozen, x, grad)[0], expected[0]) < TOLERANCE
-
-
-def test_winograd_float32_rounds_like_the_plain_kernel() -> None:
-    x, weight = torch.randn(1, 256, 16, 16), torch.randn(256, 256, 3, 3)
-    exact = F.conv2d(x.double(), weight.double(), padding=1)
-    assert difference(winograd.winograd_conv(x, weight).double(), exact) < 2e-6
-
-
-@pytest.mark.parametrize("arch", ["Unet", "DeepLabV3Plus", "FPN"])
-def test_winograd_in_networks(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    smp = pytest.importorskip("segmentation_models_pytorch")
-    calls = []
-
-    def counted(*arguments: object) -> torch.Tensor:
-        calls.append(arguments)
-        return plain(*arguments)
-
-    plain = winograd.winograd_conv
-    monkeypatch.setattr(winograd, "winograd_conv", counted)
-    monkeypatch.setattr(winograd.WinogradConv2d, "tiles", 1)
-    stock = getattr(smp, arch)("resnet18", encoder_weights=None, classes=5)
-    fast = build_model(Model(arch=arch.lower(), encoder="resnet18"), 5)
-    compare(fast, stock, size=(64, 128))
-    assert len(calls) >= 6
-    calls.clear()
-    fast.eval()(torch.randn(1, 3, 64, 128).double())
-    fast.train()(torch.randn(2, 3, 96, 96).double())  # 3 x 3 at stride 32: odd
-    slow = build_model(Model(arch=arch.lower(), encoder="resnet18", fast=False), 5)
-    slow(torch.randn(2, 3, 64, 128))
-    assert all(arguments[0].shape[-1] % 2 == 0 for arguments in calls)
-    assert len(calls) < 6
-
-
 @pytest.mark.parametrize(
     ("arch", "encoder", "options"),
     [
+        ("FPN", "resnet18", {}),  # no layer is replaced
         ("Unet", "resnet18", {}),
         ("Unet", "resnet50", {"decoder_channels": [32, 16, 16, 8, 8]}),
         ("Unet", "mobilenet_v2", {}),
@@ -234,7 +173,7 @@ def test_same_initial_distribution() -> None:
 def test_native_networks_do_not_import_smp() -> None:
     code = (
         "import sys; from segtrain.config import Model; from segtrain.models import build_model; "
-        "[build_model(Model(arch=arch, encoder='resnet18'), 3) for arch in ('unet', 'deeplabv3plus')]; "
+        "[build_model(Model(arch=arch, encoder='resnet18'), 3) for arch in ('pico', 'unet', 'deeplabv3plus')]; "
         "print([m for m in ('segmentation_models_pytorch', 'timm', 'torchvision', 'torch._dynamo') if m in "
         "sys.modules])"
     )

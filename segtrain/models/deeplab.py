@@ -1,40 +1,22 @@
-"""DeepLabV3+ (Chen et al. 2018) on a ResNet, equal to SMP's, but without kernel taps that read only padding."""
+"""DeepLabV3+ (Chen et al. 2018) on a ResNet, equal to SMP's, without importing it."""
 
 from __future__ import annotations
-
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.models.layers import conv_bn, live_taps
+from segtrain.models.layers import conv_bn
 from segtrain.models.resnet import ResNet
 
 
-class Separable(nn.Sequential):
-    """Depthwise 3x3, then pointwise (both without bias): (N, I, H, W) to (N, O, H, W)."""
-
-    def __init__(self, inputs: int, outputs: int, dilation: int = 1) -> None:
-        super().__init__(
-            nn.Conv2d(inputs, inputs, 3, padding=dilation, dilation=dilation, groups=inputs, bias=False),
-            nn.Conv2d(inputs, outputs, 1, bias=False),
-        )
-        self.dilation = dilation
-
-    def forward(self, x: Tensor) -> Tensor:
-        # get_parameter would fail, because the replicas of DataParallel have plain tensors instead of parameters.
-        depthwise, pointwise = (cast(Tensor, layer.weight) for layer in self)
-        dilation = self.dilation
-        kernel, padding = live_taps(depthwise, dilation, (x.shape[-2], x.shape[-1]))
-        # If only the center tap is left, it is one factor per channel, and is folded into the pointwise kernel.
-        if kernel.shape[-2:] == (1, 1):
-            return F.conv2d(x, pointwise * kernel.transpose(0, 1))
-        return F.conv2d(F.conv2d(x, kernel, None, 1, padding, dilation, x.shape[1]), pointwise)
-
-
 def separable_bn(inputs: int, outputs: int, dilation: int = 1) -> nn.Sequential:
-    return nn.Sequential(Separable(inputs, outputs, dilation), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+    """Depthwise 3x3, then pointwise (both without bias), batch norm, and ReLU: (N, I, H, W) to (N, O, H, W)."""
+    separable = nn.Sequential(
+        nn.Conv2d(inputs, inputs, 3, padding=dilation, dilation=dilation, groups=inputs, bias=False),
+        nn.Conv2d(inputs, outputs, 1, bias=False),
+    )
+    return nn.Sequential(separable, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 class ImagePool(nn.Sequential):

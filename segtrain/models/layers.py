@@ -57,16 +57,3 @@ def grid_means(x: Tensor, bins: int) -> Tensor:
         ends = [(k * size // bins, -(-(k + 1) * size // bins)) for k in range(bins)]
         x = torch.stack([x.narrow(axis, first, last - first).mean(axis) for first, last in ends], axis)
     return x
-
-
-def live_taps(weight: Tensor, dilation: int, size: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
-    """Remove kernel rows and columns that read only padding; returns the kernel and its padding (rows, columns).
-
-    weight: (O, I, k, k), k odd, of a convolution with padding = dilation * (k // 2), which keeps the size.
-    size: (H, W) of the input. If the dilation is at least the size, as in an atrous pyramid on a small map, only the
-    center is left.
-    """
-    half = weight.shape[-1] // 2
-    reach = [min(half, (side - 1) // dilation) for side in size]
-    cut = weight[:, :, half - reach[0] : half + reach[0] + 1, half - reach[1] : half + reach[1] + 1]
-    return cut, (reach[0] * dilation, reach[1] * dilation)

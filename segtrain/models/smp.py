@@ -15,7 +15,6 @@ from segtrain.models.deeplab import deeplabv3plus
 from segtrain.models.factory import check_options
 from segtrain.models.resnet import RESNETS
 from segtrain.models.unet import unet, use_fast_decoder_blocks
-from segtrain.models.winograd import use_winograd_convs
 
 _RESERVED = {
     "classes": "it follows from data.classes",
@@ -68,13 +67,11 @@ def build(model: Model, num_classes: int) -> SegModel:
         network = SmpModel(*architecture(model.encoder, num_classes, **model.options), num_classes)
         if model.encoder_weights is not None:
             network.load_state_dict(_network(model, num_classes).state_dict())
-        use_winograd_convs(network)
         return network
     stock = _network(model, num_classes)
     network = SmpModel(stock.encoder, stock.decoder, stock.segmentation_head, num_classes)
     if model.fast:
         use_fast_decoder_blocks(network.decoder)
-        use_winograd_convs(network)
     if model.arch.lower() == "pan":
         network.least = 8 * network.stride  # three poolings follow the encoder
     try:
@@ -110,23 +107,14 @@ def freeze_unused(network: SegModel) -> None:
     PSPNet leaves two encoder stages unused, and DPT one head. A backward pass on the meta device finds them.
     """
     parameters = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    try:
-        grads = _gradients(network, parameters, "meta")
-    except NotImplementedError:
-        # An older torch does not implement some operator on the meta device.
-        grads = _gradients(network, parameters, "cpu")
+    meta_params = {name: torch.zeros_like(p, device="meta", requires_grad=True) for name, p in parameters.items()}
+    buffers = {name: torch.zeros_like(b, device="meta") for name, b in network.named_buffers()}
+    side = max(network.least, 2 * network.stride)
+    images = torch.zeros(2, 3, side, side, device="meta")
+    (output,) = torch.func.functional_call(network, {**meta_params, **buffers}, (images,), {"low": True})
+    grads = torch.autograd.grad(output.sum(), list(meta_params.values()), allow_unused=True)
     for parameter, grad in zip(parameters.values(), grads):
         parameter.requires_grad_(grad is not None)
-
-
-def _gradients(network: SegModel, parameters: dict[str, nn.Parameter], device: str) -> tuple[Tensor | None, ...]:
-    """Gradients of the parameters, None where unused, computed with zeros in place of parameters and buffers."""
-    meta_params = {name: torch.zeros_like(p, device=device, requires_grad=True) for name, p in parameters.items()}
-    buffers = {name: torch.zeros_like(b, device=device) for name, b in network.named_buffers()}
-    side = max(network.least, 2 * network.stride)
-    images = torch.zeros(2, 3, side, side, device=device)
-    (output,) = torch.func.functional_call(network, {**meta_params, **buffers}, (images,), {"low": True})
-    return torch.autograd.grad(output.sum(), list(meta_params.values()), allow_unused=True)
 
 
 def _network(model: Model, num_classes: int) -> Any:
