@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +22,6 @@ class Ema:
         whole = model.state_dict(keep_vars=True)
         state = {name: value for name, value in whole.items() if not name.endswith("_extra_state")}
         self.shadow = {name: value.detach().clone() for name, value in state.items()}
-        self._places = _places(model, state)
         self._averaged = [name for name, value in state.items() if value.is_floating_point()]
         self._copied = [name for name, value in state.items() if not value.is_floating_point()]
         self._sharded = any(hasattr(value, "to_local") for value in state.values())
@@ -32,7 +30,7 @@ class Ema:
     def update(self, step: int, skipped: Tensor | None = None) -> None:
         """Average the model's present values in. ``skipped``: see ``LossScaler.step``; such a step changes nothing."""
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        current = self._current()
+        current = self._model.state_dict()
         average = partial(torch._foreach_lerp_, weight=weight)
         for names, change in ((self._averaged, average), (self._copied, torch._foreach_copy_)):
             shadow, new = ([values[name] for name in names] for values in (self.shadow, current))
@@ -42,26 +40,6 @@ class Ema:
                 new = unless(skipped, new, shadow)
             if shadow:
                 change(shadow, new)
-
-    def _current(self) -> dict[str, Tensor]:
-        if self._places is None:
-            return self._model.state_dict()
-        return {name: store[key] for name, (store, key) in self._places.items()}
-
-
-def _places(model: nn.Module, state: dict[str, Tensor]) -> dict[str, tuple[dict[str, Any], str]] | None:
-    """Where the model keeps each tensor of its state dict: the dict of a module, and the key.
-
-    So a step reads the tensors without the walk over all modules that ``state_dict`` makes. None if the model makes its
-    state dict in a way of its own.
-    """
-    found: dict[str, tuple[dict[str, Any], str]] = {}
-    for prefix, module in model.named_modules(remove_duplicate=False):
-        for store in (module._parameters, module._buffers):
-            found.update({f"{prefix}.{key}" if prefix else key: (store, key) for key in store})
-    if any(name not in found or found[name][0][found[name][1]] is not value for name, value in state.items()):
-        return None
-    return {name: found[name] for name in state}
 
 
 def _shard(value: Tensor) -> Tensor:
