@@ -57,8 +57,9 @@ def confusions(
     """int64 (N, C, C): pixels of each of N images by true class (row) and predicted class (column).
 
     pred, target: integers (N, ...) of any type. Pixels whose target is ``ignore_index`` do not count. Raises DataError
-    if either holds another id outside 0..C-1. This check waits for a GPU. If the list ``later`` is given, nothing is
-    checked here. Instead, a tensor on the device is appended to the list, and ``refuse_unknown`` checks it.
+    if either holds another id outside 0..C-1; it names the smallest and the largest. This check waits for a GPU. If the
+    list ``later`` is given, nothing is checked here. Instead, a tensor on the device is appended to the list, and
+    ``refuse_unknown`` checks it.
     """
     if pred.shape != target.shape:
         why = f"prediction {tuple(pred.shape)} and target {tuple(target.shape)} differ in shape: resize one first"
@@ -76,18 +77,13 @@ def confusions(
     # On a CPU bincount is faster.
     count = histogram if index.is_cuda else torch.bincount
     counts = count(index.flatten(), minlength=images * (cells + 2)).view(images, cells + 2)
-    ends = [end.long() for end in pred.aminmax()] if pred.numel() else [*counts.new_zeros(2)]
-    found = torch.stack([*ends, counts[:, -1].sum()])
     tables = counts[:, 1:-1].view(images, num_classes, num_classes)
-    if later is not None:
-        ids = torch.where(valid & ((target < 0) | (target >= num_classes)), target.long(), num_classes).flatten()
-        later.append(torch.cat([found, *(end[None] for end in (ids.aminmax() if len(ids) else found[:2]))]))
-        return tables
-    # The only wait for a GPU.
-    least, most, unknown = found.tolist()
-    if least < 0 or most >= num_classes or unknown:
-        wrong = target[valid & ((target < 0) | (target >= num_classes))]
-        _refuse(least, most, unknown, sorted(set(wrong.tolist()))[:5], num_classes, ignore_index)
+    ends = [*pred.aminmax(), *torch.where(valid, target, 0).aminmax()] if pred.numel() else [*counts.new_zeros(4)]
+    found = torch.stack([*(end.long() for end in ends), counts[:, -1].sum()])
+    if later is None:
+        refuse_unknown([found], num_classes, ignore_index)
+    else:
+        later.append(found)
     return tables
 
 
@@ -98,18 +94,15 @@ def histogram(index: Tensor, minlength: int) -> Tensor:
 
 def refuse_unknown(later: list[Tensor], num_classes: int, ignore_index: int = 255) -> None:
     """Check what ``confusions`` appended to ``later``. Raises DataError for unknown ids. Waits once for the device."""
-    for least, most, unknown, *ids in torch.stack(later).tolist() if later else []:
-        if least < 0 or most >= num_classes or unknown:
-            _refuse(least, most, unknown, sorted({*ids} - {num_classes} or {num_classes}), num_classes, ignore_index)
-
-
-def _refuse(least: int, most: int, unknown: int, ids: list[int], num_classes: int, ignore_index: int) -> None:
-    if least < 0 or most >= num_classes:
-        why = f"the prediction holds classes {least}..{most} instead of 0..{num_classes - 1}: use another model"
-        raise DataError(why, code="prediction-classes", found=(least, most), expected=num_classes)
-    known = f"classes are 0..{num_classes - 1}, and {ignore_index} is void"
-    why = f"{unknown} pixels of the target have ids {ids}, but {known}: map them in data.label_map"
-    raise DataError(why, code="unknown-ids", pixels=unknown, found=ids)
+    for least, most, *ids, unknown in torch.stack(later).tolist() if later else []:
+        if least < 0 or most >= num_classes:
+            why = f"the prediction holds classes {least}..{most} instead of 0..{num_classes - 1}: use another model"
+            raise DataError(why, code="prediction-classes", found=(least, most), expected=num_classes)
+        if unknown:
+            wrong = sorted({end for end in ids if not 0 <= end < num_classes})
+            known = f"classes are 0..{num_classes - 1}, and {ignore_index} is void"
+            why = f"{unknown} pixels of the target have ids such as {wrong}, but {known}: map them in data.label_map"
+            raise DataError(why, code="unknown-ids", pixels=unknown, found=wrong)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tests that the score of each image is right on any number of ranks, in tables and pictures."""
+"""Tests that the score of each image is right, in tables and pictures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,6 @@ from segtrain.metrics import Scores, confusions
 from segtrain.observe import image_table
 from segtrain.observe.image_table import ImageRow
 from segtrain.observe.pictures import image_miou
-from segtrain.parallel import collective
 from segtrain.report.charts import image_scores
 from segtrain.report.gallery import gallery
 from segtrain.runs.folder import RunFolder, load
@@ -185,55 +182,6 @@ def test_a_split_that_is_all_void_has_no_worst() -> None:
     assert all(row.miou is None for row in result.images.rows(base))
 
 
-def _rank(rank: int, folder: str) -> None:
-    """Rank ``rank`` of a gloo group of 1, of 2 and of 4: the scores of images, and on rank 0 the names of the extremes."""
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-
-    def all_reduce(value: Tensor) -> Tensor:
-        collective.all_reduce(value)  # it keeps the tensor, which torch 2.0 needs
-        return value
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 8, 5, padding=2), nn.ReLU(), nn.Conv2d(8, CLASSES, 3, padding=1))
-    for world in (1, 2, 4):
-        if rank >= world:
-            continue
-        dist.init_process_group("gloo", f"file://{folder}/meet-{world}", world_size=world, rank=rank)
-        for name, net in (("net", model), ("painted", Painted())):
-            place = {"rank": rank, "world_size": world, "all_reduce": all_reduce}
-            found = evaluate(net, planted(), Eval(batch_size=2), extremes=3, **place)
-            bits = np.stack([value.view(np.int64) for value in vars(found.images).values()])
-            np.save(f"{folder}/{name}-{world}-{rank}.npy", bits)
-            names = [sample.name for sample in (*found.worst, *found.best)]
-            Path(f"{folder}/{name}-{world}-{rank}.json").write_text(json.dumps(names))
-        dist.destroy_process_group()
-
-
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
-def test_equal_to_the_bit_on_1_2_4_ranks(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    started = [
-        subprocess.Popen([sys.executable, __file__, str(rank), str(tmp_path)], env=environment) for rank in range(4)
-    ]
-    try:
-        assert [process.wait(timeout=300) for process in started] == [0, 0, 0, 0]
-    finally:
-        for process in started:
-            process.kill()
-    for name in ("net", "painted"):
-        alone = np.load(tmp_path / f"{name}-1-0.npy")
-        assert alone.shape == (5, 23)
-        names = json.loads((tmp_path / f"{name}-1-0.json").read_text())
-        assert len(names) == 6
-        for world in (2, 4):
-            for rank in range(world):
-                assert np.array_equal(np.load(tmp_path / f"{name}-{world}-{rank}.npy"), alone), (name, world, rank)
-                shown = json.loads((tmp_path / f"{name}-{world}-{rank}.json").read_text())
-                assert shown == (names if rank == 0 else [])
-
-
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
     rows = [
         ImageRow('val/a, "b".png', 0.25, 0.5, 10, "car, red", 0.0),
@@ -369,7 +317,3 @@ def test_a_page_stays_light_and_no_sheet_takes_the_place_of_another(tmp_path: Pa
     Image.fromarray(heavy).save(tmp_path / "light/pictures/val.png")
     html, _ = shown(light)
     assert html.count("data:image/jpeg") == 3  # more than a third, yet there is room
-
-
-if __name__ == "__main__":
-    _rank(int(sys.argv[1]), sys.argv[2])

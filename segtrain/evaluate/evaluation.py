@@ -143,8 +143,7 @@ class _Tally:
         # The row of an image that this rank has not seen is all 0.
         self.images = torch.zeros(images, 2 + FIELDS, dtype=torch.int64)
         self._fresh: list[tuple[list[int], Tensor]] = []
-        # On a CPU, unknown ids raise at once. On a GPU they raise in ``settle``, which waits for the GPU anyway.
-        self._unread: list[Tensor] | None = [] if device.type == "cuda" else None
+        self._unread: list[Tensor] = []  # unknown ids raise in ``settle``, which waits for a GPU anyway
 
     def add(self, indices: Any, truth: Tensor, guess: Tensor, nonfinite: Tensor) -> None:
         tables = confusions(guess, truth, len(self.confusion), self._ignore_index, self._unread)
@@ -159,9 +158,8 @@ class _Tally:
         """Score the images added since the last call. Waits for the device, so ``add`` rarely calls it."""
         if not self._fresh:
             return
-        if self._unread is not None:
-            refuse_unknown(self._unread, len(self.confusion), self._ignore_index)
-            self._unread = []
+        refuse_unknown(self._unread, len(self.confusion), self._ignore_index)
+        self._unread = []
         seen = torch.tensor([index for indices, _ in self._fresh for index in indices])
         found = torch.cat([found for _, found in self._fresh]).cpu()
         self._fresh = []
