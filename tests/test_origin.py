@@ -110,7 +110,7 @@ def test_an_edited_description_counts(run: Path, tmp_path: Path) -> None:
 
 def test_onnx_normalizes_as_the_network_expects(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
-    monkeypatch.setattr(onnx_file, "_exporters", lambda: [("tracing", onnx_file._trace)])
+    monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])
     exporting.export(run, tmp_path, ("safetensors", "onnx"), size=(32, 32))
     image = np.random.default_rng(1).integers(0, 256, (32, 32, 3), np.uint8)
     found = runtime.InferenceSession(tmp_path / "model.onnx").run(["classes"], {"images": image[None]})[0][0]

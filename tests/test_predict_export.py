@@ -312,7 +312,7 @@ def test_the_opset_and_the_size_of_a_file_are_those_asked_for(
         onnx_file._trace(deployed, path, size, 17, open_sizes)
 
     exporters = [("another", of_another_opset), ("tracing", onnx_file._trace)]
-    monkeypatch.setattr(onnx_file, "_exporters", lambda: exporters)
+    monkeypatch.setattr(onnx_file, "EXPORTERS", exporters)
     made = exporting.export(run, tmp_path / "out", ("onnx",), opset=15, size=(32, 48)).onnx
     assert made is not None
     assert (made["exporter"], made["opset"], made["open_sizes"]) == ("tracing", 15, False)
@@ -345,7 +345,7 @@ class Pooled(SegModel):
 def test_onnx_pads_small_images_to_the_least_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnx", reason="the extra 'export' is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
-    monkeypatch.setattr(onnx_file, "_exporters", lambda: [("tracing", onnx_file._trace)])
+    monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])
     torch.manual_seed(0)
     model = Pooled().eval()
     made = onnx_file.write_onnx(model, tmp_path / "model.onnx", (32, 32), 17, {"module": "Pooled"})
@@ -364,10 +364,9 @@ def test_onnx_of_crops_that_are_one_feature_wide_keeps_other_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
-    chosen = [pair for pair in onnx_file._exporters() if pair[0] == "torch.export"]
-    if not chosen:
-        pytest.skip("this torch has no exporter torch.export")
-    monkeypatch.setattr(onnx_file, "_exporters", lambda: chosen)
+    chosen = [pair for pair in onnx_file.EXPORTERS if pair[0] == "torch.export"]
+    pytest.importorskip("onnxscript", reason="torch.export needs it")
+    monkeypatch.setattr(onnx_file, "EXPORTERS", chosen)
     model = Pico(3, stem=8, widths=(8, 8, 16, 16), decoder=8, bins=(1,)).eval()
     made = onnx_file.write_onnx(model, tmp_path / "model.onnx", (32, 32), 18, {"module": "Pico"})
     assert made["open_sizes"], made["tried"]
@@ -409,10 +408,8 @@ def test_onnx_takes_raw_pixels_of_any_size(
 ) -> None:
     pytest.importorskip("onnx", reason="the extra 'export' is not installed")
     runtime = pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
-    chosen = [pair for pair in onnx_file._exporters() if pair[0] == exporter]
-    if not chosen:
-        pytest.skip(f"this torch has no exporter {exporter}")
-    monkeypatch.setattr(onnx_file, "_exporters", lambda: chosen)
+    chosen = [pair for pair in onnx_file.EXPORTERS if pair[0] == exporter]
+    monkeypatch.setattr(onnx_file, "EXPORTERS", chosen)
     result = exporting.export(run, tmp_path / "out", ("onnx",))
     assert result.onnx is not None
     assert result.onnx["exporter"] == exporter
@@ -433,7 +430,7 @@ def test_onnx_takes_raw_pixels_of_any_size(
 def test_a_wrong_onnx_file_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnx", reason="the extra 'export' is not installed")
     pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
-    monkeypatch.setattr(onnx_file, "_exporters", lambda: [("tracing", onnx_file._trace)])
+    monkeypatch.setattr(onnx_file, "EXPORTERS", [("tracing", onnx_file._trace)])
     # not what the file does
     monkeypatch.setattr(onnx_file, "normalize", lambda images, *_: normalize(images, (0.4, 0.4, 0.4)))
     with refused("onnx-not-exportable") as info:

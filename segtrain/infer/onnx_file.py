@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import inspect
 import json
 import logging
 import os
@@ -93,7 +92,7 @@ def write_onnx(
     deployed = Deployed(plain or model, *normalization(model)).eval()
     tried: list[str] = []
     for open_sizes in (True, False)[not dynamic :]:
-        for exporter, write in _exporters():
+        for exporter, write in EXPORTERS:
             try:
                 # Exporters turn the bins of adaptive pooling into constants for one image size. ``_pool`` avoids this.
                 with _quiet(), mock.patch.object(F, "adaptive_avg_pool2d", _pool), torch.no_grad():
@@ -115,13 +114,6 @@ def write_onnx(
     network = facts.get("module") or f"model.arch={facts['model']['arch']}"
     why = f"no ONNX file of {network} agrees with torch ({'; '.join(tried)}): use --formats safetensors"
     raise SegtrainError(why, code="onnx-not-exportable", tried=tried)
-
-
-def _exporters() -> list[tuple[str, Write]]:
-    """The exporters that this torch has, best first."""
-    known = inspect.signature(torch.onnx.export).parameters
-    by_export = "dynamo" in known and "dynamic_shapes" in known and importlib.util.find_spec("onnxscript") is not None
-    return [*([("torch.export", _torch_export)] if by_export else []), ("tracing", _trace)]
 
 
 def _torch_export(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
@@ -146,7 +138,6 @@ def _torch_export(deployed: nn.Module, path: Path, size: Size, opset: int, open_
 
 
 def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: bool) -> None:
-    choice: dict[str, Any] = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}
     axes = {"images": {0: "n", 1: "height", 2: "width"}, "classes": {0: "n", 1: "height", 2: "width"}}
     axes["logits"] = {0: "n", 2: "height", 3: "width"}
     torch.onnx.export(
@@ -157,8 +148,12 @@ def _trace(deployed: nn.Module, path: Path, size: Size, opset: int, open_sizes: 
         output_names=["classes", "logits"],
         dynamic_axes=axes if open_sizes else None,
         opset_version=min(opset, 17),  # the newest opset that tracing supports in every version of torch
-        **choice,
+        dynamo=False,
     )
+
+
+# Best first. The first one needs onnxscript, and torch 2.5 or newer.
+EXPORTERS: tuple[tuple[str, Write], ...] = (("torch.export", _torch_export), ("tracing", _trace))
 
 
 def _check(model: nn.Module, path: Path, size: Size, open_sizes: bool) -> dict[str, Any]:
