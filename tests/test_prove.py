@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from conftest import refused
 
+import segtrain.prove as proving
 from segtrain.config import load_config
+from segtrain.errors import SegtrainError
 from segtrain.prove.ranks import own_gpu
-from segtrain.prove.short import shortened
+from segtrain.prove.short import Survey, shortened
 from segtrain.prove.table import FAIL, PASS, SKIPPED, ProofRow, row, table
 
 SMALL = [
@@ -233,12 +237,42 @@ def test_faults_are_planted_in_masks_of_any_kind(zygote, tmp_path: Path, kind: s
     assert [found["verdict"] for found in rows] == [PASS] * 3, rows
 
 
+def test_a_proof_that_does_not_finish_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that dies keeps no guarantee: exit code 1, and not SKIPPED."""
+    seen = Survey("planted", {"train": 5}, (), (), (1,) * 10, (40, 48))
+    monkeypatch.setattr(proving, "on_ranks", lambda *_: [seen])
+    for module, name in (
+        (proving.plant, "prove_planted"), (proving.counts, "prove_workers"), (proving.counts, "prove_evaluation"),
+        (proving.resume, "prove_resume"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, lambda *_: [row("x", "y", kept=True)])
+    rows: list[str] = []
+    monkeypatch.setattr(proving.gradient, "prove_gradient", lambda *_: [row("x", "y", kept=True)])
+    assert proving.prove(None, SMALL, [1, 2], say=rows.append) == 0
+
+    def dies(*_: Any) -> Iterator[ProofRow]:
+        yield row(proving.gradient.NAME, "y", kept=True)
+        raise SegtrainError("rank 1 died", code="prove-rank-failed")
+
+    monkeypatch.setattr(proving.gradient, "prove_gradient", dies)
+    rows.clear()
+    assert proving.prove(None, SMALL, [1, 2], say=rows.append) == 1
+    failed = [line for line in rows if line.startswith(FAIL)]
+    assert len(failed) == 1
+    assert proving.gradient.NAME in failed[0]
+    assert "rank 1 died" in failed[0]
+
+
+@pytest.mark.parametrize("text", ["0", "1,x", "2,-1"])
+def test_numbers_of_ranks_that_are_none_are_refused(text: str) -> None:
+    with refused("invalid-ranks", found=text):
+        proving.parse_ranks(text)
+    assert proving.parse_ranks("4,1") == [4, 1]
+
+
 def test_wrong_use_is_an_error_and_no_verdict(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     for arguments, said in (
-        (("--ranks", "0"), "--ranks"),
-        (("--ranks", "1,x"), "--ranks"),
         (("data.layout=camvid", f"data.root={tmp_path}/none"), "no such folder"),
-        (("model.arch=pixo",), "did you mean"),
         *([] if torch.cuda.is_available() else [(("--device", "cuda"), "sees no GPU")]),
     ):
         process = zygote.start("prove", *SMALL[:1], *arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,22 +27,6 @@ NAME = "5 labels"
 PIXELS = 7  # pixels that get the unknown value
 
 
-@dataclass(frozen=True)
-class Planted:
-    """What happened when training was started on data with one planted fault."""
-
-    kind: str
-    named: tuple[str, ...]  # texts that the message must contain
-    message: str
-    started: bool  # whether training began
-
-    @property
-    def found(self) -> bool:
-        return not self.started and all(
-            re.search(rf"(?<![\w.]){re.escape(text)}(?!\w)", self.message) for text in self.named
-        )
-
-
 def prove_audit(found: Survey) -> ProofRow:
     images = " + ".join(f"{count} {split}" for split, count in found.images.items())
     remark = f"warnings of the audit: {'; '.join(found.warnings)}" if found.warnings else ""
@@ -55,15 +38,19 @@ def prove_audit(found: Survey) -> ProofRow:
 
 def prove_planted(folder: Path, config: Config) -> Iterator[ProofRow]:
     """Training must refuse each planted fault before its first step, and name the file and the problem."""
-    for planted in on_ranks(folder, 1, plant_all, config, folder)[0]:
-        kind, found = planted.kind, planted.found
-        why = f"the message must contain {', '.join(planted.named)}: {planted.message or '(none)'}"
-        missing = "" if found else f"{kind}: {'training began anyway' if planted.started else why}"
-        measured = "found before training" if found else "not found"
-        yield row(NAME, f"planted {kind} is found, by file and value", missing, found, measured, "found")
+    yield from on_ranks(folder, 1, plant_all, config, folder)[0]
 
 
-def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[Planted]:
+def _judge(kind: str, named: tuple[str, ...], message: str, started: bool) -> ProofRow:
+    """``message``: of the refusal, which must contain the texts ``named``. ``started``: whether training began."""
+    found = not started and all(re.search(rf"(?<![\w.]){re.escape(text)}(?!\w)", message) for text in named)
+    why = f"the message must contain {', '.join(named)}: {message or '(none)'}"
+    missing = "" if found else f"{kind}: {'training began anyway' if started else why}"
+    measured = "found before training" if found else "not found"
+    return row(NAME, f"planted {kind} is found, by file and value", missing, found, measured, "found")
+
+
+def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[ProofRow]:
     """For each kind of fault: copy two samples, damage one of them, and start training."""
     dataset = open_dataset(config.data, config.data.train_split)
     found = []
@@ -78,7 +65,7 @@ def plant_all(cluster: Cluster, config: Config, folder: Path) -> list[Planted]:
         except SegtrainError as error:
             message = " ".join(str(error).split())
         journal = read_journal(out, say=lambda _: None) if (out / "journal.jsonl").is_file() else []
-        found.append(Planted(kind, named, message, any(event["event"] == "run_start" for event in journal)))
+        found.append(_judge(kind, named, message, any(event["event"] == "run_start" for event in journal)))
     return found
 
 
