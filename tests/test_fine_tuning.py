@@ -22,7 +22,7 @@ from segtrain.config import Model, is_file_name, load_config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError
 from segtrain.models import build_model
-from segtrain.models.weights import load_encoder, read_tensors
+from segtrain.models.weights import load_encoder, read_weights
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.train.initial import _refuse_random, begin_with
 from segtrain.train.step import running_statistics_kept
@@ -47,9 +47,9 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def test_a_file_of_another_script_is_read(tmp_path: Path, wrap: str) -> None:
     weights = {"module.a": torch.arange(3.0), "module.b": torch.ones(2, 2)}
     torch.save({wrap: weights, "epoch": 3, "lr": 0.1} if wrap else weights, tmp_path / "a.pth")
-    assert equal(read_tensors(tmp_path / "a.pth", "model.init"), weights)
+    assert equal(read_weights(tmp_path / "a.pth", "model.init")[0], weights)
     save_file(weights, tmp_path / "a.safetensors")
-    assert equal(read_tensors(tmp_path / "a.safetensors", "model.init"), weights)
+    assert equal(read_weights(tmp_path / "a.safetensors", "model.init")[0], weights)
 
 
 class Evil:
@@ -84,7 +84,7 @@ def test_files_that_are_none_are_refused_and_code_is_not_run(tmp_path: Path) -> 
         "gone.pth": "no such file",
     }.items():
         with pytest.raises(ConfigError, match=rf"model.init=.*{name}.*{words}"):
-            read_tensors(tmp_path / name, "model.init")
+            read_weights(tmp_path / name, "model.init")[0]
     assert not (tmp_path / "ran").exists()
 
 
@@ -92,7 +92,7 @@ def test_a_file_is_read_by_its_content_not_its_name(tmp_path: Path) -> None:
     save_file({"weight": torch.ones(3)}, tmp_path / "a.pth")
     torch.save({"weight": torch.ones(3)}, tmp_path / "b.safetensors")
     for name in ("a.pth", "b.safetensors"):
-        assert equal(read_tensors(tmp_path / name, "model.init"), {"weight": torch.ones(3)})
+        assert equal(read_weights(tmp_path / name, "model.init")[0], {"weight": torch.ones(3)})
 
 
 KINDS = {
@@ -404,7 +404,7 @@ def test_a_dictionary_that_holds_itself_has_no_tensors(tmp_path: Path) -> None:
     content |= dict.fromkeys(("state_dict", "model", "ema"), content)
     torch.save(content, tmp_path / "cycle.pth")
     with refused("weights-without-tensors"):
-        read_tensors(tmp_path / "cycle.pth", "model.init")
+        read_weights(tmp_path / "cycle.pth", "model.init")[0]
     content["weights"] = {"w": torch.ones(2)}
     torch.save(content, tmp_path / "cycle.pth")
-    assert read_tensors(tmp_path / "cycle.pth", "model.init").keys() == {"w"}
+    assert read_weights(tmp_path / "cycle.pth", "model.init")[0].keys() == {"w"}

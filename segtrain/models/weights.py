@@ -21,16 +21,10 @@ from segtrain.models.base import SegModel
 _INSIDE = ("ema", "model_ema", "state_dict_ema", "state_dict", "model_state_dict", "model", "net", "network", "weights")
 
 
-def read_tensors(path: str | Path, key: str) -> dict[str, Tensor]:
-    """The state dict in a file; see ``read_weights``."""
-    return read_weights(path, key)[0]
-
-
 def read_weights(path: str | Path, key: str) -> tuple[dict[str, Tensor], Origin | None]:
     """The state dict in a file, on the CPU. Pickled code is refused, not run (``weights_only``).
 
     Also returns the origin, if it is a file of a run or of an export.
-
 
     path: a safetensors file, or a file of ``torch.save`` with a state dict or with a dict that holds one.
     key: the setting that names the file, for error messages.
