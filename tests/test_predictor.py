@@ -120,12 +120,6 @@ def test_a_batch_that_does_not_fit_into_the_memory_of_the_gpu_is_divided(
         assert all(np.array_equal(ids, mask) for (_, (ids, _)), mask in zip(found, expected))
 
 
-def test_a_predictor_has_the_labels_the_model_and_the_config(subject: Predictor, run: Path) -> None:
-    assert subject.labels.names == NAMES
-    assert subject.config.model.arch == "pico"
-    assert not subject.model.training
-
-
 def test_overrides_and_the_last_checkpoint(run: Path, tmp_path: Path) -> None:
     pixels = picture(tmp_path / "a.png", 90, 70)
     tiled = load(run, "eval.tile=[32,32]", "eval.flip=true", device="cpu").predict(pixels)[0]
