@@ -29,7 +29,7 @@ from segtrain.data.loader import EvalLoader, image_sizes, normalize
 from segtrain.data.order import eval_groups
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
-from segtrain.evaluate.image_scores import FIELDS, ImageScores, counts, packed, unpacked
+from segtrain.evaluate.image_scores import ImageScores, counts
 from segtrain.evaluate.tiles import Forward, Size, View, nearest, predict_ids, resize
 from segtrain.metrics import Scores, confusions, nonfinite_logits, refuse_unknown
 from segtrain.models.base import normalization
@@ -139,9 +139,9 @@ class _Tally:
     def __init__(self, labels: LabelSpace, images: int, device: torch.device) -> None:
         classes, self._ignore_index = labels.num_classes, labels.ignore_index
         self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
-        # A row per image: how often it was seen, whether a logit was not finite, and its ``packed`` scores.
+        # A row per image: how often it was seen, its ``counts``, and whether a logit was not finite.
         # The row of an image that this rank has not seen is all 0.
-        self.images = torch.zeros(images, 2 + FIELDS, dtype=torch.int64)
+        self.images = torch.zeros(images, 2 + 3 * classes, dtype=torch.int64)
         self._fresh: list[tuple[list[int], Tensor]] = []
         self._unread: list[Tensor] = []  # unknown ids raise in ``settle``, which waits for a GPU anyway
 
@@ -155,7 +155,7 @@ class _Tally:
             self.settle()
 
     def settle(self) -> None:
-        """Score the images added since the last call. Waits for the device, so ``add`` rarely calls it."""
+        """Copy the counts of the images added since the last call. Waits for the device, so ``add`` rarely calls it."""
         if not self._fresh:
             return
         refuse_unknown(self._unread, len(self.confusion), self._ignore_index)
@@ -164,8 +164,7 @@ class _Tally:
         found = torch.cat([found for _, found in self._fresh]).cpu()
         self._fresh = []
         self.images[:, 0] += torch.bincount(seen, minlength=len(self.images))
-        self.images[seen, 1] = found[:, -1]
-        self.images[seen, 2:] = torch.from_numpy(packed(found[:, :-1].reshape(len(found), 3, -1).numpy()))
+        self.images[seen, 1:] = found
 
     def sum_over_ranks(
         self, failure: Exception | None, all_reduce: Callable[[Tensor], Tensor] | None
@@ -195,7 +194,8 @@ class _Tally:
             fix = "the ranks must see the same files in the same order"
             raise DataError(f"{why}: {fix}", code="images-not-counted-once", found=len(wrong), images=len(images))
         table = message[: self.confusion.numel()].view_as(self.confusion).numpy().copy()
-        return table, unpacked(images[:, 2:]), np.flatnonzero(images[:, 1]).tolist()
+        scores = ImageScores.from_counts(images[:, 1:-1].reshape(len(images), 3, -1))
+        return table, scores, np.flatnonzero(images[:, -1]).tolist()
 
 
 def _predictor(forward: Forward, view: View, size: Size | None, device: torch.device, form: tuple[Any, ...]) -> Predict:

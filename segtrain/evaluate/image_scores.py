@@ -12,10 +12,6 @@ from torch import Tensor
 
 from segtrain.observe.image_table import ImageRow
 
-# Number of int64 values per image: correct pixels, valid pixels, mIoU, worst class, and IoU of the worst class.
-# The two IoU values are floats, whose bits are stored as int64.
-FIELDS = 5
-
 
 @dataclass(frozen=True)
 class ImageScores:
@@ -32,6 +28,25 @@ class ImageScores:
     pixels: np.ndarray  # int64 (N,), valid pixels
     worst: np.ndarray  # int64 (N,)
     worst_iou: np.ndarray  # float64 (N,)
+
+    @classmethod
+    def from_counts(cls, found: np.ndarray) -> ImageScores:
+        """Scores of N images from their ``counts`` (N, 3, C)."""
+        hits, truth, guess = found[:, 0], found[:, 1], found[:, 2]
+        union = truth + guess - hits
+        with np.errstate(invalid="ignore"):
+            iou = hits / union  # NaN for a class in neither truth nor prediction
+            accuracy = hits.sum(1) / truth.sum(1)
+        miou, worst_iou = np.full(len(found), math.nan), np.full(len(found), math.nan)
+        worst = np.full(len(found), -1, np.int64)
+        for image, (values, sizes) in enumerate(zip(iou, union)):
+            present = np.flatnonzero(sizes)
+            if len(present):
+                low = min(present, key=lambda c: (values[c], -sizes[c], c))
+                # fsum rounds only once, so the result does not depend on the order of classes.
+                miou[image] = math.fsum(values[present]) / len(present)
+                worst[image], worst_iou[image] = low, values[low]
+        return cls(miou, accuracy, truth.sum(1), worst, worst_iou)
 
     def ranked(self) -> list[int]:
         """Indices of the images from the worst to the best, without images that are all void."""
@@ -64,33 +79,3 @@ class ImageScores:
 def counts(confusions: Tensor) -> Tensor:
     """Correct, true, and predicted pixels of each class: confusions int64 (n, C, C) to counts (n, 3, C)."""
     return torch.stack([confusions.diagonal(dim1=1, dim2=2), confusions.sum(2), confusions.sum(1)], 1)
-
-
-def packed(found: np.ndarray) -> np.ndarray:
-    """Scores of n images as int64 (n, FIELDS), from ``counts`` (n, 3, C).
-
-    Floats are stored as their bits. The sum over ranks adds only the zeros of the other ranks, so it keeps them exact.
-    """
-    hits, truth, guess = found[:, 0], found[:, 1], found[:, 2]
-    union = truth + guess - hits
-    with np.errstate(invalid="ignore"):
-        iou = hits / union  # NaN for a class in neither truth nor prediction
-    floats = np.full((len(found), 2), math.nan)
-    worst = np.full(len(found), -1, np.int64)
-    for image, (values, sizes) in enumerate(zip(iou, union)):
-        present = np.flatnonzero(sizes)
-        if len(present):
-            low = min(present, key=lambda c: (values[c], -sizes[c], c))
-            # fsum rounds only once, so the result does not depend on the order of classes, the device, or the batch.
-            floats[image] = math.fsum(values[present]) / len(present), values[low]
-            worst[image] = low
-    bits = floats.view(np.int64)
-    return np.stack([hits.sum(1), truth.sum(1), bits[:, 0], worst, bits[:, 1]], 1)
-
-
-def unpacked(rows: np.ndarray) -> ImageScores:
-    """The scores in rows of ``packed`` that have been summed over the ranks."""
-    hits, pixels, miou, worst, worst_iou = (np.ascontiguousarray(column) for column in rows.T)
-    with np.errstate(invalid="ignore"):
-        accuracy = hits / pixels
-    return ImageScores(miou.view(np.float64), accuracy, pixels, worst, worst_iou.view(np.float64))
