@@ -14,11 +14,7 @@ LEAST = (7, 0)  # compute capability
 
 def no_triton() -> str:
     """Why Triton cannot be used, or ""."""
-    if importlib.util.find_spec("triton") is None:
-        return "it needs the package triton, which is not installed"
-    import triton
-
-    return "" if int(triton.__version__.split(".")[0]) >= 3 else f"it needs Triton 3, not {triton.__version__}"
+    return "" if importlib.util.find_spec("triton") else "it needs the package triton, which is not installed"
 
 
 def unavailable(device: torch.device) -> str:
