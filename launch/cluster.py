@@ -11,11 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # As in sagemaker.py: a script's folder is not for imports.
-    sys.path[:] = [
-        str(ROOT),
-        *(entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent),
-    ]
+    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    sys.path[0] = str(ROOT)
 
 from launch import console  # noqa: E402
 from launch.aws.parallelcluster import schema  # noqa: E402

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -65,11 +64,11 @@ def spread(job: JobT, ranks: int) -> JobT:
     return replace(job, settings={**job.settings, "train.batch_size": images})
 
 
-def dry_run(request: Mapping[str, Any], findings: list[Finding], also: Callable[[], None] = lambda: None) -> int:
-    """Print the request on stdout, and the findings on stderr. ``also`` prints more there."""
+def dry_run(text: str, findings: list[Finding], also: Callable[[], None] = lambda: None) -> int:
+    """Print the request or script on stdout, and the findings on stderr. ``also`` prints more there."""
     bad = errors(findings)
     try:
-        print(json.dumps(request, indent=2), flush=True)
+        print(text, flush=True)
     finally:  # even if the reader of stdout has closed the pipe (`| head`)
         say(findings)
         also()

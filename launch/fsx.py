@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # As in sagemaker.py: Python puts a script's folder first on the path, where it would shadow packages.
-    sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT / "launch")]
+    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    sys.path[0] = str(ROOT)
 
 from launch.aws import lustre  # noqa: E402
 from launch.aws.arguments import DEFAULT_REGION  # noqa: E402

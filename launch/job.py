@@ -34,10 +34,6 @@ def option(read: Callable[[Any, str], Any], flag: str = "", **default: Any) -> A
     return field(**default, metadata={"read": read, "flag": flag})
 
 
-def _strategy(value: Any, where: str) -> Any:
-    return values.choice(value, Strategy, where)
-
-
 def _settings(value: Any, where: str) -> dict[str, Any]:
     return values.dotted(values.mapping(value, where))
 
@@ -51,7 +47,7 @@ class Job:
     config: str = option(values.text, default="configs/scenes.yaml")
     # Settings of the training: dotted key -> value.
     settings: Mapping[str, Any] = option(_settings, default_factory=dict)
-    strategy: Strategy = option(_strategy, default="ddp")  # noqa: RUF009
+    strategy: Strategy = option(values.one_of(Strategy), default="ddp")  # noqa: RUF009
     output: str = option(values.text, default="")
     environment: Mapping[str, str] = option(values.pairs, flag="--env", default_factory=dict)
     image: str = option(values.text, default="")

@@ -189,11 +189,13 @@ def choice(value: Any, literal: Any, where: str) -> Any:
     """One of the members of a Literal."""
     members = get_args(literal)
     if value not in members:
-        lowered = {str(member).lower(): member for member in members}
-        near = closest(str(value).lower(), lowered, 0.5)
-        hint = f" (did you mean {lowered[near]}?)" if near else ""
-        raise wrong(where, value, f"one of {', '.join(members)}{hint}")
+        raise wrong(where, value, f"one of {', '.join(members)}")
     return value
+
+
+def one_of(literal: Any) -> Callable[[Any, str], Any]:
+    """A function that reads one of the members of a Literal."""
+    return lambda value, where: choice(value, literal, where)
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:

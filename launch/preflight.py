@@ -210,6 +210,33 @@ def class_names(config: Config) -> Iterator[Finding]:
         )
 
 
+def data(job: Job, given: str, read: Read, cure: str) -> Iterator[Finding]:
+    """Findings if the training reads nothing of ``given``, the place of the job's data, or has none to read."""
+    if not read.reads_files:
+        if given:
+            yield warning(
+                "data-unused",
+                f"data.layout=scenes draws its own images: {given} would never be read",
+                "set data.layout, or leave --data out",
+            )
+        return
+    if not given and not read.told("data", "root"):
+        layout = read.told("data", "layout")
+        yield error(
+            "data-missing", f"config {job.config}: data.layout={layout} reads files, but the job has no data", cure
+        )
+    yield from data_twice(read, given)
+
+
+def variables(job: Job) -> Iterator[Finding]:
+    """An error for each variable of the job's environment that no shell and no container can have."""
+    for key in job.environment:
+        if not re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII):
+            yield error(
+                "env-name", f"environment: {key!r} cannot be the name of a variable", "use letters, digits, and _"
+            )
+
+
 def data_twice(read: Read, data: str) -> Iterator[Finding]:
     """A warning if data.root is another place than ``data``, the place of the job's data on the machines."""
     root = str(read.told("data", "root"))

@@ -12,11 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # Python puts a script's folder first on the path, where `import ray` would find the script itself.
-    sys.path[:] = [
-        str(ROOT),
-        *(entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent),
-    ]
+    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    sys.path[0] = str(ROOT)
 
 from launch.findings import errors, refused, say, tell  # noqa: E402
 from launch.forecast import file_of, keep, told  # noqa: E402

@@ -56,12 +56,6 @@ def _requirement(line: str, image: str, torch: str) -> Iterator[Finding]:
             "leave it out: images for smddp carry it",
             "pip index, 2026-11-21",
         )
-    elif name == "smdebug":
-        yield warning(
-            "requirement-smdebug",
-            f"requirements: {line!r} needs protobuf 3.20.3, with which newer packages break; it was given up in 2023",
-            "leave it out: segtrain writes the same system profile itself",
-        )
     elif name in ("torch", "torchvision", "torchaudio") and wanted:
         yield from _torch(line, name, wanted, image, torch)
 

@@ -8,6 +8,7 @@ python launch/sagemaker.py --job configs/jobs/sagemaker.yaml train.duration=80ep
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -18,8 +19,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # Python puts a script's folder first on the path, where `import sagemaker` would find the script itself.
-    sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT / "launch")]
+    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    sys.path[0] = str(ROOT)
 
 from launch import console  # noqa: E402
 from launch.aws.arguments import DEFAULT_REGION, MOST_HOSTS, OF_A_REHEARSAL, build_parser, refuse_together  # noqa: E402
@@ -90,7 +91,7 @@ def inputs(job: Source) -> dict[str, Any]:
 def _dry_run(job: SageMakerJob) -> int:
     """Print the request on stdout, and the findings and the cost on stderr."""
     job, request, findings = prepare(job)
-    return console.dry_run(request, findings, lambda: _say_cost(job))
+    return console.dry_run(json.dumps(request, indent=2), findings, lambda: _say_cost(job))
 
 
 def _say_cost(job: SageMakerJob) -> None:

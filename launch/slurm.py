@@ -16,14 +16,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # Python puts a script's folder first on the path, where other packages would find the launcher's files.
-    sys.path[:] = [
-        str(ROOT),
-        *(entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent),
-    ]
+    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    sys.path[0] = str(ROOT)
 
 from launch import console  # noqa: E402
-from launch.findings import errors, refused, say, tell  # noqa: E402
+from launch.findings import refused, tell  # noqa: E402
 from launch.forecast import keep  # noqa: E402
 from launch.hpc.arguments import ACTIONS, build_parser, refuse_together  # noqa: E402
 from launch.hpc.job import COMMAND, SlurmJob  # noqa: E402
@@ -57,20 +54,12 @@ def _act(known: dict[str, Any]) -> int:
 def _dry_run(job: SlurmJob, known: dict[str, Any]) -> int:
     """The script on stdout, what is wrong with it on stderr."""
     found = look(job, probe=False, terminal="interactive" in known)
-    bad = errors(found)
-    try:
-        if known.get("interactive"):
-            _say_left_out(job)
-            print(shlex.join(interactive(job, "SLURM_JOB_ID" in os.environ)), flush=True)
-        else:
-            print(sbatch_script(job), end="", flush=True)
-    finally:  # also where the reader of the script has gone (`| head`)
-        say(found)
-        stop = f"; {len(bad)} error{'s' * (len(bad) > 1)} would stop it" if bad else ""
-        tell(f"dry run: nothing was submitted{stop}")
-        if not known.get("interactive"):
-            tell(f"to submit it by hand: {by_hand(job)}")
-    return EXIT_ERROR if bad else 0
+    if known.get("interactive"):
+        _say_left_out(job)
+        return console.dry_run(shlex.join(interactive(job, "SLURM_JOB_ID" in os.environ)), found)
+    return console.dry_run(
+        sbatch_script(job).rstrip("\n"), found, lambda: tell(f"to submit it by hand: {by_hand(job)}")
+    )
 
 
 def _interactive(job: SlurmJob) -> int:

@@ -7,6 +7,7 @@ python launch/vertex.py --job configs/jobs/vertex.yaml train.duration=80ep
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
-    # Python puts a script's folder first in sys.path, where the launcher's files could hide modules of other packages.
-    sys.path[:] = [str(ROOT), *(entry for entry in sys.path if Path(entry or ".").resolve() != ROOT / "launch")]
+    # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
+    sys.path[0] = str(ROOT)
 
 from launch import console  # noqa: E402
 from launch.findings import agreed, errors, refused, tell  # noqa: E402
@@ -51,7 +52,7 @@ def _act(known: dict[str, Any]) -> int:
         job = console.spread(job, ranks(job))
     if known.get("dry_run"):
         _, request, findings = prepare(job)
-        return console.dry_run(request, findings)
+        return console.dry_run(json.dumps(request, indent=2), findings)
     return _rehearse(job, known) if known.get("rehearse") else _send(job, known)
 
 

@@ -116,7 +116,6 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str, str]] = {
     "no time before a preemption": ("harsh", {}, (), "warning grace-short", "GraceTime"),
     "no time after scancel": ("harsh", {}, (), "warning kill-wait-short", "KillWait=5"),
     "stopped jobs that come back": ("harsh", {}, (), "warning requeue-exit", "70-79"),
-    "a slow prolog": ("harsh", {}, (), "note prolog-late", "Prolog=/bin/true"),
     "not requeued when preempted": ("plain", {"requeue": False}, (), "warning requeue-off", "requeue=false"),
     "requeued without its checkpoint": ("plain", {}, ("checkpoint.resume=false",), "error resume-off", "resume=false"),
     # arrays
@@ -246,7 +245,7 @@ def test_the_file_system_of_a_folder() -> None:
 # what nodes answer, as n1 has been asked, and the finding
 ANSWERS = {
     "token": "yes", "folder": "yes", "data": "yes", "scontrol": "yes", "interface": "yes",
-    "efa": "efa_0", "files": "4096", "gpus": "1", "python": "/usr/bin/python3", "import": "yes", "version": "1.0",
+    "efa": "efa_0", "gpus": "1", "python": "/usr/bin/python3", "import": "yes", "version": "1.0",
     "end": "yes",
 }  # fmt: skip
 WRONG_ANSWERS = {
@@ -256,7 +255,6 @@ WRONG_ANSWERS = {
     "scontrol": ("", "warning scontrol-missing", "n2"),
     "interface": ("", "error interface-missing", "ib0"),
     "efa": ("", "error efa-missing", "n2"),
-    "files": ("512", "warning limit-files-node", "512"),
     "gpus": ("0", "error gpus-invisible", "n2"),
     "python": ("", "error python-missing", "n2"),
     "import": ("ModuleNotFoundError: No module named 'yaml'", "error python-import", "'yaml'"),

@@ -26,13 +26,22 @@ CALLED_HERE = {
     "--ntasks-per-node": "--procs",
     "--cpus-per-task": "--cpus",
     "--mem": "--memory",
+    "--mem-per-cpu": "--memory",
+    "--mem-per-gpu": "--memory",
     "--dependency": "--after",
     "--signal": "--notice",
+    "--requeue": "requeue in the job file",
     "--no-requeue": "requeue: false in the job file",
+    "--open-mode": "nothing: a restart appends to the log",
+    "--chdir": "the folder in which you start this command",
+    "--test-only": "--dry-run",
+    "--wait": "the default: this command follows the job",
+}
+# Flags of other tools, and of sbatch for what is no line of the script.
+OF_OTHERS = {
     "--mail-type": "--sbatch=--mail-type=...",
     "--mail-user": "--sbatch=--mail-user=...",
     "--export": "--env",
-    "--chdir": "the folder in which you start this command",
     "--wrap": "section.key=value",
     "--hosts": "--nodes",
     "--instances": "--nodes",
@@ -96,7 +105,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
         "--dry-run | --interactive | --attach JOB | --stop JOB",
         "Train on a Slurm cluster: check a job, submit it, and follow it.",
         EPILOG,
-        CALLED_HERE,
+        {**CALLED_HERE, **OF_OTHERS},
     )
     group = parser.add_argument_group("action (default: check, submit, and follow)")
     group.add_argument("--dry-run", action="store_true", help="print the script and its problems; submit nothing")

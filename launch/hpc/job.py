@@ -35,8 +35,8 @@ class SlurmJob(job.Job):
     gpus: Gpus | None = option(parts.gpus, default=None)  # noqa: RUF009
     # Processes on each node. 0: one per GPU, or one.
     procs: int = option(values.whole, default=0)
-    start: parts.Start = option(parts.start, default="task")  # noqa: RUF009
-    bind: parts.Bind = option(parts.bind, default="node")  # noqa: RUF009
+    start: parts.Start = option(values.one_of(parts.Start), default="task")  # noqa: RUF009
+    bind: parts.Bind = option(values.one_of(parts.Bind), default="node")  # noqa: RUF009
     # Cores of each process, and memory of each node. 0 and "": what the cluster gives.
     cpus: int = option(values.whole, default=0)
     memory: str = option(parts.memory, default="")

@@ -43,14 +43,6 @@ def gpus(value: Any, where: str) -> Gpus:
     return Gpus(int(match[2]), match[1] or "")
 
 
-def start(value: Any, where: str) -> Any:
-    return values.choice(value, Start, where)
-
-
-def bind(value: Any, where: str) -> Any:
-    return values.choice(value, Bind, where)
-
-
 def name(value: Any, where: str) -> str:
     """A word that can be a folder and a job name."""
     if not _NAME.fullmatch(values.text(value, where)):

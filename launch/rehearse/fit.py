@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from launch.job import Job, config_file
+from launch.bundle import all_settings
+from launch.job import ROOT, Job, config_file
 from segtrain.errors import ConfigError
 
 STEPS = 12  # of a short run: enough for the start, an evaluation, a checkpoint, and the model
@@ -27,12 +28,10 @@ def load(job: Job, data_root: str = "/data") -> Any:
     import json
 
     settings: dict[str, Any] = {**job.settings, "parallel.strategy": job.strategy}
-    layout = settings.get("data.layout")
-    path = config_file(job) if job.config else None
     overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    if "data.root" not in settings and (layout or _layout(path)) not in (None, "scenes"):
+    if "data.root" not in settings and all_settings(job, ROOT).get("data.layout", "scenes") != "scenes":
         overrides.append(f"data.root={data_root}")
-    return load_config(path, overrides)
+    return load_config(config_file(job) if job.config else None, overrides)
 
 
 def shorter(job: Job, until: int = 0) -> dict[str, Any]:
@@ -51,17 +50,6 @@ def shorter(job: Job, until: int = 0) -> dict[str, Any]:
     except ConfigError:  # a warm-up that is longer, for example
         return {}
     return changes
-
-
-def _layout(path: Any) -> str | None:
-    import yaml
-
-    try:
-        written = yaml.safe_load(path.read_text(encoding="utf-8")) if path else None
-    except (OSError, yaml.YAMLError):
-        return None  # load_config will raise a better error
-    section = written.get("data") if isinstance(written, dict) else None
-    return section.get("layout") if isinstance(section, dict) else None
 
 
 def fitting(config: Any, ranks: int) -> dict[str, Any]:

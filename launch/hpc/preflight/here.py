@@ -11,7 +11,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launch.findings import Finding, error, note, warning
+from launch.findings import Finding, error, warning
+from launch.hpc.arguments import CALLED_HERE
 from launch.hpc.job import SlurmJob
 from launch.hpc.preflight.state import Cluster
 
@@ -23,60 +24,32 @@ STAND_FOR = {
     "SBATCH_RESERVATION": "reservation",
     "SBATCH_CONSTRAINT": "constraint",
 }
-# Those that change what the script relies on, with the flag to use.
-OVERRIDE = {
-    "SBATCH_TIMELIMIT": "--max-run",
-    "SBATCH_SIGNAL": "--notice",
-    "SBATCH_NO_REQUEUE": "requeue: false in the job file",
-    "SBATCH_REQUEUE": "requeue: true in the job file",
-    "SBATCH_WAIT": "",
-    "SBATCH_OPEN_MODE": "",
-    "SBATCH_OUTPUT": "--output",
-    "SBATCH_ERROR": "--output",
-    "SBATCH_ARRAY_INX": "--array",
-    "SBATCH_JOB_NAME": "--name",
-    "SBATCH_GRES": "--gpus",
-    "SBATCH_GPUS": "--gpus",
-    "SBATCH_GPUS_PER_NODE": "--gpus",
-    "SBATCH_GPUS_PER_TASK": "--bind task",
-    "SBATCH_MEM_PER_NODE": "--memory",
-    "SBATCH_MEM_PER_CPU": "--memory",
-    "SBATCH_MEM_PER_GPU": "--memory",
-    "SBATCH_CPUS_PER_TASK": "--cpus",
-}
-# Flags of sbatch that the script has by itself -> the flag to use.
-OWN_FLAGS = {
-    ("--job-name", "-J"): "--name",
-    ("--partition", "-p"): "--partition",
-    ("--account", "-A"): "--account",
-    ("--qos", "-q"): "--qos",
-    ("--nodes", "-N"): "--nodes",
-    ("--ntasks", "-n"): "--nodes and --procs",
-    ("--ntasks-per-node",): "--procs",
-    ("--cpus-per-task", "-c"): "--cpus",
-    ("--gres",): "--gpus",
-    ("--gpus", "-G"): "--gpus",
-    ("--gpus-per-node",): "--gpus",
-    ("--gpus-per-task",): "--gpus with --bind task",
-    ("--mem",): "--memory",
-    ("--mem-per-cpu",): "--memory",
-    ("--mem-per-gpu",): "--memory",
-    ("--gpu-bind",): "--bind",
-    ("--wait", "-W"): "leave it out: this command follows the job",
-    ("--test-only",): "--dry-run",
-    ("--time", "-t"): "--max-run",
-    ("--constraint", "-C"): "--constraint",
-    ("--reservation",): "--reservation",
-    ("--nodelist", "-w"): "--nodelist",
-    ("--exclude", "-x"): "--exclude",
-    ("--output", "-o"): "--output: logs lie in the run folder",
-    ("--chdir", "-D"): "start this command in that folder",
-    ("--open-mode",): "leave it out: a restart appends to the log",
-    ("--signal",): "--notice",
-    ("--requeue",): "leave it out",
-    ("--no-requeue",): "requeue: false in the job file",
-    ("--array", "-a"): "--array",
-    ("--dependency", "-d"): "--after",
+# Those that change what the script relies on.
+OVERRIDE = (
+    *("SBATCH_TIMELIMIT", "SBATCH_SIGNAL", "SBATCH_NO_REQUEUE", "SBATCH_REQUEUE", "SBATCH_WAIT", "SBATCH_OPEN_MODE"),
+    *("SBATCH_OUTPUT", "SBATCH_ERROR", "SBATCH_ARRAY_INX", "SBATCH_JOB_NAME", "SBATCH_GRES", "SBATCH_GPUS"),
+    *("SBATCH_GPUS_PER_NODE", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_MEM_PER_CPU"),
+    *("SBATCH_MEM_PER_GPU", "SBATCH_CPUS_PER_TASK"),
+)
+# Short flags of sbatch that the script has by itself, or that change what it relies on, and their long names.
+SHORT = {
+    "-J": "--job-name",
+    "-p": "--partition",
+    "-A": "--account",
+    "-q": "--qos",
+    "-N": "--nodes",
+    "-n": "--ntasks",
+    "-c": "--cpus-per-task",
+    "-G": "--gpus",
+    "-W": "--wait",
+    "-t": "--time",
+    "-C": "--constraint",
+    "-w": "--nodelist",
+    "-x": "--exclude",
+    "-o": "--output",
+    "-D": "--chdir",
+    "-a": "--array",
+    "-d": "--dependency",
 }
 LEAST_FILES = 4096  # open files: connections, workers, and shards of a rank
 LEAST_PROCESSES = 1024
@@ -128,12 +101,12 @@ def variables(job: SlurmJob, here: Here) -> Iterator[Finding]:
                 f"unset {name}, or --{key} {value}",
             )
     meant = "SBATCH_REQUEUE" if job.requeue else "SBATCH_NO_REQUEUE"
-    for name, flag in OVERRIDE.items():
+    for name in OVERRIDE:
         if name in here.environ and name != meant:
             yield error(
                 "sbatch-variable",
                 f"{name}={here.environ[name]} is set, and wins against the script, which relies on its own",
-                f"unset {name}{f', and use {flag}' if flag else ''}",
+                f"unset {name}, and use a flag of this command",
             )
     export = here.environ.get("SBATCH_EXPORT", "ALL")
     given = [flag.partition("=")[2] for flag in job.sbatch if flag.startswith("--export=")]
@@ -156,22 +129,14 @@ def variables(job: SlurmJob, here: Here) -> Iterator[Finding]:
 def flags(job: SlurmJob) -> Iterator[Finding]:
     for text in job.sbatch:
         name, value = [*re.split(r"[= ]", text, maxsplit=1), ""][:2]
-        short = next((one for names in OWN_FLAGS for one in names[1:] if text.startswith(one)), "")
-        # sbatch takes the beginning of a flag for the flag.
-        own = next(
-            (
-                fix
-                for names, fix in OWN_FLAGS.items()
-                if name in names or short in names or (len(name) > 4 and names[0].startswith(name))
-            ),
-            None,
-        )
+        own = _own(SHORT.get(text[:2], name))
         if not text.startswith("-"):
             yield error(
                 "sbatch-flag-form", f"sbatch={text!r}: sbatch would stop at this line", "--sbatch=--mail-type=END"
             )
-        elif own is not None:
-            yield error("sbatch-flag", f"sbatch={text!r}: the script has a line for this already", own)
+        elif own:
+            cure = CALLED_HERE.get(own, own)
+            yield error("sbatch-flag", f"sbatch={text!r}: the script has a line for this already", cure)
         elif name in ("--error", "-e") and value and not os.path.isdir(Path(value).parent):
             yield error(
                 "log-folder",
@@ -181,41 +146,42 @@ def flags(job: SlurmJob) -> Iterator[Finding]:
             )
 
 
+def _own(name: str) -> str:
+    """The flag that the script has by itself for one of sbatch, whose beginning sbatch takes for the flag; or ""."""
+    for own in (*CALLED_HERE, *SHORT.values(), "--reservation"):
+        if name == own or (len(name) > 4 and own.startswith(name)):
+            return own
+    return ""
+
+
 def limits(job: SlurmJob, here: Here, cluster: Cluster) -> Iterator[Finding]:
     """Limits of this shell that Slurm gives to the ranks."""
     carried = cluster.config.get("PropagateResourceLimits", "ALL").upper()
     spared = cluster.config.get("PropagateResourceLimitsExcept", "").upper()
-    fast = job.efa or job.interface.startswith("ib")
-    several = job.nodes > 1 and job.gpus is not None
+    locks = job.efa or job.interface.startswith("ib")
     for name, (soft, hard) in here.limits.items():
         alone = carried not in ("ALL", "(NULL)") and name not in carried.split(",")
         if soft is None or alone or name in spared.split(","):
             continue
         if name == "CPU":
-            yield _limit(
-                "cpu", f"ends each rank after {soft} s of CPU time (ulimit -t)", "ulimit -t unlimited", fatal=True
-            )
+            yield _limit("cpu", f"ends each rank after {soft} s of CPU time", "-t", fatal=True)
         elif name in ("AS", "DATA"):
-            flag = "v" if name == "AS" else "d"
-            words = f"allows a rank {soft // 2**20} MB of address space (ulimit -{flag}); CUDA reserves far more"
-            yield _limit("memory", words, f"ulimit -{flag} unlimited")
+            flag = "-v" if name == "AS" else "-d"
+            yield _limit("memory", f"allows a rank {soft // 2**20} MB of address space; CUDA reserves far more", flag)
         elif name == "FSIZE":
-            words = f"ends a rank that writes a file of more than {soft // 2**20} MB (ulimit -f)"
-            yield _limit("file-size", words, "ulimit -f unlimited")
+            yield _limit("file-size", f"ends a rank that writes a file of more than {soft // 2**20} MB", "-f")
         elif name == "NPROC" and soft < LEAST_PROCESSES:
-            yield _limit("processes", f"allows {soft} processes and threads (ulimit -u)", "ulimit -u 4096")
+            yield _limit("processes", f"allows {soft} processes and threads", "-u")
         elif name == "NOFILE" and hard is not None and hard < LEAST_FILES:
-            words = f"allows a rank {hard} open files (ulimit -Hn), and the script cannot raise it"
-            yield _limit("files", words, f"ulimit -n {LEAST_FILES}, on a host that allows it")
-        elif name == "MEMLOCK" and soft < LEAST_LOCKED and (fast or several):
-            words = f"lets a rank lock {soft // 2**20} MB (ulimit -l); EFA and InfiniBand register far more"
-            cure = "ulimit -l unlimited, on a host that allows it"
-            yield _limit("locked", words, cure) if fast else note("limit-locked", f"this shell {words}", cure)
+            yield _limit("files", f"allows a rank {hard} open files", "-n")
+        elif name == "MEMLOCK" and soft < LEAST_LOCKED and locks:
+            words = f"lets a rank lock {soft // 2**20} MB; EFA and InfiniBand register far more"
+            yield _limit("locked", words, "-l")
 
 
-def _limit(what: str, words: str, cure: str, fatal: bool = False) -> Finding:
+def _limit(what: str, words: str, flag: str, fatal: bool = False) -> Finding:
     return (error if fatal else warning)(
         f"limit-{what}",
-        f"this shell {words}, and Slurm carries the limit to the nodes (PropagateResourceLimits)",
-        f"{cure}, then submit again",
+        f"this shell {words} (ulimit {flag}), and Slurm carries the limit to the nodes (PropagateResourceLimits)",
+        f"ulimit {flag} unlimited, on a host that allows it, then submit again",
     )

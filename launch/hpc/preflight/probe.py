@@ -31,7 +31,6 @@ say data "$([ -e {data} ] && echo yes)"
 say scontrol "$(scontrol --version >/dev/null 2>&1 && echo yes)"
 say interface "$([ -e /sys/class/net/{interface} ] && echo yes)"
 say efa "$(ls /sys/class/infiniband 2>/dev/null | head -n 1)"
-say files "$(ulimit -Hn)"
 say gpus "$(command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
 {setup}
 {variables}
@@ -186,7 +185,6 @@ def answers(job: SlurmJob, told: Told, folder: Path, version: str) -> Iterator[F
             f"{there} shows no GPU to a job that asks for one (nvidia-smi -L)",
             "tell the administrator",
         )
-    yield from _files(told)
 
 
 def _python(job: SlurmJob, told: Told, version: str) -> Iterator[Finding]:
@@ -209,14 +207,4 @@ def _python(job: SlurmJob, told: Told, version: str) -> Iterator[Finding]:
                 "python-version",
                 f"segtrain is {answers.get('version')} on {node}, and {version} here, which checked the config",
                 "install the same version",
-            )
-
-
-def _files(told: Told) -> Iterator[Finding]:
-    for node, answers in told.items():
-        if answers.get("files", "").isdigit() and int(answers["files"]) < 1024:
-            yield warning(
-                "limit-files-node",
-                f"{node} allows a job {answers['files']} open files",
-                "ask for LimitNOFILE of slurmd to be raised",
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launch.findings import Finding, error, note, warning
+from launch.findings import Finding, error, warning
 from launch.hpc.job import SlurmJob
 from launch.hpc.preflight.partitions import used_qos
 from launch.hpc.preflight.state import Cluster, Partition, listed, seconds
@@ -20,13 +20,6 @@ def site(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
     if partition is not None:
         yield from _preemption(job, cluster, partition)
     yield from _array(job, cluster)
-    if cluster.config.get("Prolog", "(null)") != "(null)" and "Alloc" not in cluster.config.get("PrologFlags", ""):
-        yield note(
-            "prolog-late",
-            f"Prolog={cluster.config['Prolog']} runs on a node with the first step there (PrologFlags has no Alloc): a "
-            "slow one on some nodes lets the ranks of the others wait",
-            "a longer parallel.timeout_s, if the ranks do not meet in time",
-        )
 
 
 def _exit_codes(cluster: Cluster) -> Iterator[Finding]:
@@ -59,12 +52,6 @@ def _waits(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
             f"KillWait={wait} s of the cluster: scancel, and a requeue by an administrator, leave a job that long to "
             f"save its state, and a checkpoint may take {SAVE_S} s",
             f"--stop instead of scancel, or ask for KillWait={SAVE_S + 10}",
-        )
-    if not cluster.accounting and cluster.seconds("MinJobAge") < 60:
-        yield note(
-            "job-age",
-            f"MinJobAge={cluster.seconds('MinJobAge')} s, and no accounting: Slurm forgets a job soon after its end; "
-            "the run folder keeps its log",
         )
 
 

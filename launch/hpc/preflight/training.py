@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -27,7 +26,7 @@ _ALONE = ("single", "dp")
 
 def offline(job: SlurmJob, root: Path) -> list[Finding]:
     """Everything that can be found wrong without asking the cluster."""
-    findings = [*_strategy(job), *_time(job), *_array(job), *_environment(job)]
+    findings = [*_strategy(job), *_time(job), *_array(job), *preflight.variables(job)]
     for task in job.tasks or ((),):
         try:
             findings += _trained(_of_task(job, task), root)
@@ -68,7 +67,7 @@ def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
     yield from read.findings
     if read.config is None:
         return
-    yield from _data(job, read.config, read)
+    yield from preflight.data(job, job.data, read, "--data FOLDER, on a file system that all nodes see")
     yield from _weights(read.config)
     yield from preflight.download(read.config, note, "without a network, nodes need it in HF_HOME or a file", "")
     hosts = machines(job)
@@ -99,12 +98,6 @@ def _strategy(job: SlurmJob) -> Iterator[Finding]:
             "own in the same run folder",
             "--strategy ddp" + (", or --procs 1" if job.nodes == 1 else ", or --nodes 1 --procs 1"),
         )
-    elif job.strategy in _ALONE and job.nodes > 1:
-        yield error(
-            "strategy-nodes",
-            f"strategy={job.strategy} is one process: {job.nodes} nodes would each train a model of their own",
-            "--strategy ddp, or --nodes 1",
-        )
     elif job.strategy == "single" and job.gpus and job.gpus.count > 1:
         yield warning("gpus-idle", f"strategy=single uses one of {job.gpus.count} GPUs", "--strategy ddp, or --gpus 1")
 
@@ -118,8 +111,6 @@ def _time(job: SlurmJob) -> Iterator[Finding]:
             "trained again",
             "--notice 120",
         )
-    elif job.notice > 65535:
-        yield error("notice-long", f"notice={job.notice} s: Slurm takes at most 65535 s", "--notice 120")
     elif job.notice >= limit - 60:
         yield error(
             "notice-over-limit",
@@ -153,32 +144,6 @@ def _array(job: SlurmJob) -> Iterator[Finding]:
                 )
             elif setting.startswith("parallel.strategy="):
                 yield error("array-strategy", f"array: {setting}: all tasks have one strategy", "--strategy")
-
-
-def _environment(job: SlurmJob) -> Iterator[Finding]:
-    for key in job.environment:
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key):
-            yield error(
-                "env-name", f"environment: {key!r} cannot be the name of a variable", "use letters, digits, and _"
-            )
-
-
-def _data(job: SlurmJob, config: Config, read: Read) -> Iterator[Finding]:
-    if not read.reads_files:
-        if job.data:
-            yield warning(
-                "data-unused",
-                f"data.layout=scenes draws its own images: {job.data} would never be read",
-                "set data.layout, or leave --data out",
-            )
-        return
-    if not job.data and not read.told("data", "root"):
-        yield error(
-            "data-missing",
-            f"config {job.config}: data.layout={config.data.layout} reads files, but the job has no data",
-            "--data FOLDER, on a file system that all nodes see",
-        )
-    yield from preflight.data_twice(read, job.data)
 
 
 def _weights(config: Config) -> Iterator[Finding]:
