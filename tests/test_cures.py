@@ -12,7 +12,8 @@ from launch.cures import pasted, tried
 from launch.findings import Finding, error, errors
 from launch.gcp import prepare as gcp
 from launch.gcp.job import VertexJob
-from launch.gcp.machines import MACHINES, accelerator_of
+from launch.gcp.job_parts import Accelerator
+from launch.gcp.machines import MACHINES, taking
 from launch.hpc.preflight.here import completed
 from launch.hpc.preflight.training import offline
 from launch.job import ROOT, load_job
@@ -50,22 +51,6 @@ def test_cures_of_vertex_can_be_pasted() -> None:
     assert sum(paste_back(job, check, lambda job: gcp.prepare(job)[2]) for job in jobs) > 20
 
 
-@pytest.mark.parametrize(
-    ("machine", "asked", "cure"),
-    [
-        ("g2-standard-12", "L4:1", "--accelerator NVIDIA_L4:1"),
-        ("n1-standard-8", "P100:1", "--accelerator NVIDIA_TESLA_P100:1"),
-        ("a3-highgpu-8g", "h100:8", "--accelerator NVIDIA_H100_80GB:8"),
-        ("n1-standard-32", "L4:4", "--machine g2-standard-48 --accelerator NVIDIA_L4:4"),
-        ("n1-standard-64", "NVIDIA_TESLA_K80:8", "--machine n1-standard-96 --accelerator NVIDIA_TESLA_T4:4"),
-    ],
-)
-def test_a_gpu_without_its_name_in_the_api(machine: str, asked: str, cure: str) -> None:
-    flags = {**test_vertex_preflight.PLAIN, "machine": machine, "accelerator": asked, "hosts": 1}
-    found = gcp.prepare(load_job(VertexJob, None, flags, list(test_vertex_preflight.SETTINGS)))[2]
-    assert [one.cure for one in found if one.code in ("accelerator-unknown", "accelerator-retired")] == [cure]
-
-
 def test_cures_of_sagemaker_can_be_pasted() -> None:
     jobs = [test_preflight.the_job(flags, settings) for flags, settings, *_ in test_preflight.TYPED.values()]
     check = lambda job: aws.checked(job)[2]  # noqa: E731
@@ -86,25 +71,15 @@ def test_cures_of_slurm_can_be_pasted() -> None:
 
 
 @pytest.mark.parametrize(
-    "machine", ["n1-standard-16", "n1-highmem-96", "g2-standard-12", "a2-highgpu-1g", "n2-standard-4"]
+    ("gpus", "named"),
+    [
+        (Accelerator("NVIDIA_L4", 4), ["g2-standard-48"]),
+        (Accelerator("NVIDIA_TESLA_V100", 8), [name for name in MACHINES if name.startswith("n1-")]),
+        (Accelerator("NVIDIA_H100_80GB", 3), [f"a3-highgpu-{count}g" for count in (1, 2, 4, 8)]),
+    ],
 )
-@pytest.mark.parametrize(
-    "gpus", ["NVIDIA_TESLA_A100:4", "NVIDIA_L4:2", "NVIDIA_H100_80GB:8", "NVIDIA_TESLA_T4:2", "NVIDIA_H100_80GB:2"]
-)
-def test_as_many_gpus_as_were_asked_for(machine: str, gpus: str) -> None:
-    job = load_job(
-        VertexJob,
-        None,
-        {**test_vertex_preflight.PLAIN, "machine": machine, "accelerator": gpus},
-        ["train.batch_size=32"],
-    )
-    found = [one for one in gcp.prepare(job)[2] if one.code in ("accelerator-machine", "accelerator-count")]
-    for finding in found:
-        better = pasted(job, finding.cure)
-        assert better is not None
-        assert f"{better.accelerator.type}:{better.accelerator.count}" == gpus
-        own = accelerator_of(better.machine)
-        assert own == better.accelerator or MACHINES[better.machine].attaches
+def test_machines_with_as_many_gpus_as_were_asked_for(gpus: Accelerator, named: list[str]) -> None:
+    assert taking(gpus) == named
 
 
 def test_a_cure_that_makes_another_error_is_not_shown() -> None:

@@ -127,15 +127,6 @@ def test_only_the_files_of_a_rehearsal_are_cleared(tmp_path: Path) -> None:
     assert (folder / "sample").is_dir()
 
 
-def test_a_reduction_server_is_left_out() -> None:
-    request = request_of(job_of())
-    pool = {"machineSpec": {"machineType": "n1-highcpu-16"}, "replicaCount": "2", "containerSpec": {}}
-    request["jobSpec"]["workerPoolSpecs"].append(pool)
-    cluster = plan.set_stage(request, hosts=None, isolated=True)
-    assert len(cluster.hosts) == 2
-    assert len(cluster.said) == 1
-
-
 def test_settings_of_the_rehearsal_replace_those_of_the_job() -> None:
     described = {"command": ["python3", "-c", "x"], "args": ["a.yaml", "train.batch_size=8", 'out="gs://b/c"']}
     words = plan.command(described, {"train.batch_size": 4, "log.every": 1})

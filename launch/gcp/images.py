@@ -13,6 +13,7 @@ from launch.findings import Finding, error, warning
 from launch.gcp.job import VertexJob
 from launch.gcp.job_parts import Accelerator
 from launch.gcp.machines import GPUS
+from segtrain.machines import gpus
 
 DATED = "Google's prebuilt PyTorch images, as known on 2026-11-23"
 OLDEST_TORCH = (2, 4)  # segtrain's own minimum (pyproject.toml)
@@ -23,33 +24,9 @@ _PREBUILT = re.compile(
 OWN = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([^/]+)/([^/]+)/([^:@]+)(?:[:@].+)?")
 
 
-@dataclass(frozen=True)
-class Image:
-    """A prebuilt image of Google. ``device``: cpu or gpu; ``arches``: compute capabilities that torch has code for."""
-
-    torch: str
-    python: str
-    device: str
-    cuda: str = ""
-    arches: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return f"pytorch-{self.device}.{self.torch.replace('.', '-')}.py{self.python.replace('.', '')}"
-
-
-_TO_90 = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
-# Newest first.
-IMAGES = (
-    Image("2.4", "3.10", "gpu", "12.1", _TO_90),
-    Image("2.4", "3.10", "cpu"),
-    Image("2.3", "3.10", "gpu", "12.1", _TO_90),
-    Image("2.3", "3.10", "cpu"),
-    Image("2.2", "3.10", "gpu", "12.1", _TO_90),
-    Image("2.2", "3.10", "cpu"),
-    Image("2.1", "3.10", "gpu", "12.1", _TO_90),
-    Image("2.1", "3.10", "cpu"),
-)
+# The newest: versions of torch, Python, and CUDA, and the compute capabilities that torch has code for.
+TORCH, PYTHON, CUDA = "2.4", "3.10", "12.1"
+ARCHES = ("sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 
 
 @dataclass(frozen=True)
@@ -67,12 +44,15 @@ def choose(job: VertexJob, region: str, accelerator: Accelerator | None) -> Imag
         torch = ".".join(known.groups()[-2:]) if known and known[2] == "pytorch" else ""
         return ImageChoice(job.image, "", _asked(job, region, accelerator), torch)
     device = "gpu" if accelerator else "cpu"
-    image = next(one for one in IMAGES if one.device == device)
     continent = _CONTINENTS.get(region.partition("-")[0], "us")
-    uri = f"{continent}-docker.pkg.dev/vertex-ai/training/{image.name}:latest"
+    uri = f"{continent}-docker.pkg.dev/vertex-ai/training/{_name(device)}:latest"
     why = f"Google's newest prebuilt image with torch for {'GPUs' if accelerator else 'CPUs'} ({DATED})"
-    findings = [*_starts(job, uri, prebuilt=True), *_code_for(image, accelerator, uri)]
-    return ImageChoice(uri, why, findings, image.torch)
+    findings = [*_starts(job, uri, prebuilt=True), *_code_for(accelerator, uri)]
+    return ImageChoice(uri, why, findings, TORCH)
+
+
+def _name(device: str) -> str:
+    return f"pytorch-{device}.{TORCH.replace('.', '-')}.py{PYTHON.replace('.', '')}"
 
 
 def _asked(job: VertexJob, region: str, accelerator: Accelerator | None) -> list[Finding]:
@@ -91,14 +71,6 @@ def _asked(job: VertexJob, region: str, accelerator: Accelerator | None) -> list
                 f"push it to {region}-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG",
             )
         )
-    elif own is None and "docker.pkg.dev" in host:
-        found.append(
-            error(
-                "image-form",
-                f"image={uri!r} is not LOCATION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG",
-                f"--image {region}-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG",
-            )
-        )
     elif own is not None and own[1] != region and own[1] != _CONTINENTS.get(region.partition("-")[0]):
         found.append(
             warning(
@@ -113,7 +85,7 @@ def _asked(job: VertexJob, region: str, accelerator: Accelerator | None) -> list
 
 def _prebuilt(match: re.Match[str], uri: str, accelerator: Accelerator | None) -> list[Finding]:
     kind, framework, device, *torch = match.groups()
-    cure = f"leave --image out: {IMAGES[0].name} is chosen"
+    cure = f"leave --image out: {_name('gpu')} is chosen"
     if kind == "prediction":
         return [error("image-not-training", f"image={uri!r} serves predictions: it does not train", cure)]
     if framework != "pytorch":
@@ -124,8 +96,7 @@ def _prebuilt(match: re.Match[str], uri: str, accelerator: Accelerator | None) -
         return [error("image-device", f"image={uri!r} is for CPUs: {accelerator.type} would be idle", cure)]
     if device == "gpu" and not accelerator:
         return [warning("image-device", f"image={uri!r} is for GPUs, and the machine has none", cure)]
-    known = next((one for one in IMAGES if one.torch == ".".join(torch) and one.device == device), None)
-    return _code_for(known, accelerator, uri) if known else []
+    return _code_for(accelerator, uri) if ".".join(torch) == TORCH else []
 
 
 def _starts(job: VertexJob, uri: str, prebuilt: bool) -> list[Finding]:
@@ -141,20 +112,20 @@ def _starts(job: VertexJob, uri: str, prebuilt: bool) -> list[Finding]:
     ]
 
 
-def _code_for(image: Image, accelerator: Accelerator | None, uri: str) -> list[Finding]:
+def _code_for(accelerator: Accelerator | None, uri: str) -> list[Finding]:
     """An error if the image's torch has no code for the GPU. Code runs on the same major compute capability with the
     same or a later minor version.
     """
-    gpu = GPUS.get(accelerator.type) if accelerator else None
-    if gpu is None or not image.arches:
+    gpu = gpus().get(GPUS.get(accelerator.type, "")) if accelerator else None
+    if gpu is None:
         return []
     wanted = int(gpu.arch.removeprefix("sm_"))
-    if any(int(arch[3:]) <= wanted and int(arch[3:]) // 10 == wanted // 10 for arch in image.arches):
+    if any(int(arch[3:]) <= wanted and int(arch[3:]) // 10 == wanted // 10 for arch in ARCHES):
         return []
     return [
         error(
             "image-gpu",
-            f"image={uri!r}: its torch {image.torch} with CUDA {image.cuda} has no code for {gpu.name} ({gpu.arch})",
+            f"image={uri!r}: its torch {TORCH} with CUDA {CUDA} has no code for {gpu.name} ({gpu.arch})",
             "--image with an image of your own whose torch knows that GPU (CUDA 12.8 or later for Blackwell)",
             DATED,
         )

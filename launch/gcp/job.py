@@ -32,7 +32,7 @@ class VertexJob(job.Job):
     staging: str = option(values.text, default="")
     # bundle: the container downloads and starts the launcher's code. image: the image's own entry point starts the
     # training, with the settings as arguments.
-    start: parts.Start = option(parts.start, default="bundle")  # noqa: RUF009
+    start: parts.Start = option(values.one_of(parts.Start), default="bundle")  # noqa: RUF009
     disk_gb: int = option(values.whole, default=100)
     disk_type: str = option(values.text, default="pd-ssd")
     scheduling: parts.Scheduling = option(parts.scheduling, default="STANDARD")  # noqa: RUF009

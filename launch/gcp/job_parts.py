@@ -70,10 +70,6 @@ def scheduling(value: Any, where: str) -> Any:
     return values.choice(values.text(value, where).upper().replace("-", "_"), Scheduling, where)
 
 
-def start(value: Any, where: str) -> Any:
-    return values.choice(value, Start, where)
-
-
 def nfs(value: Any, where: str) -> tuple[Nfs, ...]:
     """Read ``[{server: 10.0.0.2, path: /data, mount_point: data}]``, or texts such as ``data=10.0.0.2:/data``."""
     return tuple(_nfs(item, where) for item in _list(value))

@@ -14,11 +14,13 @@ from launch.gcp.job import VertexJob
 from launch.gcp.preflight.asking import Asking
 from launch.gcp.request import default_bucket, output
 
-# Google's predefined dual-regions. A bucket in one of them does not list its two regions.
-_PAIRS = {
-    "nam4": ("US-CENTRAL1", "US-EAST1"),
-    "eur4": ("EUROPE-NORTH1", "EUROPE-WEST4"),
-    "asia1": ("ASIA-NORTHEAST1", "ASIA-NORTHEAST2"),
+# The places of multi-regions, and of dual-regions without their number -> the beginnings of the regions in them.
+_CONTINENTS = {
+    "us": ("us", "northamerica"),
+    "nam": ("us", "northamerica"),
+    "eu": ("europe",),
+    "eur": ("europe",),
+    "asia": ("asia",),
 }
 
 
@@ -64,14 +66,10 @@ def _owner(
 def _location(key: str, place: str, region: str, bucket: Mapping[str, Any]) -> Iterator[Finding]:
     """Reading from another region is slower and has a fee. Since 2022, any read from a multi-region bucket has one."""
     there, kind = str(bucket.get("location", "")).lower(), bucket.get("locationType", "region")
-    near = {"us": ("us", "northamerica"), "eu": ("europe",), "asia": ("asia",)}.get(there, ())
     if kind == "region" and there == region:
         return
-    pair = bucket.get("customPlacementConfig", {}).get("dataLocations") or _PAIRS.get(there, (region.upper(),))
-    if kind == "dual-region" and region.upper() in pair:
-        return
-    if kind == "multi-region" and region.startswith(near):
-        yield note("bucket-multi-region", f"{key}={place} is in {there.upper()} (multi-region): reads have a fee")
+    if region.startswith(_CONTINENTS.get(there.rstrip("0123456789"), ())):
+        yield note("bucket-multi-region", f"{key}={place} is in {there.upper()} ({kind}): reads may have a fee")
         return
     yield warning(
         "bucket-region",

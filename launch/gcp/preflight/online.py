@@ -7,6 +7,7 @@ caller lacks.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -33,12 +34,6 @@ _WRITES = (
     "roles/editor",
 )
 _READS = (*_WRITES, "roles/storage.objectViewer", "roles/viewer")
-_QUOTAS = {
-    "NVIDIA_TESLA_P100": "nvidia_p100", "NVIDIA_TESLA_V100": "nvidia_v100", "NVIDIA_TESLA_P4": "nvidia_p4",
-    "NVIDIA_TESLA_T4": "nvidia_t4", "NVIDIA_TESLA_A100": "nvidia_a100", "NVIDIA_A100_80GB": "nvidia_a100_80gb",
-    "NVIDIA_L4": "nvidia_l4", "NVIDIA_H100_80GB": "nvidia_h100", "NVIDIA_H100_MEGA_80GB": "nvidia_h100_mega",
-    "NVIDIA_H200_141GB": "nvidia_h200", "NVIDIA_B200": "nvidia_b200", "NVIDIA_RTX_PRO_6000": "nvidia_rtx_pro_6000",
-}  # fmt: skip
 
 
 def online(job: VertexJob, request: Mapping[str, Any], clients: Clients) -> list[Finding]:
@@ -165,9 +160,10 @@ def _grants(policy: Mapping[str, Any], account: str, roles: tuple[str, ...]) -> 
 def _quota(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
     """Checks the quota's limit only, not how much of it other jobs use at the moment."""
     accelerator = gpus(job)
-    kind = _QUOTAS.get(accelerator.type) if accelerator else None
-    if accelerator is None or kind is None or job.persistent_resource:
+    if accelerator is None or job.persistent_resource:
         return
+    # NVIDIA_TESLA_T4 is nvidia_t4, NVIDIA_H100_80GB is nvidia_h100, and NVIDIA_A100_80GB keeps its memory.
+    kind = re.sub(r"tesla_|(?<!a100)_\d+gb$", "", accelerator.type.lower())
     spot = "" if job.scheduling == "STANDARD" else "preemptible_"
     metric = f"aiplatform.googleapis.com/custom_model_training_{spot}{kind}_gpus"
     wanted, api = job.hosts * accelerator.count, clients.service("serviceusage", "v1beta1")

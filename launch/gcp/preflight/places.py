@@ -12,7 +12,6 @@ from launch.gcp.request import output
 
 # Placeholders in the names of the examples, which a user must replace.
 PLACEHOLDER = re.compile(r"\bMY-|\bPROJECT\b|\bBUCKET\b")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 FUSE = "Vertex AI: use Cloud Storage as a mounted file system (its mount takes no options)"
 
 
@@ -45,32 +44,11 @@ def placeholders(job: VertexJob) -> dict[str, str]:
 
 
 def _written(key: str, place: str) -> Iterator[Finding]:
-    if not place:
-        return
-    if place.startswith("/gcs/"):
+    if place and not place.startswith("gs://"):
         yield error(
             f"{key}-uri",
-            f"{key}={place!r}: a mount is not the address of a bucket",
-            f"--{key} gs://{place.removeprefix('/gcs/')}",
-        )
-    elif not place.startswith("gs://"):
-        yield error(
-            f"{key}-uri",
-            f"{key}={place!r} is not in Cloud Storage: what a job writes elsewhere is gone with its machines",
+            f"{key}={place!r} is not the address of a bucket: what a job writes elsewhere is gone with its machines",
             f"--{key} gs://BUCKET/FOLDER",
-        )
-    else:
-        yield from _bucket(key, place)
-
-
-def _bucket(key: str, place: str) -> Iterator[Finding]:
-    name = place.removeprefix("gs://").partition("/")[0]
-    if not _BUCKET.fullmatch(name) and not PLACEHOLDER.search(place):
-        yield error(
-            "bucket-name",
-            f"{key}={place!r}: {name!r} cannot be the name of a bucket (3 to 63 of: lower case letters, digits, - _ .)",
-            f"--{key} gs://{re.sub(r'[^a-z0-9._-]+', '-', name.lower()).strip('-') or 'BUCKET'}/...",
-            "Cloud Storage: bucket naming",
         )
 
 
@@ -99,13 +77,11 @@ def _data(job: VertexJob) -> Iterator[Finding]:
             f"data={data!r} is a folder of this machine",
             "gcloud storage rsync -r FOLDER gs://BUCKET/FOLDER, then --data gs://BUCKET/FOLDER",
         )
-    elif scheme == "gs":
-        yield from _bucket("data", data)
     elif scheme in ("s3", "az", "abfs", "abfss"):
         yield warning(
             "data-elsewhere",
             f"data={data!r} is in another cloud: each byte has a fee, and the job needs credentials",
             "copy it with the Storage Transfer Service, then --data gs://BUCKET/FOLDER",
         )
-    else:
+    elif scheme != "gs":
         yield error("data-scheme", f"data={data!r}: segtrain does not read {scheme}://", "--data gs://BUCKET/FOLDER")

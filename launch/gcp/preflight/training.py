@@ -14,9 +14,10 @@ from launch import preflight
 from launch.findings import Finding, error, note, warning
 from launch.forecast import file_of, on_type, told
 from launch.gcp.job import VertexJob
-from launch.gcp.machines import GPUS, MACHINES
+from launch.gcp.machines import GPUS, machine_of
 from launch.gcp.preflight.machines import gpus, local_ranks, ranks
 from launch.preflight import Read, files_of_weights
+from segtrain.machines import gpus as rates
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -58,45 +59,32 @@ def _predicted(job: VertexJob, config: Config) -> Plan:
 
 
 def _machines(job: VertexJob) -> preflight.Machines:
-    machine, found = MACHINES.get(job.machine), gpus(job)
+    machine, found = machine_of(job.machine), gpus(job)
     machines = preflight.Machines(job.machine, job.hosts, ranks(job), local_ranks(job))
     if machine is None:
         return machines
-    gpu = GPUS.get(found.type) if found else None
+    name = GPUS.get(found.type, "") if found else ""
+    gpu = rates().get(name)
     return replace(
         machines, gpus=found.count if found else 0, vcpus=machine.vcpus,
-        gpu=gpu.name if gpu else "", arch=gpu.arch if gpu else "",
+        gpu=name, arch=gpu.arch if gpu else "",
     )  # fmt: skip
 
 
 def _row(job: VertexJob) -> str:
     """The name of the job's machine in segtrain/machines/vertex.csv, such as n1-standard-32+4xT4."""
-    found, machine = gpus(job), MACHINES.get(job.machine)
+    found, machine = gpus(job), machine_of(job.machine)
     if found is None or machine is None or machine.accelerator is not None or found.type not in GPUS:
         return job.machine
-    return f"{job.machine}+{found.count}x{GPUS[found.type].name}"
+    return f"{job.machine}+{found.count}x{GPUS[found.type]}"
 
 
 def _data(job: VertexJob, config: Config, read: Read) -> Iterator[Finding]:
     root = str(read.told("data", "root"))
-    if not read.reads_files:
-        if job.data:
-            yield warning(
-                "data-unused",
-                f"data.layout=scenes draws its own images: {job.data} would never be read",
-                "set data.layout, or leave --data out",
-            )
-        return
-    if not job.data and not root:
-        yield error(
-            "data-missing",
-            f"config {job.config}: data.layout={config.data.layout} reads files, but the job has no data",
-            "--data gs://BUCKET/FOLDER",
-        )
-    elif root and not job.data and not re.match(r"\w+://|/gcs/|/mnt/", root):
+    yield from preflight.data(job, job.data, read, "--data gs://BUCKET/FOLDER")
+    if read.reads_files and root and not job.data and not re.match(r"\w+://|/gcs/|/mnt/", root):
         yield error("data-here", f"data.root={root!r} is a folder of this machine", "--data gs://BUCKET/FOLDER")
-    yield from preflight.data_twice(read, job.data)
-    if job.data:
+    if read.reads_files and job.data:
         yield from preflight.class_names(config)
 
 

@@ -14,36 +14,28 @@ from segtrain.errors import ConfigError
 
 DEFAULT_HOSTS = 3
 PORT = 2222
-TRAINING = (0, 1)  # worker pools that train
 ENTRY = ("python3", "-m", "segtrain.platforms.vertex")  # the entry point of an image built from docker/
 
 
 def set_stage(request: Mapping[str, Any], *, hosts: int | None, isolated: bool) -> RehearsalCluster:
     """The hosts of the rehearsal. ``hosts``: their number (None: as in the request, at most 3). Raises ConfigError."""
-    said: list[str] = []
-    numbered: list[tuple[int, int, str]] = []  # pool, index, machine
-    for pool, index, machine in _replicas(request):
-        if pool not in TRAINING:
-            said.append(f"worker pool {pool} is left out: it runs an image of its own")
-        else:
-            numbered.append((pool, index, machine))
-    asked = len(numbered)
+    pools = request["jobSpec"]["workerPoolSpecs"]
+    asked = sum(int(pool["replicaCount"]) for pool in pools)
     count = min(asked, DEFAULT_HOSTS) if hosts is None else hosts
     if count < 1 or count > MOST_HOSTS:
         raise ConfigError(
             f"--hosts {count}: give 1 to {MOST_HOSTS}", code="rehearsal-hosts", found=count, expected=MOST_HOSTS
         )
-    if count > asked:
-        numbered += [(1, index, numbered[-1][2]) for index in range(asked - 1, count - 1)]
-    if count != asked:
-        said.append(f"{count} host{'s' * (count > 1)} instead of {asked}")
+    said = () if count == asked else (f"{count} host{'s' * (count > 1)} instead of {asked}",)
     if not isolated:
         refuse_addresses(count)
+    machine = pools[0]["machineSpec"]["machineType"]
+    places = [(0, 0), *((1, index) for index in range(count - 1))]  # pool, and index in it
     stage = tuple(
         RehearsalHost(_name(pool, index) if isolated else f"127.0.0.{n}", n, f"workerpool{pool}", machine, True)
-        for n, (pool, index, machine) in enumerate(numbered[:count], 1)
+        for n, (pool, index) in enumerate(places, 1)
     )
-    return RehearsalCluster(stage, "eth0" if isolated else "lo", stage[0], {}, tuple(dict.fromkeys(said)))
+    return RehearsalCluster(stage, "eth0" if isolated else "lo", stage[0], {}, said)
 
 
 def local_ranks(job: VertexJob, procs: int | None) -> int:
@@ -58,22 +50,8 @@ def local_ranks(job: VertexJob, procs: int | None) -> int:
     return procs or 1
 
 
-def _replicas(request: Mapping[str, Any]) -> list[tuple[int, int, str]]:
-    pools = request["jobSpec"]["workerPoolSpecs"]
-    return [
-        (pool, index, spec["machineSpec"]["machineType"])
-        for pool, spec in enumerate(pools)
-        if spec
-        for index in range(int(spec.get("replicaCount", 1)))
-    ]
-
-
 def _name(pool: int, index: int) -> str:
     return f"cmle-training-workerpool{pool}-0a1b2c3d4e-{index}"
-
-
-def pool_of(host: RehearsalHost) -> int:
-    return int(host.group.removeprefix("workerpool"))
 
 
 def cluster_spec(host: RehearsalHost, stage: RehearsalCluster, request: Mapping[str, Any], port: int = PORT) -> str:
@@ -100,11 +78,9 @@ def variables(request: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def container_of(host: RehearsalHost, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The container spec of a host's pool. A host beyond the request's own gets that of the last pool."""
-    pools = [spec for spec in request["jobSpec"]["workerPoolSpecs"] if spec]
-    spec = pools[min(pool_of(host), len(pools) - 1)]
-    found: Mapping[str, Any] = spec["containerSpec"]
+def container_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container spec, which is the same for all replicas."""
+    found: Mapping[str, Any] = request["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     return found
 
 

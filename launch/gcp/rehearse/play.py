@@ -54,7 +54,7 @@ class VertexRehearsal(Rehearsal):
         host, base = running.host, running.base
         shutil.rmtree(base, ignore_errors=True)
         (base / "tmp").mkdir(parents=True)
-        described = plan.container_of(host, self.request)
+        described = plan.container_of(self.request)
         own = {
             **plan.variables(self.request),
             "CLUSTER_SPEC": plan.cluster_spec(host, self.stage, self.request, self.port),
@@ -128,8 +128,8 @@ def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
 
 def _fill(rehearsal: VertexRehearsal) -> None:
     """Create the buckets, and write the code bundle and the data into them."""
-    spec, store, stage = rehearsal.spec, rehearsal.store, rehearsal.stage
-    described = plan.container_of(stage.leader, spec.request)
+    spec, store = rehearsal.spec, rehearsal.store
+    described = plan.container_of(spec.request)
     given = plan.environment_of(described)
     addresses = [*given.values(), *plan.variables(spec.request).values(), spec.data_uri]
     addresses += [word.partition("=")[2].strip('"') for word in plan.command(described, spec.settings)]
