@@ -9,6 +9,8 @@ from functools import partial
 from textwrap import fill
 from typing import Literal, TextIO
 
+from segtrain.errors import ConfigError
+
 Level = Literal["error", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
@@ -55,6 +57,17 @@ def say(findings: list[Finding]) -> None:
     """Print findings on stderr."""
     if findings:
         tell(show(findings))
+
+
+def require(findings: list[Finding]) -> None:
+    """Print the warnings and notes, and raise ConfigError if there are errors."""
+    bad = errors(findings)
+    say([finding for finding in findings if finding not in bad])
+    if bad:
+        raise ConfigError(
+            f"{len(bad)} of the job's settings would fail:\n{show(bad)}",
+            code="job-not-sound", found=[finding.code for finding in bad],
+        )  # fmt: skip
 
 
 def refused(findings: list[Finding], what: str) -> bool:

@@ -48,7 +48,7 @@ def add_rehearsal(group: argparse._ArgumentGroup, sample: str, plants: Sequence[
 
 
 def refuse_flags(
-    known: Mapping[str, object], exclusive: Iterable[Sequence[str]], of_a_rehearsal: Iterable[str]
+    known: Mapping[str, object], exclusive: Iterable[Sequence[str]], of_a_rehearsal: Iterable[str] = ()
 ) -> None:
     """Raises ConfigError for flags that exclude each other, and for rehearsal flags without --rehearse."""
     for together in exclusive:

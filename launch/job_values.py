@@ -155,6 +155,17 @@ def whole(value: Any, where: str) -> int:
     return value
 
 
+def at_least(least: int) -> Callable[[Any, str], int]:
+    """A function that reads a whole number that is not smaller."""
+
+    def read(value: Any, where: str) -> int:
+        if whole(value, where) < least:
+            raise wrong(where, value, f"at least {least}")
+        return whole(value, where)
+
+    return read
+
+
 def number(value: Any, where: str) -> float:
     try:
         if not isinstance(value, bool):

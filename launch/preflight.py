@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from launch.bundle import file_settings, settings_here
 from launch.findings import Finding, error, note, warning
 from launch.job import Job, config_file
-from segtrain.errors import ConfigError, closest
+from segtrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from segtrain.config import Config
@@ -74,9 +74,7 @@ def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
     """
     path = config_file(job, root).absolute()
     if job.config and not os.path.isfile(path):
-        there = [f"configs/{found.name}" for found in sorted((root / "configs").glob("*.yaml"))]
-        near = closest(job.config, there)
-        cure = f"the config {near}" if near else "a file, such as configs/scenes.yaml"
+        cure = "a file, such as configs/scenes.yaml"
         return Read(findings=[error("config", f"config={job.config!r}: there is no such file", cure)])
     try:
         import yaml

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Iterator
 
 from launch.findings import Finding, error, warning
 from launch.preflight import SECRET_VALUE
 
+COMPARE = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+    "<": operator.lt,
+    ">": operator.gt,
+    "~=": operator.ge,
+}
 _LINE = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^]]*\])?\s*([^;#@]*)")
 
 
@@ -79,14 +89,12 @@ def admits(wanted: str, have: str) -> bool:
         match = re.fullmatch(r"\s*(==|>=|<=|!=|~=|<|>)\s*(\d+(?:\.\d+)*)(\.\*)?\s*", part)
         if match is None:
             return False
-        sign, theirs, star = match[1], _version(match[2]), bool(match[3])
-        size = len(theirs) if star else max(len(mine), len(theirs))
+        theirs = _version(match[2])
+        size = len(theirs) if match[3] else max(len(mine), len(theirs))
         left, right = ((*one, *[0] * size)[:size] for one in (mine, theirs))
-        fits = {
-            "==": left == right, "!=": left != right, ">=": left >= right, "<=": left <= right, "<": left < right,
-            ">": left > right, "~=": left >= right and left[: len(theirs) - 1] == right[: len(theirs) - 1],
-        }  # fmt: skip
-        if not fits[sign]:
+        if not COMPARE[match[1]](left, right):
+            return False
+        if match[1] == "~=" and mine[: len(theirs) - 1] != theirs[:-1]:
             return False
     return True
 

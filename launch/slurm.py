@@ -21,8 +21,9 @@ if not __package__:
 
 from launch import console  # noqa: E402
 from launch.findings import refused, tell  # noqa: E402
+from launch.flags import refuse_flags  # noqa: E402
 from launch.forecast import keep  # noqa: E402
-from launch.hpc.arguments import ACTIONS, build_parser, refuse_together  # noqa: E402
+from launch.hpc.arguments import ACTIONS, EXCLUSIVE, build_parser  # noqa: E402
 from launch.hpc.job import COMMAND, SlurmJob  # noqa: E402
 from launch.hpc.preflight.online import look  # noqa: E402
 from launch.hpc.preflight.training import offline, plan_files  # noqa: E402
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
 
 
 def _act(known: dict[str, Any]) -> int:
-    refuse_together(known)
+    refuse_flags(known, EXCLUSIVE)
     if {"attach", "stop"} & set(known):
         return _come_back(known)
     flags = {key: value for key, value in known.items() if key not in NOT_OF_THE_JOB}
@@ -57,9 +58,10 @@ def _dry_run(job: SlurmJob, known: dict[str, Any]) -> int:
     if known.get("interactive"):
         _say_left_out(job)
         return console.dry_run(shlex.join(interactive(job, "SLURM_JOB_ID" in os.environ)), found)
-    return console.dry_run(
-        sbatch_script(job).rstrip("\n"), found, lambda: tell(f"to submit it by hand: {by_hand(job)}")
-    )
+    try:
+        return console.dry_run(sbatch_script(job).rstrip("\n"), found)
+    finally:  # also where the reader of the script has gone (`| head`)
+        tell(f"to submit it by hand: {by_hand(job)}")
 
 
 def _interactive(job: SlurmJob) -> int:

@@ -162,7 +162,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str], list[str]]] = [  # file, flags
     ("instances: two", {}, [], ["instances='two'", "whole number"]),
     ("spot: 'yes'", {}, [], ["spot='yes'", "true or false"]),
     ("max_run: 6 hours", {}, [], ["max_run='6 hours'", "6h"]),
-    ("strategy: SMDDP", {}, [], ["did you mean smddp?"]),
+    ("strategy: SMDDP", {}, [], ["must be one of single, ddp"]),
     ("data: {train: {mode: File}}", {}, [], ["data.train", "no place", "s3://"]),
     ("data: {train: ./camvid}", {}, [], ["'./camvid'", "aws s3 sync"]),
     ("groups: {gpu: ml.g5.xlarge*2}\ninstances: 2", {}, [], ["instances", "groups", "remove"]),

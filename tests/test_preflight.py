@@ -322,7 +322,6 @@ THE_IMAGE = choose("ml.g5.12xlarge", "ddp", "us-east-1", today=TODAY)
         ({"train.py": b"import os\nprint('x'\n"}, "code-syntax", "train.py, line 2"),
         ({"train.py": b"", "requirements.txt": b"torch==2.5.1\n"}, "requirement-torch", "torch==2.5.1"),
         ({"train.py": b"", "requirements.txt": b"smdistributed-dataparallel\n"}, "requirement-smddp", "smdistributed"),
-        ({"train.py": b"", "requirements.txt": b"smdebug>=1\n"}, "requirement-smdebug", "smdebug>=1"),
         ({"train.py": b"", "requirements.txt": b"-e ../mine\n"}, "requirement-path", "-e ../mine"),
         ({"train.py": b"", "requirements.txt": b"--constraint mine.txt\n"}, "requirement-path", "--constraint"),
         ({"train.py": b"", "requirements.txt": b"mine @ file:///home/me\n"}, "requirement-path", "file:///home/me"),

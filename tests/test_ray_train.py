@@ -46,7 +46,7 @@ def test_a_job_is_read_from_the_command_line(tmp_path: Path, monkeypatch: pytest
     [
         (("--elastic", "4:1"), "value-invalid"),
         (("--elastic", "1:4", "--workers", "2"), "flags-together"),
-        (("--workers", "0"), "number-too-small"),
+        (("--workers", "0"), "value-invalid"),
         (("--strategy", "smddp"), "strategy-not-on-ray"),
     ],
 )

@@ -73,11 +73,11 @@ def test_a_time_limit_is_rounded_up_to_minutes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "code"),
     [
-        ({"nodes": 0}, "number-too-small"),
+        ({"nodes": 0}, "value-invalid"),
         ({"image": "nvcr.io/nvidia/pytorch"}, "not-on-slurm"),
         ({"requirements": "r.txt"}, "not-on-slurm"),
         ({"program": "mine.py"}, "not-on-slurm"),
-        ({"gpus": {"count": -1}}, "number-too-small"),
+        ({"gpus": {"count": -1}}, "value-invalid"),
         ({"start": "node", "bind": "task", "gpus": 2}, "bind-torchrun"),
         ({"partition": "gpu\n#SBATCH --exclusive"}, "flag-line-break"),
         ({"sbatch": ["--comment=a\nb"]}, "flag-line-break"),

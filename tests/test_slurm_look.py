@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cluster_slurm import Cluster, NoSlurm, slurm_cluster
-from test_slurm_preflight import BATCH, CPUS, MISTAKES, MOUNTS, PLAIN, ROOT, SOUND, has, loud
+from test_slurm_preflight import BATCH, CPUS, MISTAKES, PLAIN, ROOT, SOUND, has, loud
 
 from launch.findings import Finding
 from launch.hpc.job import SlurmJob
@@ -94,13 +94,13 @@ def described(flags_: dict[str, Any], settings: tuple[str, ...] = (), **more: An
 
 def test_every_mistake_is_named_by_what_slurm_says() -> None:
     """The same table as for the recorded answers, with one look at the living cluster."""
-    here, found, named = Here("vm", Path("/workspace"), {}, {}), read(ask), 0
+    here, found, named = Here(Path("/workspace"), {}, {}), read(ask), 0
     for name, (of, flags_, settings, expected, text) in MISTAKES.items():
         if of != "plain" or name == "two jobs with one run folder":
             continue
         job = completed(described(flags_, settings), here)
         said = [*offline(job, ROOT), *flags(job), *rules(job, found, here)]
-        has([*said, *places.folders(job, here, found, MOUNTS, probed=False)], expected, text)
+        has([*said, *places.folders(job, found, probed=False)], expected, text)
         named += 1
     assert named >= 25
 

@@ -31,7 +31,6 @@ from segtrain.errors import SegtrainError
 pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "tests/recorded/slurm"
-MOUNTS = "/dev/vda / ext4 rw 0 0\nserver:/work /workspace lustre rw 0 0\ntmpfs /dev/shm tmpfs rw 0 0\n"
 PLAIN: dict[str, Any] = {
     "nodes": 2, "gpus": "h100:4", "cpus": 4, "max_run": "6h", "output": "/workspace/runs", "partition": "gpu",
 }  # fmt: skip
@@ -62,14 +61,14 @@ def look(
     name: str, flags_: Mapping[str, Any], settings: tuple[str, ...] = (), here: Here | None = None
 ) -> list[Finding]:
     """What is said about a job before its nodes are asked."""
-    here = here or Here("vm", Path("/workspace"), {}, {})
+    here = here or Here(Path("/workspace"), {}, {})
     job = completed(load_job(SlurmJob, None, {**PLAIN, **flags_}, [BATCH, *settings]), here)
     found = cluster(name)
     return [
         *offline(job, ROOT),
         *flags(job),
         *rules(job, found, here),
-        *places.folders(job, here, found, MOUNTS, probed=False),
+        *places.folders(job, found, probed=False),
     ]
 
 
@@ -179,73 +178,52 @@ OF_THE_HOST: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any], str
     "variables left behind": ({"SBATCH_EXPORT": "NONE"}, {}, {}, "warning export", "NONE"),
     "from inside a job": ({"SLURM_JOB_ID": "12"}, {}, {}, "warning inside-a-job", "job 12"),
     "CPU time of a login node": ({}, {"CPU": (3600, 3600)}, {}, "error limit-cpu", "3600"),
-    "memory of a login node": ({}, {"AS": (2**32, 2**32)}, {}, "warning limit-memory", "4096 MB"),
+    "memory of a login node": ({}, {"AS": (2**32, 2**32)}, {}, "warning limit-memory", "4294967296 bytes"),
     "open files of a login node": ({}, {"NOFILE": (1024, 1024)}, {}, "warning limit-files", "1024"),
     "processes of a login node": ({}, {"NPROC": (100, 100)}, {}, "warning limit-processes", "100"),
-    "size of a file": ({}, {"FSIZE": (2**30, 2**30)}, {}, "warning limit-file-size", "1024 MB"),
-    "locked memory with EFA": ({}, {"MEMLOCK": (2**23, 2**23)}, {"efa": True}, "warning limit-locked", "8 MB"),
+    "size of a file": ({}, {"FSIZE": (2**30, 2**30)}, {}, "warning limit-file-size", "1073741824"),
+    "locked memory with EFA": ({}, {"MEMLOCK": (2**23, 2**23)}, {"efa": True}, "warning limit-locked", "8388608"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OF_THE_HOST)
 def test_what_comes_along_has_its_finding(name: str) -> None:
     variables, limits, flags_, expected, text = OF_THE_HOST[name]
-    has(look("plain", flags_, here=Here("vm", Path("/workspace"), variables, limits)), expected, text)
+    has(look("plain", flags_, here=Here(Path("/workspace"), variables, limits)), expected, text)
 
 
 def test_variables_of_sbatch_do_not_matter_to_salloc() -> None:
     variables = {"SBATCH_TIMELIMIT": "10", "SBATCH_PARTITION": "nope", "SALLOC_PARTITION": "closed"}
-    here = Here("vm", Path("/workspace"), variables, {}, command="salloc")
+    here = Here(Path("/workspace"), variables, {}, command="salloc")
     found = look("plain", {"partition": None}, here=here)
     assert "sbatch-variable" not in {finding.code for finding in found}
     has(found, "error partition-down", "closed")
 
 
 def test_a_limit_that_is_not_carried_is_no_mistake() -> None:
-    here = Here("vm", Path("/workspace"), {}, {"NOFILE": (1024, 1024), "CPU": (3600, 3600)})
+    here = Here(Path("/workspace"), {}, {"NOFILE": (1024, 1024), "CPU": (3600, 3600)})
     codes = {finding.code for finding in look("harsh", {}, here=here)}
     assert "limit-files" not in codes  # PropagateResourceLimitsExcept=NOFILE
     assert "limit-cpu" in codes
 
 
-@pytest.mark.parametrize(("place", "level"), [("/dev/shm/runs", "error"), ("/home/ada/runs", "warning")])
-def test_a_run_folder_of_one_host(place: str, level: str) -> None:
-    """Only where the nodes are other hosts, and have not been asked."""
-    found = cluster("plain")
-    apart = tuple(replace(node, fields={**node.fields, "NodeAddr": "10.0.0.7"}) for node in found.nodes)
-    job = load_job(SlurmJob, None, {**PLAIN, "output": place}, [BATCH])
-    here = Here("login", Path("/workspace"), {}, {})
-    said = list(places.folders(job, here, replace(found, nodes=apart), MOUNTS, probed=False))
-    has(said, f"{level} output-not-shared", place)
-    for further in ({"probed": True}, {"probed": False, "exports": f"{Path(place).parent} 10.0.0.0/16(rw)\n"}):
-        said = list(places.folders(job, here, replace(found, nodes=apart), MOUNTS, **further))
-        assert "output-not-shared" not in {finding.code for finding in said}
-
-
 def test_room_for_the_checkpoints(tmp_path: Path) -> None:
     job = load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path)}, [BATCH])
-    here = Here("vm", tmp_path, {}, {})
     kept = job.runs()[0] / "checkpoints"
     kept.mkdir(parents=True)
     with open(kept / "step-00000010.pt", "wb") as file:
         file.truncate(2**43)  # a hole, larger than any disk
-    has(list(places.folders(job, here, cluster("plain"), MOUNTS, probed=False)), "error room", str(tmp_path))
+    has(list(places.folders(job, cluster("plain"), probed=False)), "error room", str(tmp_path))
     for number in (20, 30, 40):  # the room that the run has already is not needed once more
         (kept / f"step-000000{number}.pt").hardlink_to(kept / "step-00000010.pt")
-    codes = {finding.code for finding in places.folders(job, here, cluster("plain"), MOUNTS, probed=False)}
+    codes = {finding.code for finding in places.folders(job, cluster("plain"), probed=False)}
     assert "room" not in codes
-
-
-def test_the_file_system_of_a_folder() -> None:
-    mounts = "/dev/vda / ext4 rw 0 0\nserver:/x /groß/my\\040work lustre rw 0 0\n"
-    assert places.file_system(Path("/groß/my work/runs"), mounts) == "lustre"
-    assert places.file_system(Path("/groß/my"), mounts) == "ext4"
 
 
 # what nodes answer, as n1 has been asked, and the finding
 ANSWERS = {
     "token": "yes", "folder": "yes", "data": "yes", "scontrol": "yes", "interface": "yes",
-    "efa": "efa_0", "gpus": "1", "python": "/usr/bin/python3", "import": "yes", "version": "1.0",
+    "efa": "efa_0", "gpus": "1", "python": "/usr/bin/python3", "import": "segtrain 1.0",
     "end": "yes",
 }  # fmt: skip
 WRONG_ANSWERS = {
@@ -258,8 +236,13 @@ WRONG_ANSWERS = {
     "gpus": ("0", "error gpus-invisible", "n2"),
     "python": ("", "error python-missing", "n2"),
     "import": ("ModuleNotFoundError: No module named 'yaml'", "error python-import", "'yaml'"),
-    "version": ("0.9", "warning python-version", "0.9"),
 }
+
+
+def test_another_version_on_a_node_has_its_finding() -> None:
+    job = load_job(SlurmJob, None, PLAIN, [BATCH])
+    (found,) = answers(job, {"n1": ANSWERS, "n2": {**ANSWERS, "import": "segtrain 0.9"}}, Path("/workspace"), "1.0")
+    has([found], "warning python-version", "n2 has segtrain 0.9")
 
 
 @pytest.mark.parametrize("key", WRONG_ANSWERS)
@@ -342,7 +325,7 @@ def test_the_largest_array(tasks: int, expected: bool) -> None:
     """The largest number of a task is one less than MaxArraySize, and the first one is 0."""
     found = replace(cluster("plain"), config={**cluster("plain").config, "MaxArraySize": "3"})
     job = load_job(SlurmJob, None, {**PLAIN, "seeds": ",".join(map(str, range(tasks)))}, [BATCH])
-    codes = {finding.code for finding in rules(job, found, Here("vm", Path("/workspace"), {}, {}))}
+    codes = {finding.code for finding in rules(job, found, Here(Path("/workspace"), {}, {}))}
     assert ("array-size" in codes) == expected
 
 
@@ -374,7 +357,7 @@ def test_the_limit_that_slurm_takes(
     }
     parts = tuple(replace(one, fields={**one.fields, "QoS": "long"}) for one in found.partitions)
     job = load_job(SlurmJob, None, {**PLAIN, "account": "vision", "qos": "short"}, [BATCH])
-    said = rules(job, replace(found, accounts=rows, qos=table, partitions=parts), Here("vm", ROOT, {}, {}))
+    said = rules(job, replace(found, accounts=rows, qos=table, partitions=parts), Here(ROOT, {}, {}))
     messages = [finding.message for finding in said if finding.code == "time-over-limit"]
     assert len(messages) == bool(expected), messages
     assert not expected or f"{expected} allows 01:00:00" in messages[0]
@@ -387,7 +370,7 @@ def test_memory_that_comes_with_a_gpu() -> None:
         for one in found.partitions
     )
     job = load_job(SlurmJob, None, {**PLAIN, "partition": "flat", "gpus": "h100:1"}, [BATCH])
-    here = Here("vm", Path("/workspace"), {}, {})
+    here = Here(Path("/workspace"), {}, {})
     assert "memory-whole-node" in {finding.code for finding in rules(job, found, here)}
     assert "memory-whole-node" not in {finding.code for finding in rules(job, replace(found, partitions=parts), here)}
 
@@ -402,7 +385,7 @@ def test_what_slurm_refuses_to_say_is_a_note() -> None:
 
     found = read(closed, "root")
     job = load_job(SlurmJob, None, PLAIN, [BATCH])
-    said = rules(job, found, Here("vm", Path("/workspace"), {}, {}))
+    said = rules(job, found, Here(Path("/workspace"), {}, {}))
     assert [finding.code for finding in said] == ["not-asked"]
     assert "your jobs" in said[0].message
     assert "denied" in said[0].message
@@ -452,8 +435,7 @@ def test_two_jobs_share_a_run_folder_whatever_its_name(tmp_path: Path) -> None:
             jobs=(("7", "RUNNING", "(null)", script), ("8", "PENDING", "afterany:7(unfulfilled)", script)),
         )
         job = load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path / output), **flags_}, [BATCH])
-        here = Here("vm", tmp_path, {}, {})
-        return [one.message for one in places.folders(job, here, found, MOUNTS, False) if one.code == "run-busy"]
+        return [one.message for one in places.folders(job, found, probed=False) if one.code == "run-busy"]
 
     def other(**flags_: Any) -> SlurmJob:
         return load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path / "my runs"), **flags_}, [BATCH])

@@ -205,6 +205,7 @@ ONLINE: dict[str, tuple[str, Any, dict[str, Any], str]] = {
     "a bucket of another region": (BUCKET, {"location": "EUROPE-WEST4", "locationType": "region"}, {}, "warning bucket-region"),
     "a bucket of another continent": (BUCKET, {"location": "EU", "locationType": "multi-region"}, {}, "warning bucket-region"),
     "a bucket of the continent": (BUCKET, {"location": "US", "locationType": "multi-region"}, {}, "note bucket-multi-region"),
+    "a bucket of a pair of regions": (BUCKET, {"location": "NAM4", "locationType": "dual-region"}, {}, "note bucket-multi-region"),
     "a bucket of another pair of regions": (BUCKET, {"location": "ASIA1", "locationType": "dual-region"}, {}, "warning bucket-region"),
     "no data": (f"{BUCKET}/o", {"kind": "objects"}, {}, "error data-empty"),
     "too little quota": (
@@ -244,15 +245,6 @@ def test_an_account_that_may_only_read_the_bucket_that_it_writes_to_is_found(goo
     for flags in ({"output": FLAGS["data"]}, {"checkpoints": "gs://street-data/checkpoints"}):
         (finding,) = (one for one in look(clients, **flags) if one.code == "account-bucket")
         assert "lets it write there" in finding.message
-
-
-@pytest.mark.parametrize(
-    "more", [{"location": "NAM4"}, {"location": "US", "customPlacementConfig": {"dataLocations": ["US-CENTRAL1", "US-EAST4"]}}]
-)  # fmt: skip
-def test_a_bucket_of_the_jobs_pair_of_regions_is_near(more: dict[str, Any], google: Any) -> None:
-    fake, clients = google
-    fake.answers[BUCKET] = {"locationType": "dual-region", **more}
-    assert look(clients) == []
 
 
 @pytest.mark.parametrize(

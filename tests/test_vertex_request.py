@@ -95,6 +95,7 @@ def test_flags_are_read(flags: dict[str, Any], expected: dict[str, Any]) -> None
     [
         ({"accelerator": "4 x T4"}, "value-invalid"),
         ({"scheduling": "cheap"}, "value-invalid"),
+        ({"hosts": 0}, "value-invalid"),
         ({"nfs": ["10.0.0.2:/x"]}, "value-invalid"),
         ({"nfs": [{"server": "10.0.0.2"}]}, "mount-incomplete"),
         ({"lustre": ["d=10.0.0.3"]}, "value-invalid"),

@@ -18,10 +18,8 @@ from launch.aws.images import choose
 from launch.aws.job import SageMakerJob, load_job
 from launch.aws.preflight.offline import offline
 from launch.aws.request import code_uri, create_training_job, output, training_job_name
-from launch.cures import tried
-from launch.findings import Finding, errors, say, show
+from launch.findings import Finding, require
 from launch.job import ROOT
-from segtrain.errors import ConfigError
 
 Source = str | Path | Mapping[str, Any] | SageMakerJob
 
@@ -35,10 +33,7 @@ def sound(job: Source, settings: Sequence[str], place: str = "") -> tuple[SageMa
     """The job and its request. Prints the warnings and notes of the checks, and raises ConfigError for their errors."""
     known = read(job, settings)
     known, asked, findings = prepare(replace(known, region=known.region or place))
-    bad = errors(findings)
-    say([finding for finding in findings if finding not in bad])
-    if bad:
-        raise ConfigError(f"{len(bad)} of the job's settings would fail:\n{show(bad)}")
+    require(findings)
     return known, asked
 
 
@@ -53,12 +48,6 @@ def located(job: SageMakerJob) -> tuple[SageMakerJob, list[Finding]]:
 
 def prepare(job: SageMakerJob) -> tuple[SageMakerJob, dict[str, Any], list[Finding]]:
     """The job with its region and role, its request, and the findings of all checks that make no call to AWS."""
-    job, request, findings = checked(job)
-    return job, request, tried(job, findings, lambda other: checked(other)[2])
-
-
-def checked(job: SageMakerJob) -> tuple[SageMakerJob, dict[str, Any], list[Finding]]:
-    """As ``prepare``, with cures that are not tried yet."""
     now = datetime.now(timezone.utc)
     job, findings = located(replace(job, role=job.role or os.environ.get("SAGEMAKER_ROLE", "")))
     choice = choose(job.training_type, job.strategy, job.region, job.image, unknown_type_ok=job.unknown_type_ok)

@@ -23,7 +23,7 @@ class VertexJob(job.Job):
     machine: str = option(values.text, default="g2-standard-12")
     # None: what the machine type has by itself.
     accelerator: Accelerator | None = option(parts.accelerator, default=None)  # noqa: RUF009
-    hosts: int = option(values.whole, default=1)
+    hosts: int = option(values.at_least(1), default=1)
     # Where the training reads: gs://BUCKET/FOLDER, or a folder of a mount.
     data: str = option(values.text, default="")
     # gs:// address of the run folder, which then outlives the job. It becomes ``out`` of the training config.

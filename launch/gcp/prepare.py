@@ -8,15 +8,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from launch.cures import tried
-from launch.findings import Finding, errors, note, say, show
+from launch.findings import Finding, note, require
 from launch.gcp.images import choose
 from launch.gcp.job import VertexJob
 from launch.gcp.preflight.machines import gpus
 from launch.gcp.preflight.offline import offline
 from launch.gcp.request import DEFAULT_REGION, custom_job, job_name
 from launch.job import ROOT, load_job
-from segtrain.errors import ConfigError
 
 Source = str | Path | Mapping[str, Any] | VertexJob
 
@@ -29,13 +27,7 @@ def read(job: Source, settings: Sequence[str] = ()) -> VertexJob:
 def sound(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
     """The request of a job without errors. Raises ConfigError if a check finds an error; prints all other findings."""
     _, asked, findings = prepare(read(job, settings))
-    bad = errors(findings)
-    say([finding for finding in findings if finding not in bad])
-    if bad:
-        raise ConfigError(
-            f"{len(bad)} of the job's settings would fail:\n{show(bad)}",
-            code="job-not-sound", found=[finding.code for finding in bad],
-        )  # fmt: skip
+    require(findings)
     return asked
 
 
@@ -52,12 +44,6 @@ def located(job: VertexJob) -> tuple[VertexJob, list[Finding]]:
 
 def prepare(job: VertexJob) -> tuple[VertexJob, dict[str, Any], list[Finding]]:
     """The job with project and region, its request, and the findings of all checks that do not ask Google."""
-    job, request, findings = checked(job)
-    return job, request, tried(job, findings, lambda other: checked(other)[2])
-
-
-def checked(job: VertexJob) -> tuple[VertexJob, dict[str, Any], list[Finding]]:
-    """As ``prepare``, with cures that are not tried yet."""
     job, findings = located(job)
     accelerator = gpus(job)
     choice = choose(job, job.region, accelerator)

@@ -127,7 +127,7 @@ def experiment_names(job: VertexJob) -> dict[str, str]:
 
 
 def _spec(job: VertexJob, image: str, name: str) -> dict[str, Any]:
-    pools = [_pool(job, image, name, count) for count in ((1, job.hosts - 1) if job.hosts > 1 else (job.hosts,))]
+    pools = [_pool(job, image, name, count) for count in ((1, job.hosts - 1) if job.hosts > 1 else (1,))]
     spec: dict[str, Any] = {"workerPoolSpecs": pools, "scheduling": _scheduling(job)}
     texts = {
         "serviceAccount": job.service_account,

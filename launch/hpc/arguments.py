@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 
 from launch.flags import FlagParser
-from segtrain.errors import ConfigError
 
 ACTIONS = ("dry_run", "interactive", "attach", "stop")
+EXCLUSIVE = (("dry_run", "attach", "stop"), ("interactive", "attach", "stop"))
 EPILOG = """section.key=value changes a setting of the training config, as with `segtrain train`.
 
 --dry-run prints the sbatch script, which is plain shell: keep it, edit it, and submit it with sbatch. If its
@@ -126,12 +125,3 @@ def build_parser(command: str) -> argparse.ArgumentParser:
     group.add_argument("--efa", action="store_true", help="NCCL uses the Elastic Fabric Adapter of EC2")
     group.add_argument("--job", metavar="FILE", help="YAML file with all of these, such as configs/jobs/slurm.yaml")
     return parser
-
-
-def refuse_together(known: Mapping[str, object]) -> None:
-    """Raises ConfigError for flags that ask for two things at once."""
-    given = [f"--{word.replace('_', '-')}" for word in ACTIONS if word in known]
-    if len(given) > 1 and set(given) != {"--dry-run", "--interactive"}:
-        raise ConfigError(
-            f"{' and '.join(given)} exclude each other: give one of them", code="flags-together", found=given
-        )

@@ -30,15 +30,15 @@ class SlurmJob(job.Job):
     partition: str = option(values.text, default="")
     account: str = option(values.text, default="")
     qos: str = option(values.text, default="")
-    nodes: int = option(values.whole, default=1)
+    nodes: int = option(values.at_least(1), default=1)
     # Of each node. None: the job asks for none.
     gpus: Gpus | None = option(parts.gpus, default=None)  # noqa: RUF009
     # Processes on each node. 0: one per GPU, or one.
-    procs: int = option(values.whole, default=0)
+    procs: int = option(values.at_least(0), default=0)
     start: parts.Start = option(values.one_of(parts.Start), default="task")  # noqa: RUF009
     bind: parts.Bind = option(values.one_of(parts.Bind), default="node")  # noqa: RUF009
     # Cores of each process, and memory of each node. 0 and "": what the cluster gives.
-    cpus: int = option(values.whole, default=0)
+    cpus: int = option(values.at_least(0), default=0)
     memory: str = option(parts.memory, default="")
     constraint: str = option(values.text, default="")
     reservation: str = option(values.text, default="")
@@ -50,7 +50,7 @@ class SlurmJob(job.Job):
     # The job queues itself again after a time limit, a preemption, or a lost rank.
     requeue: bool = option(values.switch, default=True)
     # Stops in a row without a new checkpoint, after which it does not.
-    most_stops: int = option(values.whole, default=3)
+    most_stops: int = option(values.at_least(1), default=3)
     # Seconds between two looks for the spot notice of EC2, on every node. 0: none.
     spot: int = option(values.seconds, default=0)
     # Where the training reads: data.root.
@@ -66,7 +66,7 @@ class SlurmJob(job.Job):
     array: tuple[str, ...] = option(parts.tasks, default=())
     seeds: tuple[int, ...] = option(parts.seeds, default=())
     # Tasks of the array that run at the same time. 0: all.
-    at_once: int = option(values.whole, default=0)
+    at_once: int = option(values.at_least(0), default=0)
     after: str = option(parts.after, default="")
     # Further lines of #SBATCH, such as "--mail-type=END".
     sbatch: tuple[str, ...] = option(values.texts, default=())

@@ -36,7 +36,7 @@ def gpus(value: Any, where: str) -> Gpus:
     if isinstance(value, Mapping):
         described = values.known(value, ("type", "count"), where)
         kind = values.text(described.get("type", ""), f"{where}.type")
-        return Gpus(values.whole(described.get("count", 1), f"{where}.count"), kind)
+        return Gpus(values.at_least(0)(described.get("count", 1), f"{where}.count"), kind)
     match = _GPUS.fullmatch(values.text(value, where))
     if match is None:
         raise values.wrong(where, value, "COUNT or TYPE:COUNT for each node, as 4 or h100:8")

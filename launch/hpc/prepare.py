@@ -38,17 +38,6 @@ def refuse(job: SlurmJob, terminal: bool = False) -> None:
             "--bind node, or --start task",
             code="bind-torchrun", found=job.bind,
         )  # fmt: skip
-    for key, number, least in (
-        ("nodes", job.nodes, 1),
-        ("procs", job.procs, 0),
-        ("gpus", job.gpus.count if job.gpus else 0, 0),
-        ("cpus", job.cpus, 0),
-        ("most_stops", job.most_stops, 1),
-        ("at_once", job.at_once, 0),
-    ):
-        if number < least:
-            text = f"--{key.replace('_', '-')} {number}: must be at least {least}"
-            raise ConfigError(text, code="number-too-small", key=key, found=number)
     if "://" in job.output:
         raise ConfigError(
             f"output={job.output}: a run of a Slurm job lies on the shared file system, where a start finds the "
@@ -67,10 +56,9 @@ def refuse(job: SlurmJob, terminal: bool = False) -> None:
                 f"two tasks of the array have the run folder {folder}: give each its own settings",
                 code="tasks-equal", found=folder,
             )  # fmt: skip
-    for key in job.settings:
-        if key == "out":
-            text = f"out={job.settings[key]}: the run folder is OUTPUT/NAME: use --output and --name"
-            raise ConfigError(text, code="out-on-slurm", found=job.settings[key])
+    if "out" in job.settings:
+        text = f"out={job.settings['out']}: the run folder is OUTPUT/NAME: use --output and --name"
+        raise ConfigError(text, code="out-on-slurm", found=job.settings["out"])
     for word in (*flags(job), f"--config={job.config}"):
         if re.search(r"[\x00-\x1f\x7f]", word):
             text = f"{word!r}: a line of the script: take the line break or control character out of the name"

@@ -28,16 +28,16 @@ class RayJob(job.Job):
     """A training by Ray Train. All times: seconds."""
 
     # Ranks, each with ``cpus`` cores and ``gpus`` GPUs of a node. None: one GPU where the nodes have some.
-    workers: int = option(values.whole, default=1)
+    workers: int = option(values.at_least(1), default=1)
     # Least and most ranks, instead of ``workers``: Ray uses what is there.
     elastic: tuple[int, int] | None = option(_range, default=None)
-    cpus: int = option(values.whole, default=1)
+    cpus: int = option(values.at_least(0), default=1)
     gpus: int | None = option(values.whole, default=None)
     address: str = option(values.text, default="")
     # Labels that the nodes of ranks must have.
     labels: Mapping[str, str] = option(values.pairs, flag="--label", default_factory=dict)
     # Starts after a failure. Starts after a preemption are not counted.
-    retries: int = option(values.whole, default=3)
+    retries: int = option(values.at_least(0), default=3)
     # Time for the other nodes after the deadline of a preemption.
     grace: int = option(values.seconds, default=0)
     # Time between two looks for more nodes, with ``elastic``.
@@ -71,10 +71,6 @@ def load(known: Mapping[str, Any]) -> RayJob:
             "--workers and --elastic exclude each other: leave --workers out", code="flags-together",
             found=["--workers", "--elastic"],
         )  # fmt: skip
-    for key, least in (("workers", 1), ("cpus", 0), ("retries", 0)):
-        if getattr(found, key) < least:
-            text = f"--{key} {getattr(found, key)}: must be at least {least}"
-            raise ConfigError(text, code="number-too-small", key=key, found=getattr(found, key))
     if found.strategy not in ("ddp", "fsdp"):
         text = f"--strategy {found.strategy}: Ray starts one process per rank: use ddp or fsdp"
         raise ConfigError(text, code="strategy-not-on-ray", found=found.strategy)

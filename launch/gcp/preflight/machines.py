@@ -24,7 +24,7 @@ def gpus(job: VertexJob) -> Accelerator | None:
 
 
 def ranks(job: VertexJob) -> int:
-    return max(1, job.hosts) * local_ranks(job)
+    return job.hosts * local_ranks(job)
 
 
 def local_ranks(job: VertexJob) -> int:
@@ -113,14 +113,7 @@ def _region(job: VertexJob) -> Iterator[Finding]:
 
 
 def _hosts(job: VertexJob) -> Iterator[Finding]:
-    if job.hosts < 1:
-        yield error(
-            "hosts-range",
-            f"hosts={job.hosts}: pool 0 has exactly one replica, so a job has 1 host or more",
-            "--hosts 1",
-            API,
-        )
-    elif job.hosts > 1 and job.strategy in ALONE:
+    if job.hosts > 1 and job.strategy in ALONE:
         yield error(
             "strategy-hosts",
             f"strategy={job.strategy} is one process: {job.hosts} hosts would each train a model of their own",

@@ -57,25 +57,13 @@ def _data(job: VertexJob) -> Iterator[Finding]:
     mounts = [*(share.folder for share in job.nfs), *(instance.folder for instance in job.lustre)]
     if not data or any(f"{data}/".startswith(f"{folder}/") for folder in mounts):
         return
-    scheme, colon, _ = data.partition("://")
+    scheme = data.partition("://")[0]
     if data.startswith("/gcs/"):
         yield warning(
             "data-mounted",
             f"data={data!r} reads through a mount that cannot be tuned on Vertex AI: each file waits for requests",
             f"--data gs://{quote(data.removeprefix('/gcs/'))}, which segtrain reads ahead",
             FUSE,
-        )
-    elif data.startswith("/mnt/"):
-        yield error(
-            "data-mount",
-            f"data={data!r} is in no mount of the job ({', '.join(mounts) or 'it has none'})",
-            "--nfs or --lustre with that mount point, or --data gs://BUCKET/FOLDER",
-        )
-    elif not colon:
-        yield error(
-            "data-here",
-            f"data={data!r} is a folder of this machine",
-            "gcloud storage rsync -r FOLDER gs://BUCKET/FOLDER, then --data gs://BUCKET/FOLDER",
         )
     elif scheme in ("s3", "az", "abfs", "abfss"):
         yield warning(
@@ -84,4 +72,8 @@ def _data(job: VertexJob) -> Iterator[Finding]:
             "copy it with the Storage Transfer Service, then --data gs://BUCKET/FOLDER",
         )
     elif scheme != "gs":
-        yield error("data-scheme", f"data={data!r}: segtrain does not read {scheme}://", "--data gs://BUCKET/FOLDER")
+        yield error(
+            "data-place",
+            f"data={data!r} is neither in a bucket, nor in a mount of the job ({', '.join(mounts) or 'it has none'})",
+            "gcloud storage rsync -r FOLDER gs://BUCKET/FOLDER, then --data gs://BUCKET/FOLDER",
+        )

@@ -83,7 +83,7 @@ def _data(job: VertexJob, config: Config, read: Read) -> Iterator[Finding]:
     root = str(read.told("data", "root"))
     yield from preflight.data(job, job.data, read, "--data gs://BUCKET/FOLDER")
     if read.reads_files and root and not job.data and not re.match(r"\w+://|/gcs/|/mnt/", root):
-        yield error("data-here", f"data.root={root!r} is a folder of this machine", "--data gs://BUCKET/FOLDER")
+        yield error("data-place", f"data.root={root!r} is a folder of this machine", "--data gs://BUCKET/FOLDER")
     if read.reads_files and job.data:
         yield from preflight.class_names(config)
 
@@ -118,7 +118,7 @@ def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:
         yield warning(
             "out-mounted",
             f"out={config.out!r}: a mount of a bucket has no atomic renames",
-            f"--checkpoints gs://{quote(config.out.removeprefix('/gcs/'))}",
+            f"remove out=, and give --checkpoints gs://{quote(config.out.removeprefix('/gcs/'))}",
         )
     elif config.out and not _KEPT.match(config.out):
         lost = job.scheduling == "SPOT"
@@ -134,5 +134,5 @@ def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:
         yield level(
             "resume-off",
             "checkpoint.resume=false: every restart of a worker would begin the training again",
-            "leave checkpoint.resume out, or --disable-retries",
+            "leave checkpoint.resume out",
         )

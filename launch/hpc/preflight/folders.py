@@ -11,15 +11,11 @@ from shlex import quote
 
 from launch.findings import Finding, error, warning
 from launch.hpc.job import SlurmJob
-from launch.hpc.preflight.here import Here
 from launch.hpc.preflight.state import Cluster
 from launch.hpc.prepare import SCRIPT
 from launch.hpc.script import FOLDER
 
-IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
-OF_ONE_HOST = (*IN_MEMORY, "overlay", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "squashfs")
 LEAST_MB = 2048  # where no checkpoint tells how large one is
-_LOCAL = ("127.", "localhost", "::1")
 
 
 def existing(place: str | Path) -> Path:
@@ -30,24 +26,8 @@ def existing(place: str | Path) -> Path:
     return path
 
 
-def file_system(place: Path, mounts: str) -> str:
-    """Type of the file system of a folder, by the text of /proc/mounts; "" where it does not say."""
-    found, length, real = "", -1, f"{os.path.realpath(place).rstrip('/')}/"
-    for line in mounts.splitlines():
-        words = line.split()
-        if len(words) > 2:
-            mount = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), words[1]).rstrip("/") + "/"
-            if real.startswith(mount) and len(mount) >= length:  # the later one lies over the earlier
-                found, length = words[2], len(mount)
-    return found
-
-
-def folders(
-    job: SlurmJob, here: Here, cluster: Cluster, mounts: str, probed: bool, exports: str = ""
-) -> Iterator[Finding]:
-    """``mounts``, ``exports``: texts of /proc/mounts and /var/lib/nfs/etab; ``probed``: whether nodes were asked what
-    they see, so that nothing needs to be guessed from here.
-    """
+def folders(job: SlurmJob, cluster: Cluster, probed: bool) -> Iterator[Finding]:
+    """``probed``: whether nodes were asked what they see, so that nothing needs to be guessed from here."""
     place = existing(job.output)
     if not os.path.isdir(place):
         yield error("output-file", f"output={job.output!r}: {place} is a file", "--output FOLDER")
@@ -55,32 +35,8 @@ def folders(
         yield error("output-not-writable", f"output={job.output!r}: you may not write into {place}", "another --output")
     else:
         yield from _room(job, place)
-    others = _other_hosts(here, cluster)
-    kind = file_system(Path(job.output).absolute(), mounts)
-    if others and not probed and kind in OF_ONE_HOST and not _exported(job.output, exports):
-        yield (error if kind in IN_MEMORY else warning)(
-            "output-not-shared",
-            f"output={job.output!r} lies on {kind} of this host: unless it is exported, {others[0]} does not see it, "
-            "and a job that is queued again on another node does not find its checkpoints",
-            "--output on the shared file system (df -T lists NFS, Lustre, ...)",
-        )
     yield from _data(job, probed)
     yield from _busy(job, cluster)
-
-
-def _exported(place: str, exports: str) -> bool:
-    """Whether this host gives the folder to others by NFS, as the head node of many clusters does."""
-    real = f"{os.path.realpath(place).rstrip('/')}/"
-    return any(real.startswith(f"{line.split()[0].rstrip('/')}/") for line in exports.splitlines() if line.strip())
-
-
-def _other_hosts(here: Here, cluster: Cluster) -> list[str]:
-    return [
-        node.name
-        for node in cluster.nodes
-        if node.fields.get("NodeHostName", node.name).partition(".")[0] != here.host.partition(".")[0]
-        and not node.fields.get("NodeAddr", "").startswith(_LOCAL)
-    ]
 
 
 def _room(job: SlurmJob, place: Path) -> Iterator[Finding]:
@@ -100,8 +56,6 @@ def _room(job: SlurmJob, place: Path) -> Iterator[Finding]:
             f"needs room for {known} ({needed:,} MB more)",
             "remove old runs, or another --output",
         )
-    if disk.f_files and not disk.f_favail:
-        yield error("inodes", f"output={job.output!r}: {place} has no inode left (df -i)", "remove files")
 
 
 def _data(job: SlurmJob, probed: bool) -> Iterator[Finding]:

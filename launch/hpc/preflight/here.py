@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,9 +50,16 @@ SHORT = {
     "-a": "--array",
     "-d": "--dependency",
 }
-LEAST_FILES = 4096  # open files: connections, workers, and shards of a rank
-LEAST_PROCESSES = 1024
-LEAST_LOCKED = 64 * 2**20  # bytes that a network card registers
+# Limits that Slurm carries to the ranks -> code, flag of ulimit, unit, and what a rank needs; None: no limit at all.
+LIMITS = {
+    "CPU": ("cpu", "-t", "s of CPU time", None),
+    "AS": ("memory", "-v", "bytes of address space", None),
+    "DATA": ("memory", "-d", "bytes of data", None),
+    "FSIZE": ("file-size", "-f", "bytes in a file", None),
+    "NPROC": ("processes", "-u", "processes and threads", 1024),
+    "NOFILE": ("files", "-n", "open files", 4096),
+    "MEMLOCK": ("locked", "-l", "bytes of locked memory", 64 * 2**20),
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,6 @@ class Here:
     variables of its own.
     """
 
-    host: str = field(default_factory=socket.gethostname)
     folder: Path = field(default_factory=Path.cwd)
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     limits: Mapping[str, tuple[int | None, int | None]] = field(default_factory=lambda: _limits())
@@ -76,7 +81,7 @@ def _limits() -> dict[str, tuple[int | None, int | None]]:
     except ImportError:
         return {}
     found = {}
-    for name in ("CPU", "NOFILE", "MEMLOCK", "AS", "FSIZE", "NPROC", "DATA"):
+    for name in LIMITS:
         soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
         found[name] = (None if soft < 0 else soft, None if hard < 0 else hard)
     return found
@@ -158,30 +163,17 @@ def limits(job: SlurmJob, here: Here, cluster: Cluster) -> Iterator[Finding]:
     """Limits of this shell that Slurm gives to the ranks."""
     carried = cluster.config.get("PropagateResourceLimits", "ALL").upper()
     spared = cluster.config.get("PropagateResourceLimitsExcept", "").upper()
-    locks = job.efa or job.interface.startswith("ib")
+    registers = job.efa or job.interface.startswith("ib")  # memory, which must be locked
     for name, (soft, hard) in here.limits.items():
+        code, flag, unit, least = LIMITS[name]
+        limit = hard if name == "NOFILE" else soft  # the script raises the soft one
         alone = carried not in ("ALL", "(NULL)") and name not in carried.split(",")
-        if soft is None or alone or name in spared.split(","):
+        if limit is None or alone or name in spared.split(",") or (name == "MEMLOCK" and not registers):
             continue
-        if name == "CPU":
-            yield _limit("cpu", f"ends each rank after {soft} s of CPU time", "-t", fatal=True)
-        elif name in ("AS", "DATA"):
-            flag = "-v" if name == "AS" else "-d"
-            yield _limit("memory", f"allows a rank {soft // 2**20} MB of address space; CUDA reserves far more", flag)
-        elif name == "FSIZE":
-            yield _limit("file-size", f"ends a rank that writes a file of more than {soft // 2**20} MB", "-f")
-        elif name == "NPROC" and soft < LEAST_PROCESSES:
-            yield _limit("processes", f"allows {soft} processes and threads", "-u")
-        elif name == "NOFILE" and hard is not None and hard < LEAST_FILES:
-            yield _limit("files", f"allows a rank {hard} open files", "-n")
-        elif name == "MEMLOCK" and soft < LEAST_LOCKED and locks:
-            words = f"lets a rank lock {soft // 2**20} MB; EFA and InfiniBand register far more"
-            yield _limit("locked", words, "-l")
-
-
-def _limit(what: str, words: str, flag: str, fatal: bool = False) -> Finding:
-    return (error if fatal else warning)(
-        f"limit-{what}",
-        f"this shell {words} (ulimit {flag}), and Slurm carries the limit to the nodes (PropagateResourceLimits)",
-        f"ulimit {flag} unlimited, on a host that allows it, then submit again",
-    )
+        if least is None or limit < least:
+            yield (error if name == "CPU" else warning)(
+                f"limit-{code}",
+                f"this shell allows a process {limit} {unit} (ulimit {flag}), and Slurm carries the limit to the nodes "
+                "(PropagateResourceLimits)",
+                f"ulimit {flag} unlimited, on a host that allows it, then submit again",
+            )

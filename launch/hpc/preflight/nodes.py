@@ -18,7 +18,7 @@ def nodes(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
     if partition is None or not there:
         return
     yield from _gpus(job, partition, there)
-    yield from _cores(job, cluster, there)
+    yield from _cores(job, cluster, partition, there)
     yield from _memory(job, cluster, partition, there)
 
 
@@ -49,26 +49,18 @@ def _gpus(job: SlurmJob, partition: Partition, there: Sequence[Node]) -> Iterato
         )
 
 
-def cores_of_rank(job: SlurmJob, cluster: Cluster) -> int | None:
-    """Cores of each process; None where it gets all of its node, or as many as the site gives for a GPU."""
+def _cores(job: SlurmJob, cluster: Cluster, partition: Partition, there: Sequence[Node]) -> Iterator[Finding]:
+    defaults = partition.fields.get("JobDefaults", "") + cluster.config.get("JobDefaults", "")
     whole = job.exclusive or "cons" not in cluster.config.get("SelectType", "cons_tres")
-    partition = cluster.partition(job.partition)
-    given = (partition.fields.get("JobDefaults", "") if partition else "") + cluster.config.get("JobDefaults", "")
-    if job.cpus:
-        return job.cpus
-    return None if whole or (job.gpus and "DefCpuPerGPU" in given) else 1
-
-
-def _cores(job: SlurmJob, cluster: Cluster, there: Sequence[Node]) -> Iterator[Finding]:
-    most = max(node.cpus for node in there)
-    if job.gpus and cores_of_rank(job, cluster) == 1 and not job.cpus:
-        share = most // max(sum(node.gpus.values()) for node in there) if all(node.gpus for node in there) else 1
-        if share > 1:
-            yield warning(
-                "cores-one",
-                "cpus is not given: Slurm gives each process one core, which also decodes the images of its GPU",
-                f"--cpus {share}: the share of a GPU on these nodes",
-            )
+    if job.gpus is None or job.cpus or whole or "DefCpuPerGPU" in defaults or not all(node.gpus for node in there):
+        return
+    share = max(node.cpus for node in there) // max(sum(node.gpus.values()) for node in there)
+    if share > 1:
+        yield warning(
+            "cores-one",
+            "cpus is not given: Slurm gives each process one core, which also decodes the images of its GPU",
+            f"--cpus {share}: the share of a GPU on these nodes",
+        )
 
 
 def memory_mb(job: SlurmJob, cluster: Cluster, partition: Partition) -> int | None:

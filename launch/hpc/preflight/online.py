@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
-from launch.cures import tried
 from launch.findings import Finding, error, errors, note, warning
 from launch.hpc.follow import ENDED
 from launch.hpc.job import SlurmJob
@@ -24,7 +21,6 @@ from launch.hpc.tools import ask, jobs
 from launch.job import ROOT
 from segtrain.errors import SegtrainError
 
-MOUNTS, EXPORTS = Path("/proc/mounts"), Path("/var/lib/nfs/etab")
 # sbatch takes a job that needs nodes which are away: only its test refuses it, in words that differ by its release.
 _AWAY = ("down, drained or reserved", "DOWN, DRAINED or reserved", "busy")
 _UNAVAILABLE = "node configuration is not available"
@@ -36,8 +32,7 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
     """
     here = Here(command="salloc" if terminal else "sbatch")
     job = completed(job, here)
-    findings = tried(job, [*offline(job, ROOT), *flags(job)], lambda one: [*offline(one, ROOT), *flags(one)])
-    findings += _shell(job)
+    findings = [*offline(job, ROOT), *flags(job), *_shell(job)]
     try:
         cluster = read(ask)
     except SegtrainError as problem:
@@ -47,15 +42,14 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
 
 
 def of_cluster(job: SlurmJob, cluster: Cluster, here: Here, probe: bool) -> list[Finding]:
-    ruled = partial(rules, cluster=cluster, here=here)
-    findings = [*tried(job, ruled(job), ruled), *_after(job)]
+    findings = [*rules(job, cluster, here), *_after(job)]
     if not errors(findings):
         findings += _tested(job, cluster)
     told: Told = {}
     if probe and not errors(findings):
         told, said = ask_nodes(job, cluster, here.folder)
         findings += [*said, *answers(job, told, here.folder, _version())]
-    findings += folders(job, here, cluster, _text(MOUNTS), bool(told), _text(EXPORTS))
+    findings += folders(job, cluster, bool(told))
     return findings
 
 
@@ -178,13 +172,6 @@ def _offer(job: SlurmJob, cluster: Cluster) -> str:
     cores, memory = max(node.cpus for node in there), max(node.memory_mb for node in there)
     gpus = sorted({node.fields.get("Gres", "") for node in there if node.gpus})
     return f"there are {len(there)} nodes of at most {cores} cores, {memory} MB, and {', '.join(gpus) or 'no GPU'}"
-
-
-def _text(place: Path) -> str:
-    try:
-        return place.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _version() -> str:

@@ -11,14 +11,14 @@ from launch.findings import Finding, error
 from launch.hpc.job import SlurmJob
 from launch.hpc.preflight.state import Cluster, Partition, amounts, seconds
 
-WAITS = "although sbatch accepts the job, it waits forever"
+WAITS = "where sbatch accepts the job, it waits forever"
 
 
 def partitions(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
     partition = cluster.partition(job.partition)
     if partition is not None:
         yield from _open(cluster, partition)
-        yield from _time(job, cluster, partition)
+        yield from _time(job, partition)
         yield from _allowed(job, cluster, partition)
     if cluster.enforces("limits"):
         for what, flag, limits in _limiting(job, cluster):
@@ -36,15 +36,14 @@ def _open(cluster: Cluster, partition: Partition) -> Iterator[Finding]:
         )
 
 
-def _time(job: SlurmJob, cluster: Cluster, partition: Partition) -> Iterator[Finding]:
+def _time(job: SlurmJob, partition: Partition) -> Iterator[Finding]:
     most = seconds(partition.fields.get("MaxTime", ""))
     if most is not None and -(-job.max_run // 60) * 60 > most:
-        refused = cluster.config.get("EnforcePartLimits", "NO") != "NO"
         yield error(
             "time-over-partition",
             f"max_run={job.max_run} s: partition {partition.name} ends jobs after {most} s (MaxTime="
-            f"{partition.fields['MaxTime']}), and {'sbatch refuses it' if refused else WAITS}",
-            f"--max-run {_time_flag(most)}: a job that is not done by then queues itself again and goes on",
+            f"{partition.fields['MaxTime']}), and {WAITS}",
+            f"--max-run {most // 60}m: a job that is not done by then queues itself again and goes on",
         )
 
 
@@ -105,7 +104,7 @@ def _limits(job: SlurmJob, what: str, limits: Mapping[str, str], flag: str) -> I
         yield error(
             "time-over-limit",
             f"max_run={job.max_run} s: {what} allows {limits['MaxWall']} (MaxWall), and {WAITS}",
-            f"--max-run {_time_flag(longest)}, or another {flag}",
+            f"--max-run {longest // 60}m, or another {flag}",
         )
     gpus = job.gpus.count * job.nodes if job.gpus else 0
     wanted = {"gres/gpu": gpus, "node": job.nodes, "cpu": max(1, job.cpus) * job.ranks}
@@ -119,7 +118,3 @@ def _limits(job: SlurmJob, what: str, limits: Mapping[str, str], flag: str) -> I
                     f"{unit}={found[unit]} for {name} ({key}), and {WAITS}",
                     f"fewer --nodes or --gpus, or another {flag}",
                 )
-
-
-def _time_flag(most: int) -> str:
-    return f"{most // 3600}h" if most % 3600 == 0 else f"{most // 60}m"

@@ -35,12 +35,12 @@ say gpus "$(command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep
 {setup}
 {variables}
 say python "$(command -v {python})"
-errors=$({python} -c {code} 2>&1 >/dev/null) && say import yes || say import "$(printf '%s' "$errors" | tail -n 1)"
-say version "$({python} -c {version} 2>/dev/null | tail -n 1)"
+say import "$({python} -c {code} 2>&1 | tail -n 1)"
 say end yes
 """
-CODE = "import importlib.util as u, segtrain; assert u.find_spec('torch'), 'there is no package torch'"
-VERSION = "import segtrain; print(segtrain.__version__)"
+CODE = """import importlib.util, segtrain
+assert importlib.util.find_spec('torch'), 'there is no package torch'
+print('segtrain', segtrain.__version__)"""
 
 
 def text(job: SlurmJob, folder: Path, token: Path) -> str:
@@ -56,7 +56,6 @@ def text(job: SlurmJob, folder: Path, token: Path) -> str:
         variables=f"export PYTHONPATH={quote(path)}${{PYTHONPATH:+:$PYTHONPATH}}" if path else "",
         python=quote(job.interpreter),
         code=quote(CODE),
-        version=quote(VERSION),
     )
 
 
@@ -195,16 +194,16 @@ def _python(job: SlurmJob, told: Told, version: str) -> Iterator[Finding]:
                 f"python={job.interpreter!r}: {node} has no such program",
                 "install it on the shared file system, or --python the one on the nodes",
             )
-        elif answers.get("import") != "yes":
+        elif not answers.get("import", "").startswith("segtrain "):
             path = f" (with PYTHONPATH={PACKAGE.parent})" if "PYTHONPATH" in environment(job) else ""
             yield error(
                 "python-import",
                 f"python={job.interpreter!r} on {node} cannot import segtrain and torch{path}: {answers.get('import')}",
                 "install segtrain where all nodes see it, or --setup 'source ENVIRONMENT/bin/activate'",
             )
-        elif answers.get("version") != version:
+        elif answers["import"] != f"segtrain {version}":
             yield warning(
                 "python-version",
-                f"segtrain is {answers.get('version')} on {node}, and {version} here, which checked the config",
+                f"{node} has {answers['import']}, and this host {version}, which checked the config",
                 "install the same version",
             )

@@ -99,7 +99,8 @@ def _strategy(job: SlurmJob) -> Iterator[Finding]:
             "--strategy ddp" + (", or --procs 1" if job.nodes == 1 else ", or --nodes 1 --procs 1"),
         )
     elif job.strategy == "single" and job.gpus and job.gpus.count > 1:
-        yield warning("gpus-idle", f"strategy=single uses one of {job.gpus.count} GPUs", "--strategy ddp, or --gpus 1")
+        cure = "--gpus 1, or --strategy ddp without --procs"
+        yield warning("gpus-idle", f"strategy=single uses one of {job.gpus.count} GPUs", cure)
 
 
 def _time(job: SlurmJob) -> Iterator[Finding]:
@@ -128,7 +129,7 @@ def _time(job: SlurmJob) -> Iterator[Finding]:
         yield warning(
             "max-run-short",
             f"max_run={job.max_run} s is short: the imports alone take up to a minute",
-            f"--max-run {job.max_run}h, if hours were meant",
+            "a time with its unit, as --max-run 6h",
         )
 
 
