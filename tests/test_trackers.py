@@ -77,7 +77,17 @@ def test_a_resumed_run_hides_what_is_done_again(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 1.0), (2, 0.5)]
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
+def test_tensorboard_that_is_absent_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(monkeypatch, "tensorboard")
+    said: list[str] = []
+    trackers = opened(Log(), tmp_path, say=said.append)  # type: ignore[call-arg]
+    trackers.scalars({"loss": 1.0}, 1)
+    trackers.close()
+    assert len(said) == 1
+    assert "continuing without it" in said[0]
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
 def test_a_tracker_that_is_absent_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     hide(monkeypatch, name)
     log = OFF.model_copy(update={name: "http://127.0.0.1:5000"})

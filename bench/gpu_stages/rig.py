@@ -16,7 +16,7 @@ GOOD = {True: "ok", False: "WRONG", None: ""}
 # Module -> its name on the package index. segtrain cannot train without them; all others are optional here.
 NEEDED = {
     "torch": "torch", "numpy": "numpy", "cv2": "opencv-python-headless", "PIL": "pillow", "pydantic": "pydantic",
-    "yaml": "pyyaml", "safetensors": "safetensors",
+    "yaml": "pyyaml", "safetensors": "safetensors", "psutil": "psutil",
 }  # fmt: skip
 OPTIONAL = {
     "segmentation_models_pytorch": "segmentation-models-pytorch", "pynvml": "nvidia-ml-py", "pytest": "pytest",

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class TrackerKind:
     """A kind of tracker: ``make(value, run)`` starts it if ``log.SETTING`` has a value other than false or "".
 
-    ``extra``: the extra of pyproject.toml that installs ``package``; "": segtrain itself requires it.
-    ``module``: the import name of the package, if it is not ``package``.
+    ``extra``: the extra of pyproject.toml that installs ``package``. A run is refused if such a package is missing.
+    ``extra`` is empty for a package that segtrain itself requires. If such a package is missing, the run prints a line
+    and continues without the tracker. ``module``: the import name of the package, if it is not ``package``.
     """
 
     setting: str
@@ -90,7 +91,7 @@ def refuse_trackers(log: Log) -> None:
     """Raise MissingExtra for a requested tracker that is not installed."""
     for kind in TRACKERS:
         asked = getattr(log, kind.setting)
-        if asked and not kind.is_installed:
+        if asked and kind.extra and not kind.is_installed:
             raise MissingExtra(kind.package, kind.extra, f"log.{kind.setting}={asked}")
 
 
@@ -112,6 +113,9 @@ def open_trackers(
     trackers = []
     for kind in TRACKERS:
         value = getattr(log, kind.setting)
-        if value:
+        if value and not kind.is_installed:
+            fix = f"pip install {kind.package}, or set log.{kind.setting}=false"
+            say(f"{kind.package} is not installed: continuing without it ({fix})")
+        elif value:
             trackers.append(kind.make(value, run))
     return Trackers([*trackers, *own], say)
