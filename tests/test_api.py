@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -388,10 +389,7 @@ MASK = np.zeros((32, 48), np.uint8)
         ((MASK, MASK), "item-form", "2 values"),
         ((torch.zeros(3, 32, 48, requires_grad=True), MASK, 0), "item-form", "not an array"),
         ((np.zeros((32, 48, 3), np.float32), MASK, 0), "item-image", "uint8 (H, W, 3)"),
-        ((np.zeros((32, 48, 3), np.uint16), MASK, 0), "item-image", "uint8 (H, W, 3)"),
         ((np.zeros((3, 32, 48), np.uint8), MASK, 0), "item-image", "uint8 (H, W, 3)"),
-        ((MASK, MASK, 0), "item-image", "uint8 (H, W, 3)"),
-        ((np.zeros((32, 48, 4), np.uint8), MASK, 0), "item-image", "uint8 (H, W, 3)"),
         ((np.zeros((32, 48, 3), np.uint8), MASK[:8], 0), "item-shape", "(8, 48)"),
     ],
 )
@@ -422,7 +420,7 @@ def test_a_run_leaves_the_process_as_it_was_and_its_folder_tells_whether_it_is_d
     import cv2
 
     cv2.setNumThreads(2)
-    model, before, environment = Slow(), torch.get_rng_state(), dict(os.environ)
+    model, before, environment, used = Slow(), torch.get_rng_state(), dict(os.environ), time.process_time()
     run = segtrain.train(
         small(tmp_path / "run", "parallel.strategy=ddp"),
         model=model,
@@ -435,6 +433,11 @@ def test_a_run_leaves_the_process_as_it_was_and_its_folder_tells_whether_it_is_d
     assert cv2.getNumThreads() == 2
     assert dict(os.environ) == environment  # a rank's variables would make the next training a rank
     assert run.done
+    # The CPU time of this process before the call does not count.
+    assert read_journal(run.path)[-1]["cpu_s"] < time.process_time() - used
+    assert f"{run.scores.miou:.4f}" in repr(run)
+    if find_spec("matplotlib"):
+        assert run.plot()._repr_png_().startswith(b"\x89PNG")
     assert segtrain.Run(str(run.path)).done  # type: ignore[arg-type]
     assert segtrain.Run(str(run.path)).scores == run.scores  # type: ignore[arg-type]
     with refused("dataset-empty"):
@@ -475,18 +478,3 @@ def test_set_epoch_continues_after_a_resume_and_holds_if_it_comes_after_iter(tmp
         resumed.set_epoch(epoch)
         assert all(map(torch.equal, (images for images, _ in started), whole[epoch]))
     assert not torch.equal(whole[0][0], whole[1][0])
-
-
-def test_a_notebook_shows_a_run_with_its_score_and_its_curves(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install 'segtrain[plot]'")
-    before = time.process_time()
-    run = segtrain.train(
-        small(tmp_path / "run"), model=Slow(), criterion=LOSS, train_data=Stripes(), val_data=Stripes(4), trackers=[]
-    )
-    assert f"{run.scores.miou:.4f}" in repr(run)
-    assert run.plot()._repr_png_().startswith(b"\x89PNG")
-    # The CPU time of this process before the call does not count.
-    assert read_journal(run.path)[-1]["cpu_s"] < time.process_time() - before
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new/journal.jsonl").touch()
-    assert "no scores" in repr(segtrain.Run(tmp_path / "new"))

@@ -46,33 +46,6 @@ def test_keeps_the_newest_and_the_best(run_dir: Path, background: bool) -> None:
     assert float(checkpoint.load_weights(run_dir, "last")["w"][0]) == 6
 
 
-def test_a_torn_newest_is_skipped_and_said(run_dir: Path) -> None:
-    writer = CheckpointWriter(run_dir / "checkpoints", keep=5, background=False)
-    paths = [writer.save(step, state(step)) for step in (1, 2)]
-    paths[1].write_bytes(paths[1].read_bytes()[:700])
-    found, remarks = checkpoint.newest(run_dir)
-    assert found is not None
-    assert found["state"]["step"] == 1
-    assert len(remarks) == 1
-    assert "step-00000002.pt" in remarks[0]
-
-
-def test_a_full_disk_leaves_no_part_and_says_so(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = CheckpointWriter(run_dir / "checkpoints", keep=2, background=True)
-    writer.save(1, state(1))
-    writer.wait()
-
-    def full(state: Any, file: Any) -> None:
-        file.write(b"part")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(torch, "save", full)
-    writer.save(2, state(2))
-    with refused("checkpoint-not-written", reason=os.strerror(errno.ENOSPC)):
-        writer.wait()
-    assert [p.name for p in (run_dir / "checkpoints").iterdir()] == ["step-00000001.pt"]
-
-
 @pytest.mark.parametrize("background", [True, False])
 @pytest.mark.parametrize(
     ("error", "words"),

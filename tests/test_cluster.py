@@ -181,6 +181,7 @@ def test_mpi_takes_the_master_from_sagemaker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
+        ({"RANK": "0"}, "bad-launcher-variable"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "bad-launcher-variable"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "launcher-contradicts-itself"),
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"}, "launcher-contradicts-itself"),

@@ -29,7 +29,6 @@ WRONG = [
     (["train.bach_size=8"], "unknown-key", {"suggestion": "train.batch_size"}),
     (["lr=1"], "unknown-key", {"suggestion": "optim.lr"}),
     (["optm.lr=1"], "unknown-key", {"key": "optm", "suggestion": "optim"}),
-    (["train.batch_size=many"], "wrong-type", {"key": "train.batch_size", "found": "many", "expected": "integer"}),
     (["train.batch_size=0"], "invalid-value", {"key": "train.batch_size", "found": 0}),
     (["train.batch_size=16", "train.accumulate=3"], "conflicting-settings", {"key": "train.batch_size"}),
     (["train.duration=20"], "invalid-value", {"key": "train.duration", "found": "20"}),
@@ -37,7 +36,6 @@ WRONG = [
     (["train.deadline=2"], "invalid-value", {"key": "train.deadline", "found": "2"}),
     (["train.budget=20"], "invalid-value", {"key": "train.budget", "found": "20"}),
     (["train.price=0"], "invalid-value", {"key": "train.price"}),
-    (["train.duration=soon"], "invalid-value", {"key": "train.duration", "found": "soon"}),
     (["optim.name=adam"], "unknown-choice", {"key": "optim.name", "found": "adam"}),
     (["optim.lr=-1"], "invalid-value", {"key": "optim.lr", "found": -1}),
     (["loss.terms=[nonsense]"], "unknown-choice", {"key": "loss.terms.0.name"}),
@@ -52,7 +50,6 @@ WRONG = [
     (["data.helpers=ray", "data.workers=0"], "conflicting-settings", {"key": "data.workers"}),
     (["data.helpers=ray", "data.cache=ram"], "conflicting-settings", {"key": "data.cache"}),
     (["data.helper_cores=0"], "invalid-value", {"key": "data.helper_cores"}),
-    (["data.workers=-1"], "invalid-value", {"key": "data.workers"}),
     (["train.progressive=[[0.5, 2]]"], "invalid-value", {"key": "train.progressive"}),
     (["train.device=mps"], "unknown-choice", {"key": "train.device"}),
     (["parallel.strategy=smddp", "train.device=cpu"], "conflicting-settings", {"key": "parallel.strategy"}),
@@ -63,7 +60,6 @@ WRONG = [
     (["train.cuda_graph=true", "train.accumulate=2"], "conflicting-settings", {"key": "train.cuda_graph"}),
     (["train.cuda_graph=true", "loss.stride=2"], "conflicting-settings", {"key": "train.cuda_graph"}),
     (["train.cuda_graph=true", "parallel.strategy=ddp"], "conflicting-settings", {"key": "train.cuda_graph"}),
-    (["train.cuda_graph=maybe"], "wrong-type", {"key": "train.cuda_graph", "found": "maybe"}),
     (["train.compile=regions", "parallel.strategy=fsdp"], "conflicting-settings", {"key": "train.compile"}),
     (["data.classes=[a, b]", "loss.class_weights=[1, 2, 3]"], "conflicting-settings", {"key": "loss.class_weights"}),
     (["data.flip_pairs=[[left, right, top]]"], "wrong-type", {"found": ["left", "right", "top"]}),
@@ -161,16 +157,11 @@ def test_a_file_that_is_not_a_config(tmp_path: Path, text: str, code: str) -> No
         load_config(path)
 
 
-def test_a_config_loads_itself(tmp_path: Path) -> None:
-    path = tmp_path / "small.yaml"
-    path.write_text("train: {batch_size: 4}\n")
-    assert Config.load(path, "train.seed=7", "optim.name=sgd") == load_config(path, ["train.seed=7", "optim.name=sgd"])
-    assert Config.load() == Config.load(None) == Config()
-
-
-def test_a_missing_file_is_named() -> None:
-    with refused("unreadable-config", file="no/such.yaml"):
-        load_config("no/such.yaml")
+def test_a_missing_file_is_named_with_one_that_is_near(tmp_path: Path) -> None:
+    (tmp_path / "runs.yaml").touch()
+    with refused("unreadable-config", file=f"{tmp_path}/run.yaml") as caught:
+        load_config(tmp_path / "run.yaml")
+    assert f"{tmp_path}/runs.yaml" in str(caught.value)
 
 
 def test_yaml_of_a_config_gives_the_same_config(tmp_path: Path) -> None:

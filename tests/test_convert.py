@@ -80,20 +80,6 @@ def test_values_between_two_are_counted(tmp_path):
     assert ambiguous == 64
 
 
-def test_colors_take_the_nearest_that_a_class_has(tmp_path):
-    colors = np.uint8([(0, 0, 0), (128, 64, 128), (244, 35, 232), (70, 70, 70)])
-    classes = drawn(0, 4)
-    jpeg(tmp_path / "m.jpg", colors[classes], 95)
-    codes = [int(r) << 16 | int(g) << 8 | int(b) for r, g, b in colors]
-    labels = plain_space(("road", "walk", "wall"))
-    labels = LabelSpace(labels.names, labels.palette, 255, labels.raw_to_train, dict(zip(codes, (255, 0, 1, 2))))
-    ids, _ = ids_of(str(tmp_path / "m.jpg"), labels)
-    inner = np.kron(np.ones((6, 8), bool), np.pad(np.ones((4, 4), bool), 2))
-    assert np.array_equal(ids[inner], np.uint8([255, 0, 1, 2])[classes][inner])
-    with refused("mask-rgb-without-colors"):
-        ids_of(str(tmp_path / "m.jpg"), plain_space(("a", "b")))
-
-
 @pytest.mark.parametrize("channel", [0, 1, 2])
 def test_colors_that_differ_in_one_channel_are_told_apart(tmp_path, channel):
     """Also from each other's neighbors in the code 0xRRGGBB, which differ by 1, 256, or 65,536."""
@@ -104,6 +90,8 @@ def test_colors_that_differ_in_one_channel_are_told_apart(tmp_path, channel):
     colors = {int(color @ [1 << 16, 1 << 8, 1]): train for train, color in enumerate((low, high))}
     labels = LabelSpace(("a", "b"), ((0, 0, 0), (1, 1, 1)), 255, {0: 0, 1: 1}, colors)
     assert np.array_equal(ids_of(str(tmp_path / "m.jpg"), labels)[0], classes)
+    with refused("mask-rgb-without-colors"):
+        ids_of(str(tmp_path / "m.jpg"), plain_space(("a", "b")))
 
 
 def test_a_gray_looking_mask_of_three_channels_is_read_by_color_if_classes_have_colors(tmp_path):

@@ -109,22 +109,6 @@ def test_a_description_with_impossible_numbers_is_refused(
         LabelSpace.from_dict({**right, **changes})
 
 
-def test_presets():
-    sizes = {
-        p.num_classes: p
-        for p in (presets.CAMVID11, presets.CITYSCAPES19, presets.ADE20K150, presets.VOC21, presets.SCENES)
-    }
-    assert sorted(sizes) == [10, 11, 19, 21, 150]
-    assert presets.CAMVID11.raw_to_train[11] == 255
-    assert presets.CITYSCAPES19.raw_to_train[33] == 18
-    assert presets.CITYSCAPES19.raw_to_train[29] == 255
-    assert presets.ADE20K150.raw_to_train[0] == 255
-    assert presets.ADE20K150.raw_to_train[150] == 149
-    assert presets.ADE20K150.names[12] == "person"
-    assert presets.ADE20K150.names[149] == "flag"
-    assert presets.VOC21.palette[15] == (192, 128, 128)  # person in the development kit
-
-
 def _png(color_type: int, bits: int, rows: np.ndarray, extra: bytes = b"") -> bytes:
     """A PNG made by hand: packs values into samples of ``bits`` bits."""
 

@@ -7,7 +7,6 @@ import io
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import cv2
@@ -18,7 +17,7 @@ from PIL import Image
 from segtrain.config import Data
 from segtrain.data.augment.geometry import Geometry
 from segtrain.data.datasets import open_dataset
-from segtrain.data.pixels import decode, native
+from segtrain.data.pixels import native
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.scenes import scene as scenes
@@ -166,24 +165,6 @@ def test_a_mangled_index_gives_an_error_or_pixels_but_no_crash() -> None:
 
 
 @built
-def test_damage_is_refused_with_the_file_and_a_cure() -> None:
-    content = jpeg(picture(300, 400))
-    broken = {
-        "cut off": content[: len(content) // 2],
-        "header alone": content[:300],
-        "random body": content[:700] + np.random.default_rng(0).bytes(20000) + b"\xff\xd9",
-        "no table": content.replace(b"\xff\xdb", b"\xff\xe5"),
-    }
-    for what, damaged in broken.items():
-        with pytest.raises(DataError, match=r"bad\.jpg: .*: fetch or write the file again"):
-            native.check(damaged, 3, "bad.jpg")
-        with pytest.raises(DataError, match=r"bad\.jpg"):
-            decode.decode_image(damaged, "bad.jpg")
-        assert what
-    assert native.check(content, 3, "good.jpg") == native.jpeg_index(content)
-
-
-@built
 def test_any_bytes_are_refused_or_decoded_but_never_crash() -> None:
     content = jpeg(picture(80, 120))
     rng = np.random.default_rng(3)
@@ -317,16 +298,3 @@ def test_small_pictures_need_no_index(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
     assert Tiles("x", 1).get(0, "x.jpg", jpeg(picture(100, 100)), (100, 100)) == b""
     assert not (tmp_path / "cache").exists()
-
-
-def test_without_it_everything_works(tmp_path: Path) -> None:
-    """In a process of its own, since the choice is made from the environment."""
-    folder(tmp_path)
-    code = (
-        "from segtrain.data.pixels import native, decode\n"
-        "assert not native.available() and 'SEGTRAIN_NATIVE=0' in native.describe()\n"
-        f"print(decode.decode_image({str(tmp_path / 'images/train/0.jpg')!r}).shape)"
-    )
-    environment = {**os.environ, "SEGTRAIN_NATIVE": "0"}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "(600, 800, 3)"

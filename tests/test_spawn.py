@@ -90,7 +90,6 @@ def test_wsl_and_jetson_have_one_gpu(tmp_path: Path) -> None:
     ("gpus", "settings", "ranks", "words"),
     [
         (8, {"train": {"batch_size": 16}}, 8, ""),
-        (8, {"train": {"batch_size": 64, "accumulate": 2}}, 8, ""),
         (8, {"train": {"batch_size": 8}}, 4, "4 of 8 GPUs are used"),  # two images each
         (8, {"train": {"batch_size": 8}, "parallel": {"sync_bn": True}}, 8, ""),
         (8, {"train": {"batch_size": 6}, "parallel": {"sync_bn": True}}, 6, "with 1 or more on each"),
@@ -98,9 +97,7 @@ def test_wsl_and_jetson_have_one_gpu(tmp_path: Path) -> None:
         (3, {"train": {"batch_size": 16}}, 2, "2 of 3 GPUs are used"),
         (8, {"train": {"batch_size": 16}, "parallel": {"procs": 2}}, 2, ""),
         (8, {"train": {"batch_size": 16}, "parallel": {"strategy": "single"}}, 1, ""),
-        (8, {"train": {"batch_size": 16, "device": "cpu"}}, 4, ""),
         (0, {"train": {"batch_size": 16}}, 4, ""),
-        (0, {"train": {"batch_size": 3}}, 3, ""),
         (0, {"train": {"batch_size": 16, "device": "cuda"}}, 1, ""),  # an error of its own follows
     ],
 )
