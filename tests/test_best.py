@@ -232,8 +232,6 @@ def test_best_json_follows_its_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ({"extra": 1}, "unknown entry 'extra'"),
         ({"step": -5}, "step=-5"),
-        ({"step": "two"}, "step='two'"),
-        ({"step": True}, "step=True"),
         ({"best_miou": float("nan")}, "best_miou=nan"),
         ({"best_step": 9}, "best_step=9"),
         ({"scores": [1]}, "scores=[1]"),
@@ -258,12 +256,10 @@ SOUND = {
     ("changes", "word"),
     [
         ({"optimizer": []}, "optimizer is a list"),
-        ({"optimizer": {"w": [1]}}, "optimizer.w is a list"),
         ({"optimizer": {"v": {}}}, "optimizer.v is unknown"),
         ({"optimizer": {"w": {"exp_avg": torch.ones(3)}}}, "optimizer.w.exp_avg differs in shape"),
         ({"model": {"w": 1}}, "w is not a tensor"),
         ({"scaler": {}}, "scaler.scale or scaler.good is not a number"),
-        ({"world_size": "two"}, "world_size is a str"),
         ({"precision": None}, "precision is a NoneType"),
         ({"buffers_of_ranks": 3}, "buffers_of_ranks is not a tensor"),
         ({"state": None}, "state is a NoneType"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cloud.bucket import BucketServer
-from test_bucket import COUNT, data_sets, digest, loader, opened, server
+from test_bucket import COUNT, data_sets, server
 from test_train import assert_same_weights, digests, final, until
 
 from segtrain.diagnose import diagnose
@@ -19,8 +19,6 @@ from segtrain.observe.spans import read_spans
 
 __all__ = ["data_sets", "server"]
 
-# Lists have the order of their rows, all others that of names.
-LAYOUTS = ("folders", "shards", "foreign")
 STEPS = 12
 SETTINGS = [
     "data.classes=[a,b,c]", "data.split=train", "data.overlap=accept", "data.crop=[24,32]", "data.workers=1", "data.check=off",
@@ -29,11 +27,6 @@ SETTINGS = [
     "log.every=1", "log.digest=true", "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "parallel.procs=1",
 ]  # fmt: skip
 PLACES = {"files": ("folders", "files"), "shards": ("shards", "shards")}
-
-
-@pytest.fixture(scope="module")
-def expected(data_sets: Path) -> str:
-    return digest(loader(opened(data_sets / "bkt", "folders"), 0))
 
 
 def train(out: Path, root: str, form: str, *settings: str) -> list[str]:

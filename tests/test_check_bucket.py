@@ -17,7 +17,6 @@ from test_pack import blocks, files, quiet, smooth
 from segtrain.bucket.faults import outage
 from segtrain.cli import main
 from segtrain.config import Data
-from segtrain.data.audit import audit as audits
 from segtrain.data.audit import check as checks
 from segtrain.data.audit.audit import audit
 from segtrain.data.audit.check import check_folder
@@ -217,25 +216,9 @@ def test_the_interval_is_that_of_clopper_and_pearson(checked: int, faulty: int) 
     assert Sample(checked, checked, faulty, 0).interval == (faulty / checked, faulty / checked)
 
 
-@pytest.mark.parametrize(
-    ("sample", "words"),
-    [
-        (
-            Sample(400, 50000, 0, 0),
-            "none of 400 checked images has a fault: with 95 % confidence, fewer than 0.92 % of",
-        ),
-        (Sample(400, 50000, 3, 0), "3 of 400 checked images have a fault: with 95 % confidence, 0.15 % to 2.2 % of"),
-        (Sample(400, 50000, 400, 0), "400 of 400 checked images have a fault: with 95 % confidence, more than 99 % of"),
-    ],
-)
-def test_the_sentence_about_a_sample(sample: Sample, words: str) -> None:
-    assert sample.text().startswith(f"{words} all 50,000 images")
-
-
 def test_the_command_checks_a_sample(server: BucketServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", "s3://bkt/set", "--sample", "3", "--split", "val", "--json", *CAMVID]) == 0
     assert json.loads(capsys.readouterr().out)["val"]["sample"]["checked"] == 3
     assert main(["data", "check", "s3://bkt/set", "--sample", "0", *CAMVID]) == 2
     with refused("number-out-of-range", key="--sample"):
         check_folder("s3://bkt/set", None, CAMVID, sample=0)
-    assert audits.VERSION == 11  # a sample is cached like a split, under the fingerprint of its images

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import pickle
 import shutil
 import threading
 from collections.abc import Iterator
@@ -305,14 +304,6 @@ def test_what_is_used_is_removed_last(folder: Path) -> None:
     assert kept.get(made[0]) is not None  # now the most recently used one
     assert kept.write(Entry("s3://b", "new", "e", 0, 1000), bytes(1000))
     assert [os.path.exists(entry.path(folder)) for entry in made[:3]] == [True, False, False]
-
-
-def test_a_worker_process_gets_the_cache_in_few_bytes(server: BucketServer, folder: Path) -> None:
-    dataset = cached(folder)
-    fill(dataset, last_step=6)
-    content = pickle.dumps(dataset.store)
-    assert len(content) < 600
-    assert cache(dataset) is pickle.loads(content).cache
 
 
 def test_objects_of_equal_names_in_other_buckets_are_other_entries(folder: Path) -> None:

@@ -16,7 +16,7 @@ from imds import NOTICE, imds
 from refusals import SCENES, finish
 
 from segtrain import cli, stopping
-from segtrain.errors import EXIT_RANK_LOST, EXIT_RESUMABLE
+from segtrain.errors import EXIT_RESUMABLE
 from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.parallel.meeting import answered
@@ -107,12 +107,6 @@ def test_a_job_script_learns_the_code_of_each_process(
     assert codes(tmp_path) == [0, 2]
     monkeypatch.setenv("SEGTRAIN_EXIT_CODES", str(tmp_path / "gone"))
     assert cli.main(["train", "--print-config"]) == 0  # no folder: nothing to tell
-
-
-def test_a_rank_that_does_not_come_is_not_a_wrong_setting(zygote: Any, tmp_path: Path) -> None:
-    place = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    rank = zygote.start("train", *SCENES, "train.batch_size=4", "parallel.timeout_s=1", cwd=tmp_path, **place)
-    assert finish([rank]) == [EXIT_RANK_LOST], rank.output
 
 
 def test_the_notice_of_ec2() -> None:

@@ -264,7 +264,6 @@ def test_a_run_begins_with_another_one_and_keeps_its_encoder(zygote: Any, tmp_pa
     assert first is not None
     tuned = ["train.batch_size=4", "model.init=run", "model.freeze=encoder", "optim.ema=0.9"]
     cases = [
-        (1, "one", []),
         (2, "two", []),
         (2, "sharded", ["parallel.strategy=fsdp"]),
         (1, "long", ["train.duration=6st"]),

@@ -13,18 +13,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import psutil
 import pytest
-from cloud.bucket import BucketServer
 from conftest import ROOT, refused
-from test_train import assert_same_weights, final
 from test_workers import soon
 
 from segtrain.config import Data
@@ -151,67 +146,18 @@ def test_no_cluster_at_the_address(tmp_path: Path, segtrain: Callable[..., Any])
     assert not (tmp_path / "run").exists()
 
 
-SLOW_TRANSFORM = "import time\n\ndef slow(image, mask, rng):\n    time.sleep(0.02)\n    return 255 - image, mask\n"
 TRAIN = [
-    "data.scenes=24", "data.scene_size=[48, 64]", "data.crop=[32, 32]", "data.transforms=mine.py:slow", "data.workers=1",
+    "data.scenes=24", "data.scene_size=[48, 64]", "data.crop=[32, 32]", "data.workers=1",
     "train.batch_size=8", "model.arch=pico", "train.device=cpu", "log.digest=true", "log.every=1", "log.tensorboard=false",
 ]  # fmt: skip
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_run_is_the_same_with_helpers_that_are_lost_ten_times_and_when_it_resumes(
-    nodes: Nodes, tmp_path: Path, ranks: int
-) -> None:
-    (tmp_path / "mine.py").write_text(SLOW_TRANSFORM)
-
-    def start(out: str, *more: str) -> subprocess.Popen[bytes]:
-        launched = ["torchrun", "--nproc-per-node", str(ranks), "-m"] if ranks > 1 else [sys.executable, "-m"]
-        launched[0] = str(Path(sys.executable).parent / launched[0]) if ranks > 1 else launched[0]
-        alone = ["parallel.strategy=single"] if ranks == 1 else []
-        command = [
-            *launched,
-            "segtrain",
-            "train",
-            *TRAIN,
-            *alone,
-            "train.duration=400st",
-            "eval.every=400st",
-            "checkpoint.every=100st",
-            f"out={tmp_path / out}",
-            *more,
-        ]
-        cache = {"SEGTRAIN_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, cwd=tmp_path, env={**nodes.environment, **cache})
-
-    def digests(out: str) -> dict[int, int]:
-        return {one["step"]: one["digest"] for one in read_journal(tmp_path / out) if one["event"] == "step"}
-
-    assert start("alone").wait(timeout=600) == 0
-    process, extra = start("helped", "data.helpers=ray"), nodes.help(1)
-    assert soon(lambda: process.poll() is not None or _helped(tmp_path / "helped") > 0)
-    for number in range(10):
-        soon(lambda: bool(list(nodes.helpers())) or process.poll() is not None, 30)
-        for actor in list(nodes.helpers())[:1]:
-            actor.send_signal(signal.SIGSTOP if number % 3 == 2 else signal.SIGKILL)
-        if number == 5:
-            extra.terminate()
-        time.sleep(1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) in (75, 0) or ranks > 1
-    assert start("helped", *(["data.helpers=ray"] if ranks > 1 else [])).wait(timeout=600) == 0
-    assert digests("helped") == digests("alone")
-    assert_same_weights(final(tmp_path / "helped"), final(tmp_path / "alone"))
-    assert _helped(tmp_path / "helped") > 0
 
 
 @pytest.mark.ray
 def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(nodes: Nodes, tmp_path: Path) -> None:
     def train(out: str, *more: str) -> subprocess.CompletedProcess[str]:
         torchrun = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2", "-m", "segtrain", "train"]
-        settings = [one for one in TRAIN if "transforms" not in one]
         return subprocess.run(
-            [*torchrun, *settings, *more, f"out={tmp_path / out}"], cwd=tmp_path, text=True, capture_output=True,
+            [*torchrun, *TRAIN, *more, f"out={tmp_path / out}"], cwd=tmp_path, text=True, capture_output=True,
             env={**nodes.environment, "SEGTRAIN_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}, timeout=300,
         )  # fmt: skip
 
@@ -227,53 +173,6 @@ def test_ray_data_trains_an_epoch_on_two_ranks_with_each_sample_once(nodes: Node
     again = train("ray", "train.duration=1ep")
     assert again.returncode == 1  # torchrun's own
     assert "data.helpers" in again.stderr
-
-
-@pytest.mark.ray
-def test_helpers_read_a_bucket_whose_address_comes_from_the_rank(nodes: Nodes, tmp_path: Path) -> None:
-    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
-    rng = np.random.default_rng(1)
-    for place in ("train/{}", "val/{}"):
-        for kind, channels, values in (("images", 3, 256), ("masks", 1, 3)):
-            for number in range(12):
-                path = tmp_path / "bkt/files" / kind / f"{place.format(number)}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                cv2.imwrite(str(path), rng.integers(0, values, (24, 32, channels), np.uint8))
-    (tmp_path / "mine.py").write_text(SLOW_TRANSFORM)
-    files = [
-        "data.layout=folders",
-        "data.classes=[a, b, c]",
-        "data.crop=[16, 16]",
-        *TRAIN[3:],
-        "parallel.strategy=single",
-        "train.duration=200st",
-    ]
-    cache = {"SEGTRAIN_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    server = BucketServer(tmp_path)
-    try:
-        for out, *more in (
-            ("alone", f"data.root={tmp_path / 'bkt/files'}"),
-            ("helped", "data.root=s3://bkt/files", "data.helpers=ray"),
-        ):
-            command = [sys.executable, "-m", "segtrain", "train", *files, *more, f"out={tmp_path / out}"]
-            environment = {**nodes.environment, **cache, **server.environment()}
-            subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=400)
-    finally:
-        server.close()
-    alone, helped = (
-        {one["step"]: one["digest"] for one in read_journal(tmp_path / out) if one["event"] == "step"}
-        for out in ("alone", "helped")
-    )
-    assert alone == helped
-    assert_same_weights(final(tmp_path / "helped"), final(tmp_path / "alone"))
-    assert _helped(tmp_path / "helped") > 0
-
-
-def _helped(run: Path) -> int:
-    """Samples that helpers have made for all ranks, by the spans."""
-    lines = [line for file in run.glob("spans/*.jsonl") for line in file.read_text().splitlines()]
-    windows = [json.loads(line) for line in lines if line.endswith("}")]
-    return sum(sum(one.get("workers", {}).get("helpers", {}).values()) for one in windows)
 
 
 def test_the_seats_of_all_ranks_are_all_seats() -> None:

@@ -17,7 +17,6 @@ import torch
 from conftest import refused
 
 from segtrain.config import IMAGENET_MEAN, IMAGENET_STD, Data, make_config
-from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
 from segtrain.data.loader import Batch, EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.order import eval_groups, samples
@@ -217,20 +216,6 @@ def test_a_loader_can_run_again() -> None:
 def test_opencv_keeps_to_one_thread() -> None:
     load(last_step=1)
     assert cv2.getNumThreads() == 1
-
-
-def test_a_cache_beyond_memory_is_refused() -> None:
-    dataset = Pictures()
-    dataset.size = lambda index: (10**6, 10**7)  # type: ignore[method-assign]
-    with refused("cache-too-large", key="data.cache"):
-        RamCache(dataset)
-
-
-def test_what_cannot_work_is_refused_at_once() -> None:
-    with refused("split-empty"):
-        TrainLoader(Pictures(0), SETTINGS, seed=0, batch_size=4, last_step=1)
-    with refused("batch-too-small", found=4, expected=5):
-        TrainLoader(Pictures(), SETTINGS, seed=0, batch_size=4, world=5, last_step=1)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 4])

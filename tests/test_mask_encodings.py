@@ -185,20 +185,18 @@ def proposed(names: tuple[str, ...], ids: dict[int, int], **data: Any) -> SplitF
 def test_more_ids_than_classes() -> None:
     """1-based with 0 for what is not labeled, or 0-based with the last id for void: by the first class's name."""
     ids = {0: 5, 1: 50, 2: 30, 3: 20}
-    found = proposed(("road", "car", "sky"), ids)
-    assert found is not None
-    assert found.fatal
-    assert found.settings == {"data.label_map": {0: -1, 1: 0, 2: 1, 3: 2}}
-    assert found.others[0][1] == {"data.label_map": {0: 0, 1: 1, 2: 2, 3: -1}}
-    found = proposed(("background", "car", "sky"), ids)
-    assert found is not None
-    assert found.settings == {"data.label_map": {0: 0, 1: 1, 2: 2, 3: -1}}
-    found = proposed(("sky", "car", "road"), {0: 15, 1: 5, 2: 31, 3: 8})
-    assert found is not None
-    assert found.settings == {"data.label_map": {0: 0, 1: 1, 2: 2, 3: -1}}  # 3 is rarer than 0, and not the rarest
-    found = proposed(("wall", "sky", "flag"), {0: 8, 1: 50, 2: 30, 3: 1})
-    assert found is not None
-    assert found.settings == {"data.label_map": {0: -1, 1: 0, 2: 1, 3: 2}}
+    last_is_void, zero_is_void = {0: 0, 1: 1, 2: 2, 3: -1}, {0: -1, 1: 0, 2: 1, 3: 2}
+    for names, pixels, expected in (
+        ("road car sky", ids, zero_is_void),
+        ("background car sky", ids, last_is_void),
+        ("sky car road", {0: 15, 1: 5, 2: 31, 3: 8}, last_is_void),  # 3 is rarer than 0, and not the rarest
+        ("wall sky flag", {0: 8, 1: 50, 2: 30, 3: 1}, zero_is_void),
+    ):
+        found = proposed(tuple(names.split()), pixels)
+        assert found is not None
+        assert found.fatal
+        assert found.settings == {"data.label_map": expected}, names
+    assert found.others[0][1] == {"data.label_map": last_is_void}
     assert proposed(("road", "car", "sky"), ids, label_map={0: 0, 1: 1, 2: 2, 3: -1}) is not None  # the space lacks 3
     assert proposed(("a", "b", "c"), {1: 9, 3: 4}).settings == {"data.label_map": {1: 0, 2: 1, 3: 2}}  # type: ignore[union-attr]
 
@@ -260,18 +258,15 @@ def test_the_ids_of_one_mask_count_up_or_have_gaps() -> None:
 
 
 def test_guesses_that_are_not_sure_are_warnings() -> None:
-    rare = proposed(("background", "a", "b"), {0: 80, 1: 17, 255: 3})  # class b may just be rare
-    assert rare is not None
-    assert not rare.fatal
-    assert "'b' (id 2) has no pixel" in rare.message
-    shifted = proposed(("road", "car", "sky"), {1: 60, 2: 40})
-    assert shifted is not None
-    assert not shifted.fatal
-    assert shifted.settings == {"data.label_map": {1: 0, 2: 1, 3: 2}}
-    odd = proposed(("a", "b"), {0: 60, 1: 38, 77: 1, 99: 1})
-    assert odd is not None
-    assert not odd.fatal
-    assert odd.settings == {"data.label_map": {0: 0, 1: 1, 77: -1, 99: -1}}
+    for names, ids, expected in (
+        (("background", "a", "b"), {0: 80, 1: 17, 255: 3}, None),  # class b may just be rare
+        (("road", "car", "sky"), {1: 60, 2: 40}, {1: 0, 2: 1, 3: 2}),
+        (("a", "b"), {0: 60, 1: 38, 77: 1, 99: 1}, {0: 0, 1: 1, 77: -1, 99: -1}),
+    ):
+        found = proposed(names, ids)
+        assert found is not None
+        assert not found.fatal
+        assert expected is None or found.settings == {"data.label_map": expected}
     for ids in ({0: 5, 1: 5}, {0: 5, 1: 5, 255: 4}, {0: 3}, {255: 3}, {}):
         assert proposed(("a", "b"), ids) is None, ids
 

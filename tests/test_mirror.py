@@ -458,7 +458,12 @@ def test_best_json_and_deletions_are_confirmed_too(server: BucketServer, tmp_pat
     assert len(confirmed) == 2  # for the new one and for the removal of an old one
 
 
-def test_an_outage_that_began_long_before_the_end_of_a_run_is_borne(server: BucketServer) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_an_outage_at_the_end_of_a_run_is_borne(
+    server: BucketServer, stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that began long before, and after a signal that ended the run."""
+    monkeypatch.setattr("segtrain.bucket.client._SAID_S", 0.1)
     config = Config.load(None, "out=gs://bkt/runs/a", "data.outage_s=300")
     client = client_of("gs://bkt")
     with BucketFolder(config, whole=True) as folder:
@@ -469,22 +474,9 @@ def test_an_outage_that_began_long_before_the_end_of_a_run_is_borne(server: Buck
         with refused("bucket-unreachable"):
             client.head("x", 0.1)
         client._down_since = time.monotonic() - 1000
+        if stopped:
+            stopping.requested.set()
         threading.Timer(0.5, lambda: setattr(server, "down", False)).start()
-    assert (server.folder / "bkt/runs/a/journal.jsonl").read_text() == "a\n"
-
-
-def test_a_signal_that_ended_the_run_does_not_end_its_upload(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("segtrain.bucket.client._SAID_S", 0.1)
-    config = Config.load(None, "out=gs://bkt/runs/a", "data.outage_s=300")
-    with BucketFolder(config, whole=True) as folder:
-        folder.fetch()
-        folder.acquire()
-        (config.run_dir / "journal.jsonl").write_text("a\n")
-        server.down = True
-        stopping.requested.set()
-        threading.Timer(1.0, lambda: setattr(server, "down", False)).start()
     assert (server.folder / "bkt/runs/a/journal.jsonl").read_text() == "a\n"
 
 

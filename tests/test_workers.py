@@ -238,12 +238,6 @@ def test_what_cannot_be_sent_is_refused(data: Data) -> None:
         load(data, Unpicklable(open_dataset(data, "train"), 0), workers=1, kind="process")
 
 
-def test_processes_that_cannot_start_are_named(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process.sys, "executable", "/bin/false")
-    with refused("workers-cannot-start", found="ended with exit code 1"):
-        load(data, workers=2, kind="process")
-
-
 PARENT = """
 class Slow:  # lives in the file that was started
     def __init__(self, source):

@@ -2,7 +2,7 @@
 
     python tests/fuzz/make_corpus.py
 
-Writes tests/fuzz/corpus/{png,jpeg,sample}/. Each file is a few bytes that choose what is done (see fuzz_*.cpp), then a picture.
+Writes tests/fuzz/corpus/{png,sample}/. Each file is a few bytes that choose what is done (see fuzz_*.cpp), then a picture.
 """
 
 from __future__ import annotations
@@ -67,15 +67,7 @@ if __name__ == "__main__":
         "png",
         {f"{name}-{n}": bytes([n >> 1]) + region + content for name, content in pngs().items() for n, region in regions.items()},
     )  # fmt: skip
-    choices = {
-        "index": bytes([4, 20, 60, 100, 120, 0, 0, 0]),
-        "damaged": bytes([12, 80, 80, 40, 40, 1, 9, 255]),
-        "all": bytes([53, 0, 0, 255, 255, 0, 0, 0]),
-    }
     pictures = jpegs()
-    write_seeds(
-        "jpeg", {f"{name}-{k}": head + content for name, content in pictures.items() for k, head in choices.items()}
-    )
     geometries = {  # scale, crop, corner, colors
         "inside": bytes([3, 0, 30, 0, 40, 0, 20, 0, 30, 0, 0x90, 1, 0x95, 1, 3, 70, 60, 50, 5, 9, 0, 0, 0, 0]),
         "beyond": bytes([7, 0, 180, 0, 200, 0, 90, 0, 100, 0, 0xA0, 1, 0x80, 1, 2, 70, 60, 50, 5, 9, 200, 1, 3, 0]),
