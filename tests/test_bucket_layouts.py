@@ -19,7 +19,6 @@ from segtrain.bucket.listing import _divided, side_by_side
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.detect import detect
-from segtrain.data.index.skeleton import Skeleton
 from segtrain.data.labels.classes import label_space
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
@@ -148,17 +147,6 @@ def test_what_no_layout_fits_is_refused_with_what_there_is(server: BucketServer)
         open_dataset(Data(layout="voc", root="s3://bkt/set"), "train")
     with refused("bucket-missing"):
         detect("s3://no-such-bucket")
-
-
-def test_names_of_a_skeleton(server: BucketServer) -> None:
-    root = server.folder / "bkt/set"
-    for name in ("a/b/1.png", "a/b/2.png", "a/3.txt", ".hidden/4.png", "5.png", ".6.png"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(b"x")
-    tree = Skeleton("s3://bkt/set/")
-    assert (tree.list("s3://bkt/set", "/"), tree.list("s3://bkt/set", "")) == (["a/"], ["5.png"])
-    assert (tree.list("s3://bkt/set/a", ".txt"), tree.list("s3://bkt/set/none", "")) == (["3.txt"], [])
-    assert sorted(tree.walk("s3://bkt/set/a")) == ["3.txt", "b/1.png", "b/2.png"]
 
 
 def names(server: BucketServer, count: int, kind: str) -> set[str]:

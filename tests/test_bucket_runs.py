@@ -7,7 +7,6 @@ import random
 import shutil
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,41 +156,6 @@ def test_two_hosts_go_on_from_the_bucket(zygote: Any, tmp_path: Path, server: Bu
     assert state is not None
     assert (state["world_size"], state["state"]["step"]) == (2, 12)
     assert "finished" in train(zygote, tmp_path, server, "three", *more)
-
-
-def test_ranks_that_score_fetch_the_run_and_list_the_data_once(
-    zygote: Any, tmp_path: Path, server: BucketServer, undisturbed: Path
-) -> None:
-    shutil.copytree(undisturbed, server.folder / "bkt/runs/a")
-    for index in range(4):
-        for part in ("images", "masks"):
-            path = server.folder / f"bkt/data/{part}/val/{index}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            cv2.imwrite(str(path), np.zeros((40, 48, 3) if part == "images" else (40, 48), np.uint8))
-    classes = json.loads((undisturbed / "labels.json").read_text())["names"]
-    data = ["data.layout=folders", "data.root=gs://bkt/data", f"data.classes={json.dumps(classes)}"]
-
-    def score(ranks: int) -> tuple[dict[str, Any], int, int]:
-        server.asked.clear()
-        server.requests.clear()
-        cluster, processes = Cluster(0, ranks, 0, ranks, "127.0.0.1", free_port()), []
-        for rank in range(ranks):
-            place = replace(cluster, rank=rank, local_rank=rank).environment()
-            environment = {"SEGTRAIN_CACHE": str(tmp_path / f"cache-{ranks}"), **server.environment(), **place}
-            words = ["eval", "gs://bkt/runs/a", "--json", *data]
-            processes.append(zygote.start(*words, cwd=tmp_path, **environment))
-        assert finish(processes) == [0] * ranks, "".join(process.output for process in processes)
-        found = json.loads(processes[0].output.splitlines()[-1])
-        fetched = sum(path.endswith(".pt") for path, _ in server.asked)
-        return (
-            {key: value for key, value in found.items() if key not in ("seconds", "run")},
-            fetched,
-            server.requests["list"],
-        )
-
-    one, two = score(1), score(2)
-    assert two == (*one[:2], one[2] + 1)  # Each rank lists the run, and only the first one the data.
-    assert one[1] > 0
 
 
 def test_a_run_in_a_bucket_is_scored_used_and_exported(

@@ -12,7 +12,7 @@ import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
 from PIL import Image
-from test_pack import blocks, files, quiet, smooth
+from test_pack import blocks, files, quiet
 
 from segtrain.bucket.faults import outage
 from segtrain.cli import main
@@ -147,23 +147,6 @@ def test_an_outage_during_the_comparison_of_splits_is_not_hidden(
     monkeypatch.setattr(checks, "overlap_finding", compared)
     with refused("bucket-unreachable"):
         check_folder("s3://bkt/set", None, CAMVID)
-
-
-def test_jpeg_masks_are_found_in_a_bucket(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = server.folder / "bkt/jpegs"
-    for index in range(4):
-        for part, pixels in (("images", smooth(index)), ("masks", blocks(index, (0, 1)) * np.uint8(255))):
-            (root / part).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(root / f"{part}/s{index}.jpg", quality=95)
-    settings = ["data.layout=folders", "data.images=images", "data.masks=masks", "data.classes=[a, b]"]
-
-    def command(place: str) -> str:
-        finding = check_folder(place, ["all"], settings).reports[0].findings[-1].text()
-        return next(line for line in finding.splitlines() if "segtrain data convert" in line)
-
-    assert command("s3://bkt/jpegs/").split()[:5] == ["segtrain", "data", "convert", "jpegs", "jpegs-png"]
-    assert command("s3://bkt/jpegs") == command(str(root)).replace(str(root), "jpegs")
-    assert "data.label_map={0: 0, 255: 1}" in command("s3://bkt/jpegs")
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])

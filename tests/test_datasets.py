@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +13,13 @@ import pytest
 from conftest import refused
 from PIL import Image
 
-from segtrain.cli import main
-from segtrain.config import Data, load_config
+from segtrain.config import Data
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import pixels_of
-from segtrain.errors import EXIT_ERROR, DataError
+from segtrain.errors import DataError
 
 CAMVID = Path(os.environ.get("SEGTRAIN_CAMVID") or Path(__file__).parents[2] / "shared" / "data" / "camvid")
 
@@ -368,24 +366,3 @@ def test_records_hold_what_is_stored(tmp_path):
     (tmp_path / "val" / "b.jpg").unlink()
     with pytest.raises(DataError, match=r"b.jpg: cannot be read"):
         dataset.record(1)
-
-
-def test_a_detected_list_is_checked_and_its_settings_can_be_pasted(tmp_path, capsys):
-    for split in ("train", "val"):
-        picture(tmp_path / "i" / f"{split}.png", seed=len(split))
-        ids(tmp_path / "m" / f"{split}.png")
-        (tmp_path / f"{split}.tsv").write_text(f"image\tmask\ni/{split}.png\tm/{split}.png\n")
-    assert main(["data", "check", str(tmp_path), "data.classes=[a, b]"]) == 0
-    printed = capsys.readouterr().out
-    words = shlex.split(next(line for line in printed.splitlines() if line.startswith("segtrain train ")))
-    pasted = load_config(None, words[2:]).data
-    assert (pasted.layout, pasted.index, pasted.classes) == ("list", "{split}.tsv", ("a", "b"))
-    section = tmp_path / "pasted.yaml"
-    section.write_text(printed.partition("\nsegtrain train")[0])
-    assert load_config(section).data == pasted
-    assert len(open_dataset(pasted, "val")) == 1
-    (tmp_path / "m" / "val.png").write_bytes(b"")
-    assert main(["data", "check", str(tmp_path), "data.classes=[a, b]"]) == EXIT_ERROR
-    faulty = capsys.readouterr().out
-    assert faulty.startswith(section.read_text())
-    assert "segtrain train " not in faulty

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import refused
-
-from segtrain.errors import DataError
 
 PACKAGE = Path(__file__).parents[1] / "segtrain"
 ERRORS = {"SegtrainError", "ConfigError", "DataError", "CheckpointError", "file_error"}
@@ -41,21 +37,3 @@ def test_every_raised_error_has_a_code(part: str) -> None:
             assert code is not None, f"{where}: the error has no code="
             if isinstance(code, ast.Constant):
                 assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", code.value), f"{where}: {code.value!r}"
-
-
-def test_code_and_values_survive_the_way_between_processes() -> None:
-    error = DataError("a.png: 4 x 4 pixels", code="mask-size-differs", file="a.png", found=(4, 4))
-    error.settings = {"data.root": "x"}
-    again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.code, again.values, again.settings) == (
-        "a.png: 4 x 4 pixels", "mask-size-differs", {"file": "a.png", "found": (4, 4)}, {"data.root": "x"},
-    )  # fmt: skip
-
-
-def test_a_refusal_is_told_by_its_code_and_values() -> None:
-    with refused("mask-size-differs", found=(4, 4)):
-        raise DataError("a.png: 4 x 4 pixels", code="mask-size-differs", file="a.png", found=(4, 4))
-    with pytest.raises(AssertionError, match="mask-size-differs"), refused("another-code"):
-        raise DataError("a.png", code="mask-size-differs")
-    with pytest.raises(AssertionError), refused("mask-size-differs", found=(5, 5)):
-        raise DataError("a.png", code="mask-size-differs", found=(4, 4))

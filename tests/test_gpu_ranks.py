@@ -300,8 +300,6 @@ with start(Parallel(), place) as strategy:
     [
         (0, "", "", {}, "TCP: no EFA, InfiniBand, or RoCE device is visible"),
         (2, "mlx5_core", "", {"NCCL_IB_HCA": "mlx5"}, "2 InfiniBand or RoCE devices; NCCL_IB_HCA=mlx5"),
-        (1, "mlx5_core", "", {"NCCL_IB_DISABLE": "1"}, "1 RDMA device, which NCCL_IB_DISABLE=1 turns off: TCP; NCCL_IB_DISABLE=1"),
-        (4, "efa", "opt/amazon/ofi-nccl/lib", {"FI_PROVIDER": "efa"}, "4 EFA devices; FI_PROVIDER=efa"),
         (4, "efa", "mine", {"LD_LIBRARY_PATH": "/nowhere:{root}/mine"}, "4 EFA devices"),
         (4, "efa", "", {}, "4 EFA devices; NCCL's plugin for EFA (aws-ofi-nccl) was not found, and without it NCCL uses TCP"),
     ],

@@ -57,7 +57,6 @@ KINDS: dict[str, tuple[Encode, int, list[str], str]] = {
         by_table({1: 255}), 2, [ONE, "data.label_map={0: -1, 255: 0}"], "data.label_map={0: 0, 255: 1}"
     ),
     "void and one class": (by_table({1: 255}), 2, ["data.classes=[void, crack]"], "data.label_map={0: 0, 255: 1}"),
-    "a stray 128": (with_strays({128: 1}, {1: 255}), 2, [TWO], "data.label_map={0: 0, 255: 1, 128: -1}"),
     "0/3/250/255": (with_strays({3: 9, 250: 9}, {1: 255}), 2, [TWO], "data.label_map={0: 0, 3: 0, 250: 1, 255: 1}"),
     "a stray among ids": (with_strays({77: 3}, {}), 3, [THREE], "data.label_map={0: 0, 1: 1, 2: 2, 77: -1}"),
     "1 bit, and a map for 255": (one_bit, 2, [TWO, "data.label_map={0: 0, 255: 1}"], "data.label_map={}"),

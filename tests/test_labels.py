@@ -53,14 +53,6 @@ def test_many_classes_leave_room_for_the_unknown():
         space.remap(np.array([[254]], np.uint8))
 
 
-def test_rgb_masks_by_color():
-    rgb = np.array([[[128, 64, 128], [0, 0, 142]]], np.uint8)
-    assert SPACE.remap(rgb).tolist() == [[0, 1]]
-    rgb[0, 1] = (1, 2, 3)
-    with refused("mask-colors-unknown", found={0x010203: 1}):
-        SPACE.remap(rgb)
-
-
 def test_rgb_masks_without_colors():
     space = plain_space(("a", "b"))
     assert space.remap(np.repeat(np.array([[[0], [1]]], np.uint8), 3, axis=2)).tolist() == [[0, 1]]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from refusals import FOLDERS, SCENES, assert_refused, make_set
 
-from segtrain import cli, commands, json_text
+from segtrain import cli, commands
 from segtrain.errors import EXIT_RANK_LOST
 from segtrain.observe.journal import LAST_TS, is_time, parse_lines
 from segtrain.parallel import failure
@@ -58,17 +58,6 @@ def test_an_address_that_does_not_resolve(zygote: Any, tmp_path: Path) -> None:
     place = Cluster(1, 2, 0, 1, "no-such-host.invalid", free_port())
     process = zygote.start("train", *SCENES, "parallel.timeout_s=1", cwd=tmp_path, **place.environment())
     assert_refused([process], "rank 1 cannot resolve MASTER_ADDR=no-such-host.invalid")
-
-
-def test_of_what_torch_says_one_line_is_kept() -> None:
-    said = RuntimeError(
-        "\n the socket has timed out\nException raised from throwTimeoutError (most recent call first):\nframe #0"
-    )
-    message = str(failure.not_met(Cluster(0, 4, 0, 4, "a", 1), 9.0, said))
-    assert "rank 0 of 4" in message
-    assert "(the socket has timed out)" in message
-    assert "frame" not in message
-    assert "\n" not in message
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
@@ -205,13 +194,3 @@ def test_no_text_of_a_run_ends_or_opens_anything_in_the_script_of_a_page() -> No
     assert block, "the page has no block of data"
     assert "<" not in block[1]
     assert json.loads(block[1]) == charts
-
-
-def test_a_full_disk_leaves_no_part_of_a_state_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="No space left"):
-        json_text.write_json(tmp_path / "state.json", {})
-    assert list(tmp_path.iterdir()) == []

@@ -369,23 +369,6 @@ def test_ranks_agree_on_their_parts(
         assert output.split()[-1] == outcome, output
 
 
-RESUMED = """
-from pathlib import Path
-from test_own_parts import LOSS, ExtraState, trained
-
-for stop in (2, 0):
-    model = ExtraState(str, float)
-    trained(Path({out!r}), model, LOSS, stop)
-print(model.gain)
-"""
-
-
-def test_ranks_that_resume_make_no_step_more(run_ranks: Any, tmp_path: Path) -> None:
-    code = RESUMED.format(out=str(tmp_path / "run"))
-    for output in run_ranks(code, 2, PYTHONPATH=str(Path(__file__).parent)):
-        assert float(output.split()[-1]) == 1.0 + 4 * 0.5, output
-
-
 def test_passes_that_are_timed_leave_an_own_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crowd, "SECONDS", 0.0)
     module = ExtraState(str, float)

@@ -85,16 +85,6 @@ def test_near_ranges_are_one_request_and_far_ones_are_not() -> None:
     ]  # fmt: skip
 
 
-def test_each_range_gets_its_bytes() -> None:
-    image, mask = Range("s", 100, 50), Range("s", 155, 20)
-    bucket = Bucket()
-    with ahead(bucket, [[image, mask], one(1)]) as reader:
-        drain(bucket, 2)
-        assert bytes(reader.take(mask)) == bytes(range(155, 175))
-        assert bytes(reader.take(image)) == bytes(range(100, 150))
-        assert bytes(reader.take(Range("f1"))) == bytes(range(10))
-
-
 def test_the_window_bounds_what_is_read_ahead() -> None:
     bucket = Bucket()
     with ahead(bucket, (one(index) for index in range(100))) as reader:

@@ -21,7 +21,7 @@ from conftest import refused
 
 from segtrain.observe.profile_format import ProfileWriter, Value, read_profile
 from segtrain.runs import remote
-from segtrain.runs.bucket import HEAD, LIST_COMMANDS, Object, WantedFile, fetch, print_command, to_read_all_of
+from segtrain.runs.bucket import HEAD, Object, WantedFile, fetch
 from segtrain.runs.remote import local, rows
 
 JOB = "segtrain-2026-11-21-03-56-05-089"
@@ -382,11 +382,3 @@ def test_a_cache_that_cannot_be_written_is_said(here: Path, tmp_path: Path, monk
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "in-the-way"))
     with refused("cache-unwritable"):
         local("s3://here")
-
-
-def test_hints_name_the_tool_of_the_cloud() -> None:
-    tools = {"s3": "aws s3 ", "gs": "gcloud storage ", "az": "az storage blob "}
-    for scheme, tool in tools.items():
-        item = Object("bkt", "runs/a/model.tar.gz", 1, "", 0.0, scheme)
-        commands = (LIST_COMMANDS[scheme], print_command(item), to_read_all_of(f"{scheme}://bkt/runs/a"))
-        assert all(tool in command for command in commands)

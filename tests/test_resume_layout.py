@@ -14,7 +14,7 @@ from torch import nn
 
 from segtrain.config import make_config
 from segtrain.optim import Ema, build_optimizer
-from segtrain.parallel.model import full_state, load_full_state, placed_as
+from segtrain.parallel.model import full_state, load_full_state
 
 LAYOUTS = {False: torch.contiguous_format, True: torch.channels_last}
 ROUNDING = 1e-4  # relative: another layout or strategy changes less; scrambled moments change 1e-1
@@ -78,21 +78,6 @@ def test_moments_follow_their_weights_into_another_layout(name: str, before: boo
     assert apart(weights, expected[0]) < ROUNDING
     assert apart(flat(moments), flat(expected[1])) < ROUNDING
     assert apart(ema.shadow, whole[2].shadow) < ROUNDING
-
-
-def test_the_count_of_steps_goes_where_the_optimizer_looks_for_it() -> None:
-    """The device "meta" plays the GPU. A fused kernel refuses a count on the CPU; the other ones keep it there."""
-    parameter = nn.Parameter(torch.empty(4, 3, 2, 2, device="meta").to(memory_format=torch.channels_last))
-    count, moment = torch.tensor(7.0), torch.arange(48.0).view(4, 3, 2, 2)
-    assert placed_as(parameter, "step", count, on_device=True).device.type == "meta"
-    here = placed_as(parameter, "step", count, on_device=False)
-    assert here.device.type == "cpu"
-    assert float(here) == 7
-    assert here is not count
-    placed = placed_as(parameter, "exp_avg", moment, on_device=True)
-    assert placed.device.type == "meta"
-    assert placed.stride() == parameter.stride()
-    assert placed_as(parameter, "momentum_buffer", None, on_device=True) is None
 
 
 @pytest.mark.parametrize("setting", [{"fused": True}, {"capturable": True}, {"foreach": True}])

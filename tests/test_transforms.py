@@ -22,7 +22,6 @@ from segtrain.config import Data, load_config
 from segtrain.data.augment.transforms import Transforms
 from segtrain.data.augment.transforms_build import albumentations
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import TrainLoader
 from segtrain.data.sample import SampleMaker, Task, rehearse
 from segtrain.errors import ConfigError, DataError, SegtrainError
 
@@ -147,27 +146,6 @@ def test_every_random_transform_of_torchvision_is_seeded(v2: Any) -> None:
             made.append([runner(transform)(*pair(), np.random.default_rng(k)) for k in range(6)])
         assert torch.equal(state, torch.get_rng_state()), name
         assert all(np.array_equal(a[0], b[0]) and np.array_equal(a[1], b[1]) for a, b in zip(*made)), name
-
-
-def test_the_loader_gives_the_same_batches_with_any_workers(A: Any, v2: Any) -> None:
-    for pipeline in (rich(A), rich_v2(v2)):
-        seen = []
-        for workers, first in ((0, 0), (3, 0), (1, 2)):
-            settings = data()
-            dataset = open_dataset(settings, "train")
-            with TrainLoader(
-                dataset,
-                settings,
-                seed=1,
-                batch_size=4,
-                first_step=first,
-                last_step=5,
-                workers=workers,
-                transforms=pipeline,
-            ) as loader:
-                seen.append([torch.cat([b.images.float().sum(-1), b.masks.float()]) for (b,) in loader])
-        assert all(torch.equal(a, b) for a, b in zip(seen[0], seen[1]))
-        assert all(torch.equal(a, b) for a, b in zip(seen[0][2:], seen[2]))  # resumed
 
 
 def test_image_and_mask_move_together(A: Any, v2: Any) -> None:

@@ -125,13 +125,6 @@ def test_what_patterns_leave_out_is_a_warning(
     assert open_dataset(opened(root, *words), "all").notes == (note,)  # from the kept listing too
 
 
-def test_an_image_without_a_mask_is_refused_in_one_folder_of_both(tmp_path: Path) -> None:
-    root = tree(tmp_path, "x#.jpg x#_mask.png", "y#.jpg y#_mask.png")
-    (root / "x1_mask.png").unlink()
-    with refused("files-unpaired", images=1, masks=0):
-        check_folder(str(root), None, [CLASSES])
-
-
 @pytest.mark.parametrize("ending", ["", "_m"])
 def test_names_in_two_unicode_forms(tmp_path: Path, ending: str) -> None:
     root = tree(tmp_path, f"images/p#.jpg masks/p#{ending}.png")

@@ -53,8 +53,6 @@ def test_what_is_refused_and_where(name: str, tmp_path: Path) -> None:
         "",
         "a: {b: [1, 2.5, null, yes], c: 'x'}\n",
         "base: &base {x: 1, y: 2}\nmore:\n  <<: *base\n  <<: {z: 0}\n  y: 3\n",
-        "- {a: 1}\n- {a: 1}\n",
-        "a: [a, a, b]\nb: {a: 1}\n",
         "? [1, 2]\n: x\n",
     ],
 )
