@@ -68,6 +68,7 @@ def test_hyperparameters_of_both_sdks(tmp_path: Path) -> None:
     )
     path = tmp_path / "input/config/hyperparameters.json"
     bare = {"optim.lr": "1e-3", "log.tensorboard": "False", "_tuning_objective_metric": "x", "name": "it's"}
+    bare["helpers.join_s"] = "90"
     path.write_text(json.dumps({**json.loads(path.read_text()), **bare}))
     config, found = container.settings(tmp_path)
     assert config == "configs/x.yaml"
@@ -97,7 +98,9 @@ def test_the_channel_is_the_data(tmp_path: Path) -> None:
     assert resolved(base, {"SM_CHANNEL_TRAIN": "/fsx"})[0].data.root == "/fsx"
 
 
-@pytest.mark.parametrize(("root", "expected"), [("CamVid", "{channel}/CamVid"), ("/data", "/data")])
+@pytest.mark.parametrize(
+    ("root", "expected"), [("CamVid", "{channel}/CamVid"), ("/data", "/data"), ("s3://b/data", "s3://b/data")]
+)
 def test_a_root_of_ones_own(tmp_path: Path, root: str, expected: str) -> None:
     base = make_base(tmp_path, {"data.layout": "camvid", "data.root": root})
     channel = base / "input/data/train"
@@ -157,6 +160,7 @@ def test_a_job_leaves_its_model_and_what_explains_it(zygote, tmp_path: Path) -> 
     assert process.wait() == 0, process.output
     assert "host algo-1 (ml.g5.xlarge): ranks 0 to 0 of 1" in process.output
     assert "no model.onnx" in process.output
+    assert "stopped: " not in process.output
     assert {"weights.safetensors", "model.json"} <= {path.name for path in (base / "model").iterdir()}
     assert 0 <= json.loads((base / "model/run/scores.json").read_text())["scores"]["miou"] <= 1
     assert (base / "output/data/journal.jsonl").is_file()
@@ -171,7 +175,8 @@ def test_a_job_leaves_its_model_and_what_explains_it(zygote, tmp_path: Path) -> 
 def test_a_stop_saves_and_ends_with_0(zygote, tmp_path: Path, when: str) -> None:  # type: ignore[no-untyped-def]
     ranks = tmp_path / "ranks"
     ranks.mkdir()
-    base = make_base(tmp_path / "ml", {**SETTINGS, "train.duration": "100000st"})
+    duration = {"train.duration": "100000st"} if when == "while it trains" else {}
+    base = make_base(tmp_path / "ml", {**SETTINGS, **duration})
     if when == "before it starts":
         (ranks / "stop").touch()
     process = zygote.start(code=MAIN, cwd=ROOT, SAGEMAKER_BASE_DIR=str(base), SEGTRAIN_RANKS=str(ranks))
@@ -182,7 +187,7 @@ def test_a_stop_saves_and_ends_with_0(zygote, tmp_path: Path, when: str) -> None
         (mark,) = ranks.glob("*.pid")
         os.kill(int(mark.read_text()), signal.SIGTERM)
     assert process.wait() == 0, process.output
-    assert "stopped" in process.output
+    assert f"stopped: the state is saved in {base}" in process.output
     assert (len(list((base / "output/data/run/checkpoints").glob("*.pt"))) > 0) == (when == "while it trains")
     assert list(ranks.glob("*.pid")) == []
     assert not (base / "output/failure").exists()

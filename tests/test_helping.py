@@ -33,7 +33,7 @@ import os, pathlib, signal, sys, time
 room = pathlib.Path(os.environ["STANDIN"])
 role = "help" if "--labels=segtrain/role=help" in sys.argv else "train"
 note = room / f"{role}-{os.getpid()}"
-note.write_text("\\n".join([*sys.argv[1:], os.environ["RAY_AUTH_TOKEN"]]))
+note.write_text("\\n".join([*sys.argv[1:], os.environ["RAY_AUTH_TOKEN"], os.environ.get("RAY_ADDRESS", "no other Ray")]))
 broken = room / f"broken-{role}"
 if broken.exists():
     if broken.read_text() == "once":
@@ -56,6 +56,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "room"
     folder.mkdir()
     monkeypatch.setenv("STANDIN", str(folder))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.9:6379")  # of a Ray that is there already
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(scripts.parents[1]), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.syspath_prepend(str(scripts.parents[1]))
     monkeypatch.setattr(ray_node, "START_S", 60.0)
@@ -116,7 +117,7 @@ def test_a_helping_host_joins_with_its_cores_and_ends_with_the_training(room: Pa
     with training(port=port) as (_, said):
         until(lambda: any("127.0.0.2 has joined" in line for line in said))
         head, help_ = arguments(room, "train"), arguments(room, "help")
-        assert {"--head", "--num-cpus=0", "--labels=segtrain/role=train", "secret"} <= head
+        assert {"--head", "--num-cpus=0", "--labels=segtrain/role=train", "secret", "no other Ray"} <= head
         assert {"--address=127.0.0.1:6379", "--labels=segtrain/role=help", "secret"} <= help_
         assert "--num-cpus=0" not in help_
         assert host.is_alive()

@@ -87,6 +87,17 @@ def test_settings_come_as_arguments(tmp_path: Path) -> None:
         vertex_rank.settings(["configs/nothing.yaml"], environ)
 
 
+def test_rank_0_of_a_run_that_has_ended_leaves_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[tuple[int, int]] = []
+    monkeypatch.setattr("segtrain.platforms.decoder.prepare", lambda folder: "")
+    for rank, code in ((0, 0), (0, 75), (1, 0)):
+        monkeypatch.setattr("segtrain.parallel.cluster.discover", lambda rank=rank: Cluster(rank, 2, rank, 2))
+        monkeypatch.setattr("segtrain.train.rank.train", lambda *_, code=code, **__: code)
+        monkeypatch.setattr(vertex_folders, "keep_model", lambda config, ended=(rank, code): kept.append(ended))
+        assert vertex_rank._work([f"out={tmp_path}"], []) == code
+    assert kept == [(0, 0)]
+
+
 def test_a_run_folder_on_a_mounted_bucket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training into such a mount lost config.yaml and the journal, and failed to rename checkpoints."""
     monkeypatch.setattr("segtrain.train.lock.bucket_mount", lambda folder: "gcsfuse")

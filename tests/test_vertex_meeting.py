@@ -319,6 +319,14 @@ def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(monkeypatch:
     assert (first.rank, first.world_size, first.local_world_size, first.source) == (0, 2, 2, "vertex")
 
 
+def test_hosts_that_come_at_once_need_not_wait_until_one_is_accepted() -> None:
+    coordinator = Coordinator(["a", "b", "c"], 0, print)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):  # nothing accepts yet
+            stack.enter_context(socket.create_connection(("127.0.0.1", coordinator.port), timeout=10))
+        stack.enter_context(coordinator)
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("", 0)) as other:
         port = other.getsockname()[1]
