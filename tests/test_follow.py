@@ -188,11 +188,13 @@ def test_a_gentle_stop_is_followed_to_its_end(screen: Screen) -> None:
 
 
 def test_a_stop_without_checkpoints_and_the_end_of_the_time_are_told(screen: Screen) -> None:
-    screen.start(play("Starting", Act("Training", 90), "Uploading", "MaxRuntimeExceeded"))
     words: list[str] = []
-    assert screen.follow() == 1
-    assert "--max-run" in screen.line("reason ")
-    assert "--checkpoints s3://BUCKET/PREFIX/" in screen.line("state ")
+    for end, flag in (("MaxRuntimeExceeded", "--max-run"), ("MaxWaitTimeExceeded", "--max-wait")):
+        screen.name, screen.said = end, []
+        screen.start(play("Starting", Act("Training", 90), "Uploading", end))
+        assert screen.follow() == 1
+        assert flag in screen.line("reason ")
+        assert "--checkpoints s3://BUCKET/PREFIX/" in screen.line("state ")
     with pytest.raises(SegtrainError, match=r"StopTrainingJob of nobody: ValidationException.*--region"):
         stop(screen.clients, "nobody", words.append)
 

@@ -19,7 +19,6 @@ from launch.aws.bundle import build
 from launch.findings import Finding
 from launch.forecast import Unpredicted, keep, on_type, told
 from launch.hpc.job import SlurmJob
-from launch.hpc.preflight.training import plan_files
 from launch.job import ROOT, Job, load_job
 from launch.raytrain.checks import predicted
 from launch.raytrain.job import RayJob
@@ -106,7 +105,9 @@ def test_what_is_not_known_is_said_in_one_line_and_stops_nothing(run: Path, tmp_
         assert words in f"{one.message} {one.cure}", one
 
 
-def test_nodes_of_a_cluster_take_node_hours(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nodes_of_a_cluster_take_node_hours(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run does not say the type of its host; the prediction is for nodes with its GPU and cores."""
     config = str(run / "config.yaml")
     settings = ["--config", config, "--output", str(tmp_path / "out"), "--like", str(run)]
@@ -119,8 +120,11 @@ def test_nodes_of_a_cluster_take_node_hours(run: Path, tmp_path: Path, capsys: p
     assert "train.deadline=20m would stop the training" in shown
     keys = {"config": config, "like": str(run), "seeds": "1,2", "gpus": "1", "output": str(tmp_path / "out")}
     job = load_job(SlurmJob, keys, {}, ["train.price=3"])
-    for folder, plan_of_run in plan_files(job, ROOT):
-        keep(plan_of_run, folder)
+    monkeypatch.setattr(slurm, "look", lambda *_, **__: [])
+    monkeypatch.setattr("launch.hpc.tools.submit", lambda *_: "7")
+    flags = [f"--{key}={value}" for key, value in keys.items()]
+    assert slurm.main([*flags, "--no-follow", "train.price=3"]) == 0
+    for folder in job.runs():
         (offer,) = saved.read(folder / saved.FILE)["offers"]
         assert (offer["machine"], offer["batch"]) == ("a node of 4 cores (1 x GPU)", 64)
         assert offer["seconds"][1] == pytest.approx(5000 * 64 / offer["rate"][1], rel=0.01)

@@ -106,6 +106,7 @@ def test_hyperparameters_stay_but_for_what_cannot_be_here() -> None:
 def test_plants_are_read() -> None:
     assert read_plant("spot:20") == Plant("spot", 20)
     assert read_plant("disk") == Plant("disk")
+    assert read_plant("") == Plant()
     for text in ("spot", "spot:x", "disk:3", "fire:1"):
         with pytest.raises(ConfigError, match=f"--plant {text}: write fail:RANK"):
             read_plant(text)

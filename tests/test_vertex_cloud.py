@@ -214,6 +214,7 @@ ONLINE: dict[str, tuple[str, Any, dict[str, Any], str]] = {
     "no spot quota": (
         f"{QUOTA}custom_model_training_preemptible_nvidia_t4_gpus",
         {"consumerQuotaLimits": [{"quotaBuckets": [{"effectiveLimit": "0"}]}]}, {"scheduling": "spot"}, "error quota"),
+    "a quota that Google does not know": (f"{QUOTA}custom_model_training_nvidia_t4_gpus", None, {}, "note not-asked"),
     "no such TensorBoard": ("x", None, {"tensorboard": f"{PARENT}/tensorboards/7"}, "error tensorboard-missing"),
     "no such experiment": ("x", None, {"experiment": "streets"}, "error experiment-missing"),
     "no such persistent resource": ("x", None, {"persistent_resource": "mine"}, "error persistent-missing"),
