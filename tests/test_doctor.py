@@ -187,7 +187,7 @@ def test_shared_memory_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "a/b"))
     assert machine.cache().state == NOTE
     monkeypatch.setattr(machine.os, "access", lambda *_: False)
-    assert machine.cache().state == PROBLEM
+    assert (machine.cache().state, machine.cache().name) == (PROBLEM, "cache")
 
 
 def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

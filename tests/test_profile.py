@@ -20,7 +20,7 @@ from conftest import refused
 from segtrain.json_text import write_json
 from segtrain.observe import system
 from segtrain.observe.counters import Counters, _physical, open_counters, rates
-from segtrain.observe.gpus import read_with, visible
+from segtrain.observe.gpus import open_gpus, read_with, visible
 from segtrain.observe.profile import _whose_gpus, hosts, node_name, profile, sampling, switch
 from segtrain.observe.profile_format import ProfileWriter, Series, Value, file_of, read_profile
 from segtrain.parallel.cluster import Cluster
@@ -291,6 +291,21 @@ def test_the_gpus_of_the_job_are_read_and_no_others(environ: dict[str, str], kin
     said: list[str] = []
     assert visible(nvml, environ, said.append) == list(places)
     assert bool(said) == (places == "0123" and bool(environ))
+
+
+def test_gpus_that_cannot_be_read_are_said_and_leave_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(SimpleNamespace):
+        NVMLError = RuntimeError
+
+        def nvmlInit(self) -> None:
+            raise self.NVMLError("driver and library differ")
+
+    said: list[str] = []
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(["/dev/nvidia0"]))
+    for module in (None, Broken()):
+        monkeypatch.setitem(sys.modules, "pynvml", module)
+        assert open_gpus(said.append)() == []
+    assert len(said) == 2
 
 
 def test_a_list_of_one_rank_does_not_hide_the_gpus_of_the_others() -> None:

@@ -211,6 +211,9 @@ def test_shares_colors_and_escaped_names(tmp_path: Path) -> None:
     for kind, name in (("user", "&lt;/script"), ("torch", "backward"), ("own", "gradients"), ("idle", "wait")):
         assert re.search(f'<i class="{kind}"[^>]*>{name}', html), name
     assert "Other threads" not in html  # the watchdog only waits
+    for graph in html.split("<figure")[1:]:
+        bottoms = [int(pixels) for pixels in re.findall(r"bottom:(\d+)px", graph)]
+        assert f"height:{max(bottoms) + flame.ROW}px" in graph
     assert flame.section(tmp_path / "elsewhere") == ""
 
 

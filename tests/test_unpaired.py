@@ -90,6 +90,12 @@ def test_a_usual_ending_tells_the_mask_from_other_pictures(tmp_path: Path) -> No
     assert detect(str(root))[0].pair == ("{name}.jpg", "{name}_mask.png")
 
 
+def test_masks_in_the_folder_of_their_images_are_no_images_without_a_mask(tmp_path: Path) -> None:
+    root = tree(tmp_path, "x#.jpg x#_mask.png", "y#.png y#_mask.png")
+    (root / "y1_mask.png").unlink()
+    assert detect(str(root))[0].pair == ("{name}", "{name}_mask.png")
+
+
 def test_the_program_that_merges_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in (1, 2):
