@@ -180,7 +180,7 @@ def test_every_rank_and_worker_process_answers_and_the_report_shows_the_hot_func
     assert '<i class="user"' in html
     assert "planted_hot_function</i>" in html
     with refused("run-ended", file=str(run)):
-        request.stacks(run, 1)
+        request.stacks(run, 1, 100)
 
 
 def planted(run: Path) -> Path:

@@ -27,7 +27,6 @@ MOST_SINCE_S = 30.0
 MOST_STEPS = 100
 AHEAD_S = 3.0  # time from a request to its first step, in which all ranks read the request
 MARK = "segtrain"  # name of the spans in the trace of torch.profiler that align its clock with ours
-HZ = 100.0  # default number of stack samples per second
 LATE_S = 20.0  # extra time to wait for stacks, because ranks look for a request only after a step
 OURS = 10**8  # first of our process ids in a trace, larger than any real process id
 
@@ -130,7 +129,7 @@ def trace(run: Path, steps: int) -> tuple[str, bool]:
     return "\n".join(lines), not missing
 
 
-def stacks(run: Path, seconds: float, hz: float = HZ) -> tuple[str, bool]:
+def stacks(run: Path, seconds: float, hz: float) -> tuple[str, bool]:
     """Ask all ranks for their stacks and wait for them. Returns lines to print, and whether every rank has answered.
 
     Raises SegtrainError for a run that is not training.
