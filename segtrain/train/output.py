@@ -31,7 +31,6 @@ from segtrain.parallel.strategy import Strategy
 from segtrain.train import faults
 from segtrain.train.initial import Initial
 from segtrain.train.learner import Learner
-from segtrain.train.limits import Limit
 from segtrain.train.parts import Parts
 from segtrain.train.plan import Plan
 from segtrain.train.price import price_of
@@ -66,23 +65,22 @@ def announce(
     saved: Mapping[str, Any] | None,
     *,
     splits: Mapping[str, Dataset],
-    counts: tuple[int, int],
     initial: Initial | None,
     prepared: Mapping[str, Any],
     remarks: list[str],
     begun: float,
-    limit: Limit | None,
 ) -> Output:
     """Open a run's output, and write how it begins or resumes.
 
-    ``saved``: the resumed checkpoint. ``splits``: the complete splits, by role. ``counts``: how many of their images to
-    train on and to score. ``begun``: Unix time at which this process began.
+    ``saved``: the resumed checkpoint. ``splits``: the complete splits, by role. ``prepared``: from ``prepare``.
+    ``begun``: Unix time at which this process began.
     """
     run_dir, rank = config.run_dir, strategy.rank
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
-    derived = _derived(config, strategy, plan, splits["train"], counts, learner, parts.names())
+    scored = len(splits["val"]) - len(prepared["skipped"]["val"])
+    derived = _derived(config, strategy, plan, splits["train"], scored, learner, parts.names())
     screen.say(console.banner(f"segtrain {__version__}  {config.title}  #{config.hash}", derived))
-    for remark in [*remarks, *([limit.line()] if limit else [])]:
+    for remark in remarks:
         screen.say(remark)
     journal = Journal(run_dir / "journal.jsonl", rank)
     journal.write(
@@ -116,13 +114,14 @@ def _derived(
     strategy: Strategy,
     plan: Plan,
     dataset: Dataset,
-    counts: tuple[int, int],
+    scored: int,
     learner: Learner,
     parts: Mapping[str, str],
 ) -> dict[str, str]:
     """Derived quantities in words, for the banner and the journal.
 
-    ``parts``: qualified names of the model, loss, and data sets that were passed to ``segtrain.train``, by role.
+    ``scored``: number of images to score. ``parts``: qualified names of the model, loss, and data sets that were passed
+    to ``segtrain.train``, by role.
     """
     sizes = [(p.numel(), p.requires_grad) for p in learner.plain.parameters()]
     size = f"{console.count(sum(n for n, _ in sizes))} parameters"
@@ -143,7 +142,7 @@ def _derived(
         numbers.append("compiled" if config.train.compile is True else f"compiled ({config.train.compile})")
     return {
         "run folder": f"{config.out_bucket}, here {config.run_dir}" if config.out_bucket else str(config.run_dir),
-        "data": f"{dataset.name}: {counts[0]} images to train, {counts[1]} to score, {classes} classes",
+        "data": f"{dataset.name}: {plan.samples} images to train, {scored} to score, {classes} classes",
         "model": f"{parts.get('model', arch)}, {size}",
         "images": origin.images(),
         **({"license": origin.terms()} if origin.license else {}),

@@ -217,11 +217,12 @@ def open_session(config: Config, strategy: Strategy, lock: FolderLock, parts: Pa
 
     output = announce(
         config, parts, strategy, plan, learner, state, saved,
-        splits={"train": train, "val": val}, counts=(len(dataset), len(validation)), initial=initial, prepared=prepared,
+        splits={"train": train, "val": val}, initial=initial, prepared=prepared,
         remarks=[
             *network.remarks, *locked["remarks"], *(initial.lines() if initial else []), *prepared["remarks"], *remarks,
+            *([limit.line()] if limit else []),
         ],
-        begun=begun, limit=limit,
+        begun=begun,
     )  # fmt: skip
     pool = _pool(config, strategy, plan, output, engine)
     writer = copies = None
