@@ -44,12 +44,9 @@ def test_a_server_that_accepts_and_never_answers(zygote: Any, tmp_path: Path) ->
         assert_refused([process], "rank 1 of 2 did not meet", "parallel.timeout_s=1", code=EXIT_RANK_LOST)
 
 
-def test_a_gloo_that_cannot_connect_hosts_names_the_address_and_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure.socket, "getaddrinfo", lambda *_: [(0, 0, 0, "", ("127.0.1.1", 0))])
+def test_a_gloo_that_cannot_connect_hosts_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     lost, two = RuntimeError("Gloo connectFullMesh failed"), Cluster(0, 2, 0, 1, "a", 1, hosts=2)
-    text = str(failure.not_met(two, 9.0, lost))
-    assert "=127.0.1.1" in text
-    assert "GLOO_SOCKET_IFNAME" in text
+    assert "GLOO_SOCKET_IFNAME" in str(failure.not_met(two, 9.0, lost))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     assert "GLOO_SOCKET_IFNAME" not in str(failure.not_met(two, 9.0, lost))
 

@@ -57,20 +57,15 @@ def not_met(cluster: Cluster, timeout_s: float, error: Exception) -> SegtrainErr
     cause = str(error).partition(" Exception raised from")[0]
     cause = next((line.strip() for line in cause.splitlines() if line.strip()), type(error).__name__)
     who = f"rank {cluster.rank} of {cluster.world_size}"
+    text = (
+        f"{who} did not meet the other ranks at {cluster.master_addr}:{cluster.master_port} within "
+        f"parallel.timeout_s={timeout_s:g} ({cause[:200]}): start {cluster.world_size} processes with one "
+        "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that can reach it"
+    )
     if cluster.hosts > 1 and "loo" in cause and "GLOO_SOCKET_IFNAME" not in os.environ:
-        name, address = socket.gethostname(), "unknown"
-        with contextlib.suppress(OSError, UnicodeError):
-            address = str(socket.getaddrinfo(name, None)[0][4][0])
-        text = (
-            f"{who} cannot connect to all other ranks ({cause[:200]}): gloo gives them the address of a host's own "
-            f"name, here {name}={address}, where 127.* is this host alone: set the environment variable "
+        text += (
+            "; gloo takes the address of a host's own name, which may be 127.*: set the environment variable "
             "GLOO_SOCKET_IFNAME to the network interface between the hosts (ip -br a), or correct /etc/hosts"
-        )
-    else:
-        text = (
-            f"{who} did not meet the other ranks at {cluster.master_addr}:{cluster.master_port} within "
-            f"parallel.timeout_s={timeout_s:g} ({cause[:200]}): start {cluster.world_size} processes with one "
-            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT, on hosts that can reach it"
         )
     return _by_each_rank(RankLost, text, "ranks-not-met")
 
