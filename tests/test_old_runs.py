@@ -24,7 +24,7 @@ from PIL import Image
 from segtrain import checkpoint
 from segtrain.cli import main
 from segtrain.config import load_config, load_saved
-from segtrain.runs.folder import load
+from segtrain.runs.folder import load, read_folder
 from segtrain.train.rundir import refuse_run_dir
 
 # Relative, of the last losses. Other CPUs and older torch have other kernels; rounding grows with steps.
@@ -77,6 +77,7 @@ def test_a_run_of_segtrain_0_1_is_refused(tmp_path: Path) -> None:
         lambda: load_config(tmp_path / "config.yaml"),
         lambda: checkpoint.load_best(tmp_path, "last"),
         lambda: load(tmp_path),
+        lambda: read_folder(tmp_path),  # as diagnose and plan do
     ):
         with refused("run-of-older-version") as told:
             read()

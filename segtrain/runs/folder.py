@@ -95,13 +95,16 @@ def load(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr)
     if not is_run(home):
         problem = f"{home} is not a run folder: it has no {journal.FILE} (segtrain runs DIR lists runs)"
         raise DataError(problem, code="not-a-run-folder", file=str(home))
-    refuse_older_run(home)
     return read_folder(folder, say)
 
 
 def read_folder(folder: str | Path, say: Callable[[str], None] = journal.say_on_stderr) -> RunFolder:
-    """The run in a folder that may still be empty. ``say`` gets a warning for each file that cannot be read."""
+    """The run in a folder that may still be empty. ``say`` gets a warning for each file that cannot be read.
+
+    Raises ConfigError for a run of segtrain 0.1, whose spans have other names.
+    """
     home = run_home(folder)
+    refuse_older_run(home)
     events = journal.read_journal(home, say) if (home / journal.FILE).is_file() else []
     config = settings_of(home, say)
     names = read_mapping(home / "labels.json", say).get("names")
