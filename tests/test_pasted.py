@@ -23,6 +23,7 @@ SAFE = {
     "'roles/storage.objectUser' if wanted is _WRITES else 'roles/storage.objectViewer'",
     "pasted(self.data)", "pasted(with_settings(written, division))", "settings", "run", "score", "predict", "export",
     "root", "split",  # prose behind "segtrain data pack"
+    "command(void)",  # quotes each setting
 }  # fmt: skip
 SOURCES = sorted([*(ROOT / "launch").rglob("*.py"), *(ROOT / "segtrain").rglob("*.py")])
 
