@@ -218,6 +218,8 @@ def test_counters_are_of_cores_and_physical_devices(monkeypatch: pytest.MonkeyPa
     (tmp_path / "eth0/device").mkdir(parents=True)
     assert _physical(["lo", "eth0", "br0"], str(tmp_path), ("lo",)) == {"eth0"}
     assert _physical(["lo", "br0"], str(tmp_path), ("lo",)) == {"br0"}
+    (tmp_path / "nbd0").mkdir()
+    assert _physical(["nbd0", "nbd0p1"], str(tmp_path), ()) == {"nbd0"}  # a disk with a partition
     core = SimpleNamespace(user=10, nice=1, system=20, idle=300, iowait=5, irq=2, softirq=3, steal=4, guest=7)
     disk = SimpleNamespace(read_count=3, write_count=4, read_bytes=500, write_bytes=60)
     link = SimpleNamespace(bytes_recv=7, bytes_sent=8)

@@ -143,7 +143,7 @@ def test_a_jobs_run_is_told_of_as_on_a_disk_and_no_checkpoint_is_fetched(
 
 def test_an_arn_names_the_region(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_DEFAULT_REGION")
-    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")  # of something else
     with refused("aws-settings"):
         local(f"sagemaker:{JOB}")
     copy = read(f"arn:aws:sagemaker:eu-west-1:123456789012:training-job/{JOB}")

@@ -100,7 +100,11 @@ def open_counters() -> Look:
 
 
 def _physical(names: Iterable[str], folder: str, virtual: tuple[str, ...]) -> frozenset[str]:
-    """Physical devices, so that traffic through a bridge or a volume counts once; if there are none, all others."""
+    """Physical devices, so that traffic through a bridge or a volume counts once; if there are none, all others.
+
+    A partition counts with its disk: Linux has no folder of its own for it in ``folder``.
+    """
     kept = [name for name in names if not name.startswith(virtual)]
-    hardware = [name for name in kept if Path(folder, name, "device").exists()]
-    return frozenset(hardware or kept)
+    listed = [name for name in kept if Path(folder, name).exists()]
+    hardware = [name for name in listed if Path(folder, name, "device").exists()]
+    return frozenset(hardware or listed or kept)

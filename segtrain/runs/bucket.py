@@ -72,7 +72,7 @@ class WantedFile:
 def list_objects(uri: str) -> list[Object]:
     """All objects below the folder ``uri``, in the order of keys."""
     base, prefix = split_url(uri)
-    scheme, _, bucket = base.partition("://")
+    scheme, bucket = uri.partition(":")[0], base.partition("://")[2]
     if not bucket:
         raise ConfigError(f"{uri!r} names no bucket: {scheme}://BUCKET/PREFIX", code="bucket-name-missing")
     found: list[Object] = []

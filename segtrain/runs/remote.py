@@ -144,7 +144,7 @@ def _resolve(location: str) -> list[str]:
     if location.startswith("sagemaker:"):
         return _uris_of(training_job(location.removeprefix("sagemaker:")))
     if arn := re.fullmatch(r"arn:[\w-]+:sagemaker:([\w-]+):\d+:training-job/(.+)", location):
-        os.environ.setdefault("AWS_REGION", arn[1])  # of the job's buckets
+        os.environ["AWS_REGION"] = arn[1]  # of the job's buckets, whatever region is set
         return _uris_of(training_job(arn[2], arn[1]))
     fix = "name a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or sagemaker:JOB"
     if location.startswith(VERTEX):
