@@ -23,7 +23,7 @@ _DRAWS = {
     )
     for name in names.split()
 }  # fmt: skip
-_LIKE = {torch.rand_like: torch.Tensor.uniform_, torch.randn_like: torch.Tensor.normal_}  # without generator= in torch 2.4
+_LIKE = {torch.rand_like: torch.Tensor.uniform_, torch.randn_like: torch.Tensor.normal_}  # no generator= in torch 2.4
 
 
 class _Drawing(TorchFunctionMode):
