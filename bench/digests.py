@@ -317,7 +317,8 @@ def print_requests(root: Path) -> None:
     for name, job in vertex.JOBS.items():
         found[f"vertex/{name}"] = custom_job(job, image=vertex.IMAGE, name="job-1")
     for name, keys in SLURM.items():
-        found[f"slurm/{name}"] = sbatch_script(load_job(SlurmJob, keys, {})).replace(str(root), "ROOT")
+        script = sbatch_script(load_job(SlurmJob, keys, {}))
+        found[f"slurm/{name}"] = script.replace(sys.executable, "PYTHON").replace(str(root), "ROOT")
     print(json.dumps({name: digest(json.dumps(value, sort_keys=True).encode()) for name, value in found.items()}))
 
 
@@ -348,6 +349,7 @@ def record(root: Path, only: str, workers: int) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     requests = subprocess.run(
         [sys.executable, str(HERE), "requests", "--root", str(root)],
+        cwd=root,  # a config's path is part of a request
         env=environment,
         capture_output=True,
         text=True,
