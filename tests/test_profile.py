@@ -286,7 +286,7 @@ def test_gpus_are_read_and_what_they_lack_is_said_once() -> None:
 def test_the_gpus_of_the_job_are_read_and_no_others(environ: dict[str, str], kinds: str, places: str) -> None:
     nvml = SimpleNamespace(
         nvmlDeviceGetCount=lambda: 4, nvmlDeviceGetHandleByIndex=str,
-        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}bcd-ef".encode(),
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}bcd-ef",
         nvmlDeviceGetName=lambda handle: f"NVIDIA {kinds[int(handle)]}",
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid.removeprefix("MIG-"),
     )  # fmt: skip

@@ -350,7 +350,6 @@ def test_a_worker_that_dies_changes_nothing_in_the_weights(
     assert "round 2: all 2 hosts are here" in log
     assert "going on from step" in log
     found = record([str(tmp_path / "stage/gcs/out")])
-    assert not found.missing
     (row,) = found.rows
     assert (row["machine"], row["hosts"]) == ("g2-standard-8", 2)
     assert row["minutes"]["happened"] > 0
