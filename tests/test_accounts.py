@@ -38,13 +38,6 @@ def test_predictions_keep_their_bounds(accounts: ModuleType) -> None:
             assert row.found[2] > 1.2 * row.found[0], row  # a range, not a hit
 
 
-def test_an_error_beyond_its_bound_fails(accounts: ModuleType) -> None:
-    row = accounts.Row("x", "y", 100.0, "s", "predicted", "", (110.0, 121.0, 130.0), 20)
-    assert not row.passed
-    assert accounts.Row("x", "y", 15.0, "s", "arithmetic", "", (17.0,) * 3, 10, 20).error == 0
-    assert not accounts.Row("x", "y", 50.0, "s", "not determined", "", (51.0, 60.0, 70.0)).passed
-
-
 def test_the_mount_is_solved_from_two_figures(accounts: ModuleType) -> None:
     latency, most = accounts.mount_of((2, 60.0), (8, 110.0))
     assert model.reads(2, latency, most) == pytest.approx(60.0, rel=1e-3)
