@@ -23,11 +23,11 @@ def network(job: VertexJob) -> Iterator[Finding]:
             "--network projects/PROJECT-NUMBER/global/networks/NAME",
             API,
         )
-    mounts = [*job.nfs, *job.lustre]
-    if mounts and not job.network and not job.psc_attachment:
+    folders = [share.folder for share in job.nfs] + [instance.folder for instance in job.lustre]
+    if folders and not job.network and not job.psc_attachment:
         yield error(
             "mount-without-network",
-            f"{mounts[0].folder} is on a server of your network, and the job is in none",
+            f"{folders[0]} is on a server of your network, and the job is in none",
             "--network projects/PROJECT-NUMBER/global/networks/NAME",
             "Vertex AI: mount an NFS share for training",
         )
