@@ -23,12 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
+from layouts import write_layout
 
 HERE = Path(__file__).resolve()
-TRAIN, VAL, SIZE = 12, 4, (96, 128)
-CITYSCAPES_IDS = [0, 7, 8, 11, 21, 23, 24, 26, 33]
 SHORT = [
     "train.duration=6st",
     "train.batch_size=4",
@@ -81,63 +78,6 @@ def digest(*parts: bytes) -> str:
 # ---------------------------------------------------------------- data sets
 
 
-def pictures(
-    folder: Path, names: list[tuple[str, str]], ids: list[int], seed: int, colors: list[Any] | None = None
-) -> None:
-    """Write images and masks of soft blocks, at (image path, mask path) below ``folder``. With ``colors``, RGB masks."""
-    random = np.random.default_rng(seed)
-    for image, mask in names:
-        classes = random.integers(0, len(ids), (SIZE[0] // 16, SIZE[1] // 16))
-        large = np.kron(classes, np.ones((16, 16), dtype=int))
-        shade = random.integers(0, 256, (len(ids), 3))[large] + random.integers(-20, 20, (*SIZE, 3))
-        values = np.array(ids)[large] if colors is None else np.array(colors)[large][..., ::-1]
-        for name, pixels in ((image, shade.clip(0, 255)), (mask, values)):
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            assert cv2.imwrite(str(path), pixels.astype(np.uint8)), path
-
-
-def write_layout(folder: Path, layout: str) -> list[str]:
-    """Write the data set, and return the settings that read it."""
-    names = {split: [f"{split}{i:02}" for i in range(count)] for split, count in (("train", TRAIN), ("val", VAL))}
-    seeds = {"train": 1, "val": 2}
-    for split, stems in names.items():
-        seed = seeds[split]
-        if layout == "camvid":
-            pictures(folder, [(f"{split}/{s}.png", f"{split}annot/{s}.png") for s in stems], list(range(12)), seed)
-        elif layout == "cityscapes":
-            places = [f"{split}/city/{s}_000000_000019" for s in stems]
-            pairs = [(f"leftImg8bit/{p}_leftImg8bit.png", f"gtFine/{p}_gtFine_labelIds.png") for p in places]
-            pictures(folder, pairs, CITYSCAPES_IDS, seed)
-        elif layout == "ade20k":
-            part = {"train": "training", "val": "validation"}[split]
-            pictures(
-                folder,
-                [(f"images/{part}/{s}.jpg", f"annotations/{part}/{s}.png") for s in stems],
-                list(range(0, 151, 10)),
-                seed,
-            )
-        elif layout == "voc":
-            pictures(
-                folder, [(f"JPEGImages/{s}.jpg", f"SegmentationClass/{s}.png") for s in stems], [*range(21), 255], seed
-            )
-            lists = folder / "ImageSets/Segmentation"
-            lists.mkdir(parents=True, exist_ok=True)
-            (lists / f"{split}.txt").write_text("\n".join(stems) + "\n")
-        elif layout == "folders":
-            pictures(folder, [(f"images/{split}/{s}.jpg", f"masks/{split}/{s}.png") for s in stems], [0, 1, 2, 9], seed)
-        elif layout == "list":
-            pairs = [(f"a/{s}.jpg", f"b/{s}.png") for s in stems]
-            pictures(folder, pairs, [0, 1, 2], seed, [[128, 64, 128], [0, 0, 142], [70, 70, 70]])
-            (folder / f"{split}.csv").write_text("image,mask\n" + "".join(f"{a},{b}\n" for a, b in pairs))
-    settings = [f"data.layout={layout}", f"data.root={folder}"]
-    if layout == "folders":
-        settings += ["data.classes=[ground, road, car]", "data.label_map={0: 0, 1: 1, 2: 2, 9: -1}"]
-    if layout == "list":
-        settings += ["data.classes={road: [128, 64, 128], car: [0, 0, 142], building: [70, 70, 70]}"]
-    return settings
-
-
 def data_sets(folder: Path, environment: dict[str, str]) -> dict[str, list[str]]:
     """The settings of each data set, which is written into ``folder`` or, for the buckets, into a server of S3."""
     sets = {
@@ -148,7 +88,7 @@ def data_sets(folder: Path, environment: dict[str, str]) -> dict[str, list[str]]
     for kind in ("keep", "png", "recompress"):
         out = folder / f"shards-{kind}"
         pack = ["data", "pack", str(folder / "folders"), str(out), "--image", kind, *sets["folders"]]
-        command(pack, folder, environment)
+        segtrain_command(pack, folder, environment)
         sets[f"shards-{kind}"] = ["data.layout=shards", f"data.root={out}"]
     sets["bucket-folders"] = ["data.layout=folders", "data.root=s3://digests/folders", *labels]
     sets["bucket-shards-keep"] = [
@@ -174,19 +114,18 @@ def fill_bucket(folder: Path, endpoint: str) -> None:
 # ---------------------------------------------------------------- runs
 
 
-def command(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "segtrain", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run_python(arguments: list[str], folder: Path, environment: dict[str, str]) -> str:
+    """Run Python with arguments in ``folder``, and return what it prints. Raises SystemExit with the output if it fails."""
+    line = [sys.executable, *arguments]
+    done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(
-            f"segtrain {' '.join(arguments)}\nexited with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        )
+        output = done.stdout[-2000:] + done.stderr[-2000:]
+        raise SystemExit(f"python {' '.join(arguments)}\nexited with {done.returncode}:\n{output}")
+    return done.stdout
+
+
+def segtrain_command(arguments: list[str], folder: Path, environment: dict[str, str]) -> None:
+    run_python(["-m", "segtrain", *arguments], folder, environment)
 
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -207,21 +146,12 @@ def run_digests(
     given = [*SHORT, *SMALL, *data, *settings]
     if not any(setting.startswith("parallel.procs") for setting in settings):
         given.append("parallel.procs=1")
-    command(["train", *given, f"out={out}"], folder, environment)
+    segtrain_command(["train", *given, f"out={out}"], folder, environment)
     confusion = folder / f"{name}.json"
-    command(
+    segtrain_command(
         ["eval", str(out), "--which", "last", "--confusion", str(confusion), "train.device=cpu"], folder, environment
     )
-    batches = subprocess.run(
-        [sys.executable, str(HERE), "batches", *given],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if batches.returncode:
-        raise SystemExit(f"{name}: {batches.stderr[-2000:]}")
+    batches = run_python([str(HERE), "batches", *given], folder, environment)
     state = torch.load(sorted((out / "checkpoints").glob("*.pt"))[-1], map_location="cpu", weights_only=True)
     found = {
         part: digest(
@@ -240,7 +170,7 @@ def run_digests(
         "scores": digest(json.dumps(scores, sort_keys=True).encode()),
         "losses": digest(json.dumps(losses).encode()),
         "confusion": digest(confusion.read_bytes()),
-        "batches": batches.stdout.split(),
+        "batches": batches.split(),
     }
 
 
@@ -347,17 +277,9 @@ def is_code(text: str) -> bool:
 
 def record(root: Path, only: str, workers: int) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(root), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    requests = subprocess.run(
-        [sys.executable, str(HERE), "requests", "--root", str(root)],
-        cwd=root,  # a config's path is part of a request
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if requests.returncode:
-        raise SystemExit(requests.stderr)
-    found = {"requests": json.loads(requests.stdout), "codes": codes(root)}
+    # In the checkout, because the path of a config is part of a request.
+    requests = run_python([str(HERE), "requests", "--root", str(root)], root, environment)
+    found = {"requests": json.loads(requests), "codes": codes(root)}
     with tempfile.TemporaryDirectory() as folder:
         return {**found, "runs": all_runs(Path(folder), environment, only, workers)}
 

@@ -36,7 +36,7 @@ CALLED_HERE = {
     "--test-only": "--dry-run",
     "--wait": "the default: this command follows the job",
 }
-# Flags of other tools, and of sbatch for what is no line of the script.
+# Flags of other tools, and those of sbatch that the script does not set.
 OF_OTHERS = {
     "--mail-type": "--sbatch=--mail-type=...",
     "--mail-user": "--sbatch=--mail-user=...",

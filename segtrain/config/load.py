@@ -130,7 +130,7 @@ def refuse_older_run(run_dir: Path) -> None:
     """Raise ConfigError for a run folder that segtrain 0.1 wrote."""
     try:
         _refuse_older(run_dir, read_text(run_dir / "config.yaml"))
-    except (OSError, ValueError):  # missing or damaged, which is said where it is read
+    except (OSError, ValueError):  # missing or damaged: the code that reads it reports that
         return
 
 

@@ -45,7 +45,7 @@ class VertexRehearsal(Rehearsal):
         if why == "timeout":
             self.error = "the job ran longer than scheduling.timeout"
         elif why == "interrupted" and self.scheduling.get("disableRetries"):
-            self.error = "The machines were taken away. With disable_retries, there are no new ones."
+            self.error = "The machines were taken away, and disable_retries forbids new ones."
             why = "ended"
         return why
 

@@ -39,7 +39,7 @@ say import "$({python} -c {code} 2>&1 | tail -n 1)"
 say end yes
 """
 CODE = """import importlib.util, segtrain
-assert importlib.util.find_spec('torch'), 'there is no package torch'
+assert importlib.util.find_spec('torch'), 'torch is not installed'
 print('segtrain', segtrain.__version__)"""
 
 
