@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from segtrain.diagnose.model import Stages
-from segtrain.diagnose.remedies import receive_seconds, with_helpers
-from segtrain.plan import model
+from segtrain.insight.diagnose.model import Stages
+from segtrain.insight.diagnose.remedies import receive_seconds, with_helpers
+from segtrain.insight.plan import model
 
 DRAWS = 4000
 # Name -> (least, most, why). Drawn evenly on a logarithmic scale.

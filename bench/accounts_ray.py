@@ -32,8 +32,8 @@ import page  # noqa: E402
 from buckets import photos  # noqa: E402
 from two_hosts import CORE, PYTHONPATH, TRAINS, TwoHosts, soon  # noqa: E402
 
-from segtrain.cores import cores  # noqa: E402
-from segtrain.diagnose import diagnose  # noqa: E402
+from segtrain.base.cores import cores  # noqa: E402
+from segtrain.insight.diagnose import diagnose  # noqa: E402
 
 BATCH, CROP = 64, (224, 224)
 LEAST_STEPS = 3  # of a measurement

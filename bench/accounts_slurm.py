@@ -23,7 +23,7 @@ import page  # noqa: E402
 from cluster_slurm import Cluster, slurm_cluster  # noqa: E402
 from plants import pictures  # noqa: E402
 
-from segtrain.diagnose import diagnose  # noqa: E402
+from segtrain.insight.diagnose import diagnose  # noqa: E402
 
 ACCOUNT = {1: "60 s", 2: "", 4: "15 to 20 s"}
 IMAGES, BATCH, DEVICE_S = 512, 8, 0.2  # images of an epoch; images of each rank's step; seconds of a device's step

@@ -34,7 +34,7 @@ from buckets import photos, sides, tables  # noqa: E402
 from buckets.server import Store, mounted, serving, why_not_mounted  # noqa: E402
 from environments import PIPELINES, install  # noqa: E402
 
-from segtrain.cores import cores  # noqa: E402
+from segtrain.base.cores import cores  # noqa: E402
 
 
 def arguments() -> argparse.Namespace:

@@ -236,10 +236,10 @@ def print_requests(root: Path) -> None:
     import test_contracts as sagemaker
     import test_vertex_contracts as vertex
 
-    from launch.gcp.request import custom_job
-    from launch.hpc.job import SlurmJob
-    from launch.hpc.script import sbatch_script
-    from launch.job import load_job
+    from launch.core.job import load_job
+    from launch.platforms.slurm.job import SlurmJob
+    from launch.platforms.slurm.script import sbatch_script
+    from launch.platforms.vertex.request import custom_job
 
     found = {}
     for path in sagemaker.FILES:

@@ -121,7 +121,7 @@ def _preload() -> None:
     """Import what the stages need once, so that each of them starts at once."""
     import segtrain.api
     import segtrain.models.pico
-    import segtrain.train.rank  # noqa: F401
+    import segtrain.training.rank  # noqa: F401
 
 
 def _stage(

@@ -24,9 +24,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import page as results  # noqa: E402
 from plants import pictures  # noqa: E402
 
-from segtrain.diagnose import Diagnosis, diagnose  # noqa: E402
-from segtrain.diagnose.verify import HELD  # noqa: E402
-from segtrain.diagnose.words import page  # noqa: E402
+from segtrain.insight.diagnose import Diagnosis, diagnose  # noqa: E402
+from segtrain.insight.diagnose.verify import HELD  # noqa: E402
+from segtrain.insight.diagnose.words import page  # noqa: E402
 from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
 
 RANKS, BATCH, DEVICE_S = 2, 8, 0.1

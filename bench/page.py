@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from segtrain.cores import cores
+from segtrain.base.cores import cores
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

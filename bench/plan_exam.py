@@ -4,7 +4,7 @@
     python bench/plan_exam.py --rows         # each figure beside its prediction
     python bench/plan_exam.py FILE.json      # predict a list of described jobs (docs/plan.md), and print JSON
 
-Figures and sources: bench/open_figures.json and tests/plan/exam_open.json. The only fitted number, DENSE of segtrain/plan/device.py,
+Figures and sources: bench/open_figures.json and tests/plan/exam_open.json. The only fitted number, DENSE of segtrain/insight/plan/device.py,
 is fitted again without the source of the predicted figure, so no error is of a figure that the fit has seen. All
 other numbers of the model are counted or from data sheets. The widths of the intervals come from these tables, too.
 """
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.exam.answers import answer, answers  # noqa: E402
 from segtrain.errors import SegtrainError  # noqa: E402
-from segtrain.plan.device import DENSE  # noqa: E402
+from segtrain.insight.plan.device import DENSE  # noqa: E402
 
 SOURCES = ("DeepLearningExamples", "mmsegmentation", "mosaicml", "vertex-ai", "H200", "account 1")
 KINDS = {

@@ -9,7 +9,7 @@ A job is drawn: crop, images of a rank's step, network, cost of a sample. It run
 workers. All runs have one thread per rank.
 
 ``--again`` plans nothing: it runs three jobs N times in turns, on one rank and on two. Their ratios are what the plan assumes
-between two runs of a job on CPUs (``again on CPUs`` in segtrain/plan/offers.py). Give another seed to what this should predict.
+between two runs of a job on CPUs (``again on CPUs`` in segtrain/insight/plan/offers.py). Give another seed to what this should predict.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import page  # noqa: E402
 
-from segtrain.cores import cores  # noqa: E402
-from segtrain.diagnose import diagnose  # noqa: E402
+from segtrain.base.cores import cores  # noqa: E402
+from segtrain.insight.diagnose import diagnose  # noqa: E402
+from segtrain.insight.plan.offers import Interval, drawn, offer_of  # noqa: E402
+from segtrain.insight.plan.terms import terms_of  # noqa: E402
 from segtrain.machines import all_types  # noqa: E402
-from segtrain.plan.offers import Interval, drawn, offer_of  # noqa: E402
-from segtrain.plan.terms import terms_of  # noqa: E402
 
 TYPE = "ml.c5.xlarge"  # stands for this machine; only its number of cores counts
 SECONDS = 5.0  # of training in a planned run

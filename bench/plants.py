@@ -39,9 +39,9 @@ def burn(seconds: float) -> None:
 
 
 def fixed_time_device() -> None:
-    import segtrain.train.step
+    import segtrain.training.step
 
-    _around(segtrain.train.step, "low_res_loss", lambda *_: time.sleep(DEVICE_S))
+    _around(segtrain.training.step, "low_res_loss", lambda *_: time.sleep(DEVICE_S))
 
 
 def _reading(before: Callable[[Path], None]) -> None:
@@ -94,9 +94,9 @@ def decode() -> None:
 
 
 def _in_the_loop(work: Callable[[], None]) -> None:
-    import segtrain.train.loop
+    import segtrain.training.loop
 
-    _around(segtrain.train.loop, "set_lr", lambda *_: work())
+    _around(segtrain.training.loop, "set_lr", lambda *_: work())
 
 
 def main_thread() -> None:
@@ -140,13 +140,13 @@ def logging() -> None:
 
 
 def evaluation() -> None:
-    import segtrain.train.session
+    import segtrain.training.session
 
-    _around(segtrain.train.session, "evaluate", lambda *_, **__: time.sleep(0.4 * TIMES))
+    _around(segtrain.training.session, "evaluate", lambda *_, **__: time.sleep(0.4 * TIMES))
 
 
 def checkpoint() -> None:
-    from segtrain.train.writer import CheckpointWriter
+    from segtrain.runfolder.writer import CheckpointWriter
 
     _around(CheckpointWriter, "save", lambda *_: time.sleep(0.3 * TIMES))
 
@@ -316,7 +316,7 @@ def prepare(name: str, device: bool) -> None:
 
 # For the code of a rank: what other programs do to it is neither counted nor looked at, so that it says the same beside
 # any.
-ALONE = "import segtrain.cores\nsegtrain.cores.SCHEDSTAT = '/nonexistent'\n"
+ALONE = "import segtrain.base.cores\nsegtrain.cores.SCHEDSTAT = '/nonexistent'\n"
 UNSEEN = "log.profile_ms=0"
 
 

@@ -43,7 +43,10 @@ def package(name: str) -> str:
     parts = name.split("/")
     if len(parts) == 1:
         return "setup.py"
-    return "/".join(parts[:2]) if parts[0] in ("segtrain", "launch") and len(parts) > 2 else parts[0]
+    if parts[0] not in ("segtrain", "launch"):
+        return parts[0]
+    depth = 3 if parts[1] in ("insight", "platforms", "core") else 2
+    return "/".join(parts[:-1][:depth])
 
 
 def sizes() -> Counter[str]:

@@ -3,7 +3,7 @@
     python bench/spans_cost.py                          # a table, and bench/results/DATE-spans-cost.md
     python bench/spans_cost.py --steps 300 --out /tmp/spans-cost
 
-A step is the training step itself (segtrain.train.step.gradients, forward and backward of pico, on crops so small that
+A step is the training step itself (segtrain.training.step.gradients, forward and backward of pico, on crops so small that
 it takes some milliseconds). What counts is the time inside the spans' own calls within such steps, where a line of
 Python finds its caches taken by the network; steps with a clock that does nothing take turns with them and tell what
 reading the time before and after each call takes. A sample is one of the loader's, of a small JPEG, with its stages
@@ -112,7 +112,7 @@ def training_step(side: int) -> Any:
     from segtrain.models import build_model
     from segtrain.parallel.cluster import Cluster
     from segtrain.parallel.strategy import Strategy
-    from segtrain.train.step import Micro, Precision, gradients
+    from segtrain.training.step import Micro, Precision, gradients
 
     torch.set_num_threads(1)
     config = Config()

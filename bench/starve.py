@@ -57,10 +57,10 @@ def arguments() -> argparse.Namespace:
 def our_steps(task: dict, workers: int, kind: str):
     import torch
 
+    from segtrain.base.cores import cores
     from segtrain.config import Data
-    from segtrain.cores import cores
     from segtrain.data.datasets import open_dataset
-    from segtrain.data.loader import TrainLoader
+    from segtrain.data.train_loader import TrainLoader
     from segtrain.data.workers.autoscaler import Autoscaler, worker_count
     from segtrain.data.workers.pool import WorkerPool
 
@@ -212,7 +212,7 @@ def main() -> int:
     import page
     from plants import pictures
 
-    from segtrain.cores import cores
+    from segtrain.base.cores import cores
 
     count = cores()
     with tempfile.TemporaryDirectory() as folder:

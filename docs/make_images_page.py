@@ -1,4 +1,4 @@
-"""Writes docs/sagemaker-images.md, the page of SageMaker's types and images, from launch/aws:   python docs/make_images_page.py"""
+"""Writes docs/sagemaker-images.md, the page of SageMaker's types and images, from launch/platforms/sagemaker:   python docs/make_images_page.py"""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # launch/ is no installed package
 
-from launch.aws.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, Image, runs_on
-from launch.aws.instances import INSTANCES, PRICES_DATED, SMDDP_TYPES_FROM, UNFIT
-from launch.aws.regions import ACCOUNTS_FROM, OFFERED_FROM
+from launch.platforms.sagemaker.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, Image, runs_on
+from launch.platforms.sagemaker.instances import INSTANCES, PRICES_DATED, SMDDP_TYPES_FROM, UNFIT
+from launch.platforms.sagemaker.regions import ACCOUNTS_FROM, OFFERED_FROM
 from segtrain.machines import Machine, gpus, sources
 
 FROM = {**sources("sagemaker"), **sources("gpus")}
@@ -20,11 +20,11 @@ PAGE = Path(__file__).with_name("sagemaker-images.md")
 INTRO = """# SageMaker instance types and images
 
 Which container image runs on which instance type, and what it costs. `python docs/make_images_page.py` writes this page from
-`launch/aws/` and `segtrain/machines/`; a test keeps it current. The launcher chooses the image from these tables and prints the reason:
+`launch/platforms/sagemaker/` and `segtrain/machines/`; a test keeps it current. The launcher chooses the image from these tables and prints the reason:
 
 ```python
-from launch.aws.images import choose
-from launch.findings import show
+from launch.platforms.sagemaker.images import choose
+from launch.core.findings import show
 
 choice = choose("ml.p3.16xlarge", "ddp", "us-east-1")
 print(choice.uri, "-", choice.why)
@@ -46,7 +46,7 @@ price, and speed are unknown. If botocore does not know the type either, add `--
 - `ml.p3.*` is retired: the launcher prints a warning with the most similar types, and submits the job.
 - Images since 2.11 are based on Amazon Linux (`dnf`, Python in `/opt/venv`), earlier ones on Ubuntu (`apt-get`). Both contain the
   SageMaker training toolkit. AWS's documentation gives addresses in a public registry for the newer ones, but SageMaker needs an
-  image in a registry of the job's region. AWS keeps the same images there, under the accounts listed in `launch/aws/regions.py`.
+  image in a registry of the job's region. AWS keeps the same images there, under the accounts listed in `launch/platforms/sagemaker/regions.py`.
 - Images with torch 2.9 and later use CUDA 13, which needs an NVIDIA driver of branch 580 or later. SageMaker chooses
   the driver of the host; a training job cannot. AWS tests these images in training jobs on ml.g4dn.12xlarge.
 - In images since 2.11, AWS's start script compiles a replacement for `gethostname` from `changehostname.c`. It looks for this file in
@@ -90,7 +90,7 @@ SOURCES = f"""## Sources
 - Speeds: derived from arithmetic and memory rates for a convolutional network in mixed precision on one GPU (`segtrain/machines/__init__.py`), multiplied by the number of GPUs. Rates: {FROM["sheet"]}.
 - Retirement of p3: {FROM["p3"]}.
 - SMDDP: {SMDDP_TYPES_FROM}; versions: the Dockerfiles of aws/deep-learning-containers.
-- Images: aws/deep-learning-containers, each with its commit in `launch/aws/images.py`. Registries: {ACCOUNTS_FROM}.
+- Images: aws/deep-learning-containers, each with its commit in `launch/platforms/sagemaker/images.py`. Registries: {ACCOUNTS_FROM}.
 - Regions: {OFFERED_FROM}.
 """
 

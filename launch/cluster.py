@@ -14,15 +14,15 @@ if not __package__:
     # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
     sys.path[0] = str(ROOT)
 
-from launch import console  # noqa: E402
-from launch.aws.parallelcluster import schema  # noqa: E402
-from launch.aws.parallelcluster.access import access  # noqa: E402
-from launch.aws.parallelcluster.machines import known, machines  # noqa: E402
-from launch.aws.parallelcluster.recipe import Keys, Resource, entries, mapping, read, resources, shapes  # noqa: E402
-from launch.aws.parallelcluster.scheduler import scheduler  # noqa: E402
-from launch.aws.parallelcluster.storage import standing_cost, storage  # noqa: E402
-from launch.findings import Finding, refused, tell  # noqa: E402
-from launch.job import command as called  # noqa: E402
+from launch.core import console  # noqa: E402
+from launch.core.findings import Finding, refused, tell  # noqa: E402
+from launch.core.job import command as called  # noqa: E402
+from launch.platforms.parallelcluster import schema  # noqa: E402
+from launch.platforms.parallelcluster.access import access  # noqa: E402
+from launch.platforms.parallelcluster.machines import known, machines  # noqa: E402
+from launch.platforms.parallelcluster.recipe import Keys, Resource, entries, mapping, read, resources, shapes  # noqa: E402
+from launch.platforms.parallelcluster.scheduler import scheduler  # noqa: E402
+from launch.platforms.parallelcluster.storage import standing_cost, storage  # noqa: E402
 from segtrain.errors import EXIT_ERROR, SegtrainError  # noqa: E402
 
 

@@ -16,14 +16,14 @@ if not __package__:
     # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
     sys.path[0] = str(ROOT)
 
-from launch.aws import lustre  # noqa: E402
-from launch.aws.arguments import DEFAULT_REGION  # noqa: E402
-from launch.aws.job import COMMAND  # noqa: E402
-from launch.aws.regions import is_region  # noqa: E402
-from launch.console import out  # noqa: E402
-from launch.findings import agreed, tell  # noqa: E402
-from launch.job import PACKAGE  # noqa: E402
-from launch.job_values import amount  # noqa: E402
+from launch.core.console import out  # noqa: E402
+from launch.core.findings import agreed, tell  # noqa: E402
+from launch.core.job import PACKAGE  # noqa: E402
+from launch.core.job_values import amount  # noqa: E402
+from launch.platforms.fsx import lustre  # noqa: E402
+from launch.platforms.sagemaker.arguments import DEFAULT_REGION  # noqa: E402
+from launch.platforms.sagemaker.job import COMMAND  # noqa: E402
+from launch.platforms.sagemaker.regions import is_region  # noqa: E402
 from segtrain.errors import ConfigError, SegtrainError  # noqa: E402
 
 NAME = "segtrain launch fsx" if PACKAGE in ROOT.parents else "python launch/fsx.py"
@@ -93,7 +93,7 @@ def _dry_run(wanted: lustre.WantedFileSystem) -> int:
 
 
 def _make(wanted: lustre.WantedFileSystem, region: str | None, yes: bool) -> int:
-    from launch.aws.cloud import connect
+    from launch.platforms.sagemaker.cloud import connect
 
     region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
     clients = connect(region)

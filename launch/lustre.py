@@ -21,12 +21,12 @@ if not __package__:
     # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
     sys.path[0] = str(ROOT)
 
-from launch import console  # noqa: E402
-from launch.aws.arguments import DEFAULT_REGION  # noqa: E402
-from launch.aws.cloud import Clients, connect, split_uri  # noqa: E402
-from launch.aws.cures import explain, passing  # noqa: E402
-from launch.findings import tell  # noqa: E402
-from launch.job import command as called  # noqa: E402
+from launch.core import console  # noqa: E402
+from launch.core.findings import tell  # noqa: E402
+from launch.core.job import command as called  # noqa: E402
+from launch.platforms.sagemaker.arguments import DEFAULT_REGION  # noqa: E402
+from launch.platforms.sagemaker.cloud import Clients, connect, split_uri  # noqa: E402
+from launch.platforms.sagemaker.cures import explain, passing  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError  # noqa: E402
 
 TYPES = {"export": "EXPORT_TO_REPOSITORY", "release": "RELEASE_DATA_FROM_FILESYSTEM"}

@@ -15,12 +15,12 @@ if not __package__:
     # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
     sys.path[0] = str(ROOT)
 
-from launch.findings import errors, refused, say, tell  # noqa: E402
-from launch.forecast import file_of, keep, told  # noqa: E402
-from launch.raytrain.arguments import build_parser  # noqa: E402
-from launch.raytrain.checks import offline, predicted  # noqa: E402
-from launch.raytrain.job import COMMAND, load  # noqa: E402
-from launch.raytrain.start import cluster, gpus_each, online, train  # noqa: E402
+from launch.core.findings import errors, refused, say, tell  # noqa: E402
+from launch.core.forecast import file_of, keep, told  # noqa: E402
+from launch.platforms.ray.arguments import build_parser  # noqa: E402
+from launch.platforms.ray.checks import offline, predicted  # noqa: E402
+from launch.platforms.ray.job import COMMAND, load  # noqa: E402
+from launch.platforms.ray.start import cluster, gpus_each, online, train  # noqa: E402
 from segtrain.errors import EXIT_ERROR, SegtrainError  # noqa: E402
 
 

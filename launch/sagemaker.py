@@ -22,14 +22,20 @@ if not __package__:
     # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
     sys.path[0] = str(ROOT)
 
-from launch import console  # noqa: E402
-from launch.aws.arguments import DEFAULT_REGION, MOST_HOSTS, OF_A_REHEARSAL, build_parser, refuse_together  # noqa: E402
-from launch.aws.job import COMMAND, SageMakerJob, load_job  # noqa: E402
-from launch.aws.preflight.machines import ranks  # noqa: E402
-from launch.aws.prepare import Source, code_place, prepare, read, sound  # noqa: E402
-from launch.aws.prepare import upload_code as upload_code  # noqa: E402
-from launch.findings import agreed, errors, refused, tell  # noqa: E402
-from launch.rehearse.cluster import PLANTS  # noqa: E402
+from launch.core import console  # noqa: E402
+from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
+from launch.core.rehearse.cluster import PLANTS  # noqa: E402
+from launch.platforms.sagemaker.arguments import (  # noqa: E402
+    DEFAULT_REGION,
+    MOST_HOSTS,
+    OF_A_REHEARSAL,
+    build_parser,
+    refuse_together,
+)
+from launch.platforms.sagemaker.job import COMMAND, SageMakerJob, load_job  # noqa: E402
+from launch.platforms.sagemaker.preflight.machines import ranks  # noqa: E402
+from launch.platforms.sagemaker.prepare import Source, code_place, prepare, read, sound  # noqa: E402
+from launch.platforms.sagemaker.prepare import upload_code as upload_code  # noqa: E402
 from segtrain.errors import EXIT_ERROR  # noqa: E402
 
 NOT_OF_THE_JOB = {
@@ -73,7 +79,7 @@ def estimator(job: Source, settings: Sequence[str] = (), session: Any = None, **
     ``session``: a Session or PipelineSession of the SDK; ``other``: further arguments for ``PyTorch``, which override
     the job's. Makes the same checks as ``request``.
     """
-    from launch.aws import notebook
+    from launch.platforms.sagemaker import notebook
 
     notebook.sdk()
     whole, asked = sound(job, settings, getattr(session, "boto_region_name", ""))
@@ -82,7 +88,7 @@ def estimator(job: Source, settings: Sequence[str] = (), session: Any = None, **
 
 def inputs(job: Source) -> dict[str, Any]:
     """The ``inputs`` argument of the estimator's ``fit``: a TrainingInput or FileSystemInput for each data channel."""
-    from launch.aws import notebook
+    from launch.platforms.sagemaker import notebook
 
     notebook.sdk()
     return notebook.inputs(read(job, ()))
@@ -95,14 +101,14 @@ def _dry_run(job: SageMakerJob) -> int:
 
 
 def _say_cost(job: SageMakerJob) -> None:
-    from launch.aws.preflight.cost import cost_ceiling
+    from launch.platforms.sagemaker.preflight.cost import cost_ceiling
 
     tell(f"cost     {cost_ceiling(job)[1]}")
 
 
 def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
-    from launch.aws.bundle import build
-    from launch.aws.rehearse.run import rehearse
+    from launch.platforms.sagemaker.bundle import build
+    from launch.platforms.sagemaker.rehearse.run import rehearse
 
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
@@ -113,9 +119,9 @@ def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
 
 
 def _send(job: SageMakerJob, known: dict[str, Any]) -> int:
-    from launch.aws.bundle import build
-    from launch.aws.cloud import connect, fill, upload
-    from launch.aws.preflight.online import online
+    from launch.platforms.sagemaker.bundle import build
+    from launch.platforms.sagemaker.cloud import connect, fill, upload
+    from launch.platforms.sagemaker.preflight.online import online
 
     located, _, said = prepare(job)  # offline findings are printed before credentials are needed
     if refused(said, "nothing was sent"):
@@ -140,7 +146,7 @@ def _send(job: SageMakerJob, known: dict[str, Any]) -> int:
 
 def _start(clients: Any, job: SageMakerJob, request: dict[str, Any], no_follow: bool) -> int:
     """Send the job, and follow it."""
-    from launch.aws import cloud
+    from launch.platforms.sagemaker import cloud
 
     name = request["TrainingJobName"]
     try:
@@ -156,9 +162,9 @@ def _start(clients: Any, job: SageMakerJob, request: dict[str, Any], no_follow: 
 
 
 def _come_back(known: dict[str, Any]) -> int:
-    from launch.aws.cloud import connect
-    from launch.aws.follow import stop
-    from launch.aws.update import update, wanted
+    from launch.platforms.sagemaker.cloud import connect
+    from launch.platforms.sagemaker.follow import stop
+    from launch.platforms.sagemaker.update import update, wanted
 
     flags = {key: value for key, value in known.items() if key not in (*NOT_OF_THE_JOB, "region")}
     changes = wanted(flags) if "update" in known else {}
@@ -175,7 +181,7 @@ def _come_back(known: dict[str, Any]) -> int:
 
 
 def _follow(clients: Any, name: str, job: SageMakerJob | None, price: float | None = None) -> int:
-    from launch.aws.follow import follow
+    from launch.platforms.sagemaker.follow import follow
 
     return follow(
         clients,

@@ -19,17 +19,17 @@ if not __package__:
     # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
     sys.path[0] = str(ROOT)
 
-from launch import console  # noqa: E402
-from launch.findings import refused, tell  # noqa: E402
-from launch.flags import refuse_flags  # noqa: E402
-from launch.forecast import keep  # noqa: E402
-from launch.hpc.arguments import ACTIONS, EXCLUSIVE, build_parser  # noqa: E402
-from launch.hpc.job import COMMAND, SlurmJob  # noqa: E402
-from launch.hpc.preflight.online import look  # noqa: E402
-from launch.hpc.preflight.training import offline, plan_files  # noqa: E402
-from launch.hpc.prepare import by_hand, dependency, interactive, refuse, write  # noqa: E402
-from launch.hpc.script import environment, sbatch_script  # noqa: E402
-from launch.job import load_job  # noqa: E402
+from launch.core import console  # noqa: E402
+from launch.core.findings import refused, tell  # noqa: E402
+from launch.core.flags import refuse_flags  # noqa: E402
+from launch.core.forecast import keep  # noqa: E402
+from launch.core.job import load_job  # noqa: E402
+from launch.platforms.slurm.arguments import ACTIONS, EXCLUSIVE, build_parser  # noqa: E402
+from launch.platforms.slurm.job import COMMAND, SlurmJob  # noqa: E402
+from launch.platforms.slurm.preflight.online import look  # noqa: E402
+from launch.platforms.slurm.preflight.training import offline, plan_files  # noqa: E402
+from launch.platforms.slurm.prepare import by_hand, dependency, interactive, refuse, write  # noqa: E402
+from launch.platforms.slurm.script import environment, sbatch_script  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
 NOT_OF_THE_JOB = {"settings", "job", "no_follow", "no_probe", *ACTIONS}
@@ -92,8 +92,8 @@ def _say_left_out(job: SlurmJob) -> None:
 
 
 def _send(job: SlurmJob, known: dict[str, Any]) -> int:
-    from launch.hpc.follow import follow
-    from launch.hpc.tools import submit
+    from launch.platforms.slurm.follow import follow
+    from launch.platforms.slurm.tools import submit
 
     if refused(look(job, probe="no_probe" not in known), "nothing was submitted"):
         return EXIT_ERROR
@@ -118,7 +118,7 @@ def _keep_plans(job: SlurmJob) -> None:
 
 
 def _come_back(known: dict[str, Any]) -> int:
-    from launch.hpc.follow import follow, stop
+    from launch.platforms.slurm.follow import follow, stop
 
     console.refuse_others(known, ("attach", "stop"))
     for key in ("stop", "attach"):

@@ -19,14 +19,14 @@ if not __package__:
     # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
     sys.path[0] = str(ROOT)
 
-from launch import console  # noqa: E402
-from launch.findings import agreed, errors, refused, tell  # noqa: E402
-from launch.gcp.arguments import OF_A_REHEARSAL, PLANTS, build_parser, refuse_together  # noqa: E402
-from launch.gcp.job import COMMAND, VertexJob  # noqa: E402
-from launch.gcp.preflight.machines import ranks  # noqa: E402
-from launch.gcp.prepare import Source, prepare, sound  # noqa: E402
-from launch.gcp.request import DEFAULT_REGION, code_place  # noqa: E402
-from launch.job import load_job  # noqa: E402
+from launch.core import console  # noqa: E402
+from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
+from launch.core.job import load_job  # noqa: E402
+from launch.platforms.vertex.arguments import OF_A_REHEARSAL, PLANTS, build_parser, refuse_together  # noqa: E402
+from launch.platforms.vertex.job import COMMAND, VertexJob  # noqa: E402
+from launch.platforms.vertex.preflight.machines import ranks  # noqa: E402
+from launch.platforms.vertex.prepare import Source, prepare, sound  # noqa: E402
+from launch.platforms.vertex.request import DEFAULT_REGION, code_place  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
 NOT_OF_THE_JOB = {
@@ -66,8 +66,8 @@ def request(job: Source, settings: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
-    from launch.gcp.bundle import build
-    from launch.gcp.rehearse.run import rehearse
+    from launch.platforms.vertex.bundle import build
+    from launch.platforms.vertex.rehearse.run import rehearse
 
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
@@ -77,9 +77,9 @@ def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
 
 
 def _send(job: VertexJob, known: dict[str, Any]) -> int:
-    from launch.gcp.bundle import build
-    from launch.gcp.cloud import Clients, back, fill, submit, upload
-    from launch.gcp.preflight.online import online
+    from launch.platforms.vertex.bundle import build
+    from launch.platforms.vertex.cloud import Clients, back, fill, submit, upload
+    from launch.platforms.vertex.preflight.online import online
 
     located, _, said = prepare(job)  # report what can be checked without a project, before looking for one
     if refused([finding for finding in said if finding.code != "placeholder"], "nothing was sent"):
@@ -99,7 +99,7 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
             bundle = Path(scratch) / "bundle.tar.gz"
             build(ROOT, job, bundle)
             upload(job, clients, bundle, code_place(job, name))
-    from launch.gcp.follow import follow
+    from launch.platforms.vertex.follow import follow
 
     try:
         resource = submit(job, clients, request)
@@ -115,9 +115,9 @@ def _send(job: VertexJob, known: dict[str, Any]) -> int:
 
 
 def _come_back(known: dict[str, Any]) -> int:
-    from launch.gcp.cloud import RESOURCE, Clients, fill
-    from launch.gcp.follow import follow, stop
-    from segtrain.google_api import known_project, known_region
+    from launch.platforms.vertex.cloud import RESOURCE, Clients, fill
+    from launch.platforms.vertex.follow import follow, stop
+    from segtrain.platforms.vertex.google_api import known_project, known_region
 
     console.refuse_others(known, ("attach", "stop", "project", "region"))
     action = "stop" if "stop" in known else "attach"

@@ -24,19 +24,25 @@ if TYPE_CHECKING:
     from segtrain.infer.export import export as export
     from segtrain.infer.predictor import Predictor as Predictor
     from segtrain.infer.predictor import load as load
-    from segtrain.plan.probe import plan as plan
-    from segtrain.train.score import evaluate as evaluate
+    from segtrain.insight.plan.probe import plan as plan
+    from segtrain.training.evaluate_run import evaluate as evaluate
 
 __version__ = "0.2.0"
 
 __all__ = ["Config", "Predictor", "Run", "data", "evaluate", "export", "load", "losses", "plan", "train"]
 
-# Name -> the module to import it from. Names in __all__ that are missing here are modules; some of them
-# (train, evaluate, plan) are also callable: see callable_module.py.
+# Name -> the module to import it from. Names in __all__ that are missing here are modules. No package has the name of a
+# function: importing it would put the package in the function's place.
 _HOME = {
-    "Config": "config", "Predictor": "infer.predictor", "Run": "api", "export": "infer.export",
+    "Config": "config",
+    "Predictor": "infer.predictor",
+    "Run": "api",
+    "evaluate": "training.evaluate_run",
+    "export": "infer.export",
     "load": "infer.predictor",
-}  # fmt: skip
+    "plan": "insight.plan.probe",
+    "train": "api",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from segtrain.config import Config
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError, refuse_windows
-from segtrain.evaluate.named_scores import NamedScores
+from segtrain.evaluation.named_scores import NamedScores
 from segtrain.observe.journal import FILE, curve, finished, last_status, read_journal
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Run:
     @property
     def scores(self) -> NamedScores:
         """The best scores so far. Read them on the host of rank 0. Raises DataError if nothing was scored yet."""
-        from segtrain.evaluate.load import read_description
+        from segtrain.evaluation.load import read_description
 
         found = [event["scores"] for event in curve(read_journal(self.path), "eval")]
         scored = [scores for scores in found if scores["miou"] is not None]
@@ -110,9 +110,9 @@ def train(
     """
     refuse_windows()
     from segtrain.parallel.cluster import discover
-    from segtrain.train import early
-    from segtrain.train.parts import Parts, refuse_parts
-    from segtrain.train.rank import train as train_rank
+    from segtrain.training.rank import train as train_rank
+    from segtrain.training.start import early_checks as early
+    from segtrain.training.start.user_objects import Parts, refuse_parts
 
     if not isinstance(config, Config):
         text = f"segtrain.train takes a Config, not {config!r:.80}: pass segtrain.Config.load('FILE.yaml')"
@@ -136,7 +136,7 @@ def _kept() -> Iterator[None]:
     import cv2
     import torch
 
-    from segtrain.precision import tf32
+    from segtrain.base.precision import tf32
 
     environment = dict(os.environ)  # A later training would take this one's RANK for a launcher's.
     threads, of_torch, cudnn = cv2.getNumThreads(), torch.get_num_threads(), torch.backends.cudnn

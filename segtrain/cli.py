@@ -12,8 +12,8 @@ import os
 import sys
 
 from segtrain.arguments import build_parser
+from segtrain.base.terminal import printable, say_warnings
 from segtrain.errors import EXIT_CODES, EXIT_ERROR, SegtrainError, refuse_windows
-from segtrain.terminal import printable, say_warnings
 
 
 def main(argv: list[str] | None = None) -> int:

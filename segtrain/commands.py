@@ -15,12 +15,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from shlex import quote
 
+from segtrain.base.terminal import say
 from segtrain.errors import EXIT_ERROR, ConfigError
-from segtrain.terminal import say
 
 
 def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
-    from segtrain.train.first_signal import ending_at_first_signal
+    from segtrain.training.start.first_signal import ending_at_first_signal
 
     with ending_at_first_signal() as met:
         return _train(args, overrides, argv, met)
@@ -31,7 +31,8 @@ def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable
     from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel import spawn
     from segtrain.parallel.cluster import discover
-    from segtrain.train import early, spot
+    from segtrain.platforms import spot
+    from segtrain.training.start import early_checks as early
 
     config = load_config(args.config, overrides)
     if args.print_config:
@@ -44,16 +45,16 @@ def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable
     with spawn.children(ranks, argv) if alone and ranks > 1 else nullcontext(cluster) as cluster:
         spot.watch(cluster)
         # This imports torch. It is done here so that all ranks import it at the same time.
-        from segtrain.train.rank import train
+        from segtrain.training.rank import train
 
         return train(config, cluster, met=met)
 
 
 def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
+    from segtrain.insight.runs.weights import with_weights
     from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel.cluster import discover
-    from segtrain.runs.weights import with_weights
-    from segtrain.train.score import score
+    from segtrain.training.evaluate_run import score
 
     cluster = discover()
     run = with_weights(args.run, args.which, lambda text: None if cluster.local_rank else say_on_stderr(text))
@@ -65,7 +66,7 @@ def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.bucket import is_bucket
     from segtrain.infer.predict import predict
-    from segtrain.runs.weights import with_weights
+    from segtrain.insight.runs.weights import with_weights
 
     if is_bucket(args.out):
         fix = f"choose a local folder, and copy it to {args.out} afterwards"
@@ -93,7 +94,7 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.infer.export import export
-    from segtrain.runs.weights import with_weights
+    from segtrain.insight.runs.weights import with_weights
 
     run = with_weights(args.run, args.which)
     # The default is a folder in the run folder; for a run in a bucket, a folder in the working directory.
@@ -154,16 +155,16 @@ def data_check(args: Namespace, overrides: list[str], argv: list[str]) -> int:
 
 
 def runs(args: Namespace, overrides: list[str], argv: list[str]) -> None:
-    from segtrain.runs.remote import rows
-    from segtrain.runs.table import table
+    from segtrain.insight.runs.remote import rows
+    from segtrain.insight.runs.table import table
 
     found = rows(args.dir)
     say("\n".join(json.dumps(row) for row in found) if args.json else table(found))
 
 
 def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
-    from segtrain.report.page import report
-    from segtrain.runs.remote import local
+    from segtrain.insight.report.page import report
+    from segtrain.insight.runs.remote import local
 
     run = local(args.run)
     out = Path(f"{run.stem}-report.html") if run.stem else None
@@ -171,15 +172,15 @@ def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 
 def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:
-    from segtrain.report.diff import diff
-    from segtrain.runs.remote import local
+    from segtrain.insight.report.diff import diff
+    from segtrain.insight.runs.remote import local
 
     say(diff(local(args.a).folder, local(args.b).folder, args.out))
 
 
 def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
-    from segtrain.diagnose import diagnose, verify, verify_words, words
-    from segtrain.runs.remote import local
+    from segtrain.insight.diagnose import diagnose, verify, verify_words, words
+    from segtrain.insight.runs.remote import local
 
     run = local(args.run)
     if args.against is not None:
@@ -197,7 +198,7 @@ def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 
 def plan(args: Namespace, overrides: list[str], argv: list[str]) -> None:
-    from segtrain.plan.command import plan
+    from segtrain.insight.plan.command import plan
 
     plan(args, overrides)
 
@@ -240,7 +241,7 @@ def prove(args: Namespace, overrides: list[str], argv: list[str]) -> int:
 
 
 def bench_data(args: Namespace, overrides: list[str], argv: list[str]) -> None:
-    from segtrain.bench.data import bench_data
+    from segtrain.insight.bench.data import bench_data
 
     bench_data(
         args.config,
@@ -254,6 +255,6 @@ def bench_data(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 
 
 def doctor(args: Namespace, overrides: list[str], argv: list[str]) -> int:
-    from segtrain.doctor import doctor
+    from segtrain.insight.doctor import doctor
 
     return doctor(as_json=args.json)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segtrain.bins import add_up
+from segtrain.base.bins import add_up
 from segtrain.errors import DataError, SegtrainError, some_of
 
 

@@ -27,8 +27,7 @@ from segtrain.data.datasets import open_dataset
 from segtrain.data.workers import memory
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import DataError
-from segtrain.evaluate import evaluation as evaluation
-from segtrain.evaluate import tiles
+from segtrain.evaluation import evaluation, tiles
 from segtrain.losses.criterion import _TERMS, as_criterion, build_criterion
 from segtrain.models import build_model
 from segtrain.models.base import normalization
@@ -40,14 +39,14 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.collective import digest
 from segtrain.parallel.model import full_state, load_full_state
 from segtrain.parallel.strategy import Strategy
-from segtrain.train import instruments, loop, sentinel
-from segtrain.train.copies import HostCopies
-from segtrain.train.learner import Learner
-from segtrain.train.output import Output
-from segtrain.train.plan import make_plan
-from segtrain.train.session import Session
-from segtrain.train.state import State, Stopwatch, averaged_weights
-from segtrain.train.step import Micro, Precision, gradients
+from segtrain.training import instruments, loop, sentinel
+from segtrain.training.host_copies import HostCopies
+from segtrain.training.learner import Learner
+from segtrain.training.output import Output
+from segtrain.training.session import Session
+from segtrain.training.start.derived import make_plan
+from segtrain.training.state import State, Stopwatch, averaged_weights
+from segtrain.training.step import Micro, Precision, gradients
 
 warnings.simplefilter("ignore")
 try:

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from segtrain.data.helpers.engine import Seat
-from segtrain.data.helpers.helper import Helper, identity, serve
-from segtrain.data.helpers.wire import Link
+from segtrain.platforms.ray.helpers.engine import Seat
+from segtrain.platforms.ray.helpers.helper import Helper, identity, serve
+from segtrain.platforms.ray.helpers.wire import Link
 
 ROOT = Path(__file__).parents[1]
 

@@ -24,10 +24,10 @@ from deadly import Sleepy
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
-from segtrain.data.helpers import balance, seat
-from segtrain.data.helpers.cluster import engine_of
-from segtrain.data.helpers.pool import HelpedPool
-from segtrain.data.loader import TrainLoader
+from segtrain.data.train_loader import TrainLoader
+from segtrain.platforms.ray.helpers import balance, seat
+from segtrain.platforms.ray.helpers.cluster import engine_of
+from segtrain.platforms.ray.helpers.pool import HelpedPool
 
 DATA = Data(scenes=24, scene_size=(48, 64), crop=(24, 32), helpers="ray")
 

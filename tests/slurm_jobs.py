@@ -16,12 +16,12 @@ import pytest
 import torch
 from cluster_slurm import Cluster, NoSlurm, slurm_cluster
 
-from launch.hpc import follow as following
-from launch.hpc.job import SlurmJob
-from launch.hpc.prepare import write
-from launch.hpc.tools import submit
-from launch.job import load_job
-from segtrain import checkpoint
+from launch.core.job import load_job
+from launch.platforms.slurm import follow as following
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.prepare import write
+from launch.platforms.slurm.tools import submit
+from segtrain.runfolder import checkpoint
 
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 300.0

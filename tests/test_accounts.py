@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from segtrain.plan import model
+from segtrain.insight.plan import model
 
 
 def of_bench(name: str) -> ModuleType:

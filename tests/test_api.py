@@ -17,12 +17,12 @@ from conftest import refused
 from torch import nn
 
 import segtrain
-from segtrain import checkpoint
 from segtrain.config import Config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import own_dataset
 from segtrain.errors import ConfigError
 from segtrain.observe.journal import read_journal
+from segtrain.runfolder import checkpoint
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -309,7 +309,7 @@ def test_batches_for_another_loop(tmp_path: Path) -> None:
         for rank in (0, 1)
     ]
     assert (raw[0].dtype, tuple(raw[0].shape)) == (torch.uint8, (1, 24, 24, 3))
-    from segtrain.data.loader import normalize
+    from segtrain.data.train_loader import normalize
 
     assert torch.equal(normalize(torch.cat(raw)), images)
     whole = list(segtrain.data.loader(config, data=Stripes(5), train=False))
@@ -322,7 +322,7 @@ def test_importing_segtrain_imports_no_torch_and_each_name_is_there() -> None:
         "assert 'torch' not in sys.modules\n"
         "assert set(segtrain.__all__) <= set(dir(segtrain))\n"
         "for name in segtrain.__all__: getattr(segtrain, name)\n"
-        "import segtrain.train.loop, segtrain.evaluate.load, segtrain.data.order\n"
+        "import segtrain.training.loop, segtrain.evaluation.load, segtrain.data.order\n"
         "assert callable(segtrain.train) and callable(segtrain.evaluate) and callable(segtrain.data.loader)\n"
         "try: segtrain.nothing\n"
         "except AttributeError: pass\n"

@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 from conftest import refused
 
-from segtrain import cores, memory
-from segtrain.bench import data as bench
-from segtrain.bench import rates, stages, verdict
-from segtrain.bench.child import child
-from segtrain.bench.data import bench_data, worker_counts
-from segtrain.bench.stages import summary
+from segtrain.base import cores, memory
 from segtrain.cli import main
 from segtrain.config import Config, Data, load_config
 from segtrain.data.datasets import open_dataset
 from segtrain.data.pixels import native
 from segtrain.data.scenes.scene import scene
 from segtrain.data.stages import Cost
-from segtrain.diagnose.causes import CAUSES
-from segtrain.diagnose.verdict import Verdict
+from segtrain.insight.bench import data as bench
+from segtrain.insight.bench import rates, stages, verdict
+from segtrain.insight.bench.child import child
+from segtrain.insight.bench.data import bench_data, worker_counts
+from segtrain.insight.bench.stages import summary
+from segtrain.insight.diagnose.causes import CAUSES
+from segtrain.insight.diagnose.verdict import Verdict
 
 CLASSES = [f"class{k}" for k in range(10)]
 COUNT = 6

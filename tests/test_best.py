@@ -16,11 +16,11 @@ import torch
 from conftest import refused
 from test_train import command, final
 
-from segtrain import checkpoint
-from segtrain.checkpoint import Best, load_weights, mend_best, named_best
 from segtrain.observe.journal import read_journal
-from segtrain.train.state import State
-from segtrain.train.writer import CheckpointWriter
+from segtrain.runfolder import checkpoint
+from segtrain.runfolder.checkpoint import Best, load_weights, mend_best, named_best
+from segtrain.runfolder.writer import CheckpointWriter
+from segtrain.training.state import State
 
 
 def content(step: int, best: int) -> dict[str, Any]:

@@ -32,13 +32,13 @@ from segtrain.data.bucket.ahead import ReadAhead
 from segtrain.data.bucket.shared_listing import listed_once
 from segtrain.data.cache import RamCache
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_sample import Packing
 from segtrain.data.storage import Range
+from segtrain.data.train_loader import EvalLoader, TrainLoader
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import EXIT_RESUMABLE
-from segtrain.evaluate.evaluation import evaluate
+from segtrain.evaluation.evaluation import evaluate
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 
@@ -192,7 +192,7 @@ def test_a_worker_process_that_dies_and_one_that_gets_an_error(
                 pass
         # A signal in an outage ends the process so that the run can continue.
         monkeypatch.setattr(client, "_SAID_S", 0.0)
-        monkeypatch.setattr("segtrain.stopping.requested.is_set", lambda: True)
+        monkeypatch.setattr("segtrain.base.stopping.requested.is_set", lambda: True)
         bucket.store.outage_s = 30.0
         with refused("stopped-in-outage") as error:
             next(iter(loader(bucket, pool=pool)))

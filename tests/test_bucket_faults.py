@@ -16,7 +16,7 @@ from conftest import refused
 from test_bucket import data_sets, digest, loader, opened, reading, server
 from test_train import until
 
-from segtrain import stopping
+from segtrain.base import stopping
 from segtrain.bucket import client
 from segtrain.bucket.connection import aws_login
 from segtrain.bucket.faults import lasting

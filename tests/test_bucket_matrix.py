@@ -12,8 +12,8 @@ from cloud.bucket import BucketServer
 from test_bucket import COUNT, data_sets, server
 from test_train import assert_same_weights, digests, final, until
 
-from segtrain.diagnose import diagnose
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
+from segtrain.insight.diagnose import diagnose
 from segtrain.observe.journal import read_journal
 from segtrain.observe.spans import read_spans
 

@@ -17,10 +17,10 @@ import torch
 from cloud.bucket import BucketServer
 from refusals import SCENES, finish, refuse
 
-from segtrain import checkpoint
 from segtrain.parallel.cluster import Cluster, free_port
-from segtrain.train.lease import FILE as LEASE
-from segtrain.train.mirror import ID
+from segtrain.runfolder import checkpoint
+from segtrain.runfolder.lease import FILE as LEASE
+from segtrain.runfolder.mirror import ID
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from launch import bundle as shared
-from launch.aws import bundle
-from launch.aws.job import SageMakerJob
-from launch.job import ROOT, config_name
-from launch.preflight import read_config
+from launch.core import bundle as shared
+from launch.core.job import ROOT, config_name
+from launch.core.preflight import read_config
+from launch.platforms.sagemaker import bundle
+from launch.platforms.sagemaker.job import SageMakerJob
 from segtrain.errors import ConfigError
 
 

@@ -109,7 +109,7 @@ def test_an_error_that_is_not_about_a_file_ends_the_check_and_is_no_fault(
     dataset = open_dataset(Data(layout="camvid", root="s3://bkt/set", outage_s=0.2), "train")
     if code == "stopped-in-outage":
         monkeypatch.setattr("segtrain.bucket.client._SAID_S", 0.0)
-        monkeypatch.setattr("segtrain.stopping.requested.is_set", lambda: True)
+        monkeypatch.setattr("segtrain.base.stopping.requested.is_set", lambda: True)
     # S3 answers 400 if a token has expired.
     server.status = {"bucket-denied": 403, "bucket-refused": 400}.get(code, 0)
     server.down = not server.status

@@ -13,16 +13,17 @@ import pytest
 import torch
 from conftest import refused
 
-from segtrain import checkpoint, files
+from segtrain.base import files
 from segtrain.config import make_config
 from segtrain.data.labels.space import plain_space
 from segtrain.errors import CheckpointError
-from segtrain.evaluate.load import load_run
+from segtrain.evaluation.load import load_run
 from segtrain.models import build_model
 from segtrain.parallel.cluster import Cluster
-from segtrain.train import rank
-from segtrain.train.state import State
-from segtrain.train.writer import CheckpointWriter
+from segtrain.runfolder import checkpoint
+from segtrain.runfolder.writer import CheckpointWriter
+from segtrain.training import rank
+from segtrain.training.state import State
 
 
 def state(value: float, best: int = 0) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from conftest import refused
 
-from segtrain.cores import cores, slurm_cores
-from segtrain.parallel import slurm_hosts
+from segtrain.base.cores import cores, slurm_cores
 from segtrain.parallel.cluster import Cluster, discover, free_port
-from segtrain.parallel.slurm_hosts import expand_hosts, without_step
+from segtrain.platforms.slurm import hosts as slurm_hosts
+from segtrain.platforms.slurm.hosts import expand_hosts, without_step
 
 NOWHERE = Path("/nonexistent/resourceconfig.json")
 

@@ -21,7 +21,7 @@ from test_docs import PAGES, ROOT, blocks
 from segtrain import arguments, cli
 from segtrain.config import load_config
 from segtrain.parallel.cluster import Cluster
-from segtrain.train.plan import make_plan
+from segtrain.training.start.derived import make_plan
 
 ALL = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "docker/README.md"]
 STARTERS = ("segtrain", "torchrun", "srun", "python")
@@ -164,6 +164,6 @@ def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(
         return SimpleNamespace(urls=(), files=(), onnx=None)
 
     monkeypatch.setattr("segtrain.infer.export.export", export)
-    monkeypatch.setattr("segtrain.runs.weights.with_weights", lambda run, which: tmp_path)
+    monkeypatch.setattr("segtrain.insight.runs.weights.with_weights", lambda run, which: tmp_path)
     assert cli.main(["export", url]) == 0
     assert asked == ["a-export"]

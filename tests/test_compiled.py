@@ -12,10 +12,10 @@ from conftest import refused
 from torch import nn
 
 import segtrain
-from segtrain import checkpoint
 from segtrain.config import Config
-from segtrain.train import loop
-from segtrain.train.compiled import compiled, repeated_blocks
+from segtrain.runfolder import checkpoint
+from segtrain.training import loop
+from segtrain.training.compiled import compiled, repeated_blocks
 
 SMALL = {"stem": 8, "widths": [8, 8, 8, 8], "depths": [0, 2, 0, 0], "decoder": 8, "bins": [1, 2]}
 

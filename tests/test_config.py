@@ -23,7 +23,7 @@ from segtrain.config import (
 )
 from segtrain.config.paste import command, words
 from segtrain.errors import ConfigError
-from segtrain.train.rundir import refuse_run_dir
+from segtrain.runfolder.rundir import refuse_run_dir
 
 WRONG = [
     (["train.bach_size=8"], "unknown-key", {"suggestion": "train.batch_size"}),

@@ -16,7 +16,7 @@ from PIL import Image
 
 from segtrain.config import load_config, refuse_names
 from segtrain.parallel.cluster import Cluster
-from segtrain.train.plan import make_plan
+from segtrain.training.start.derived import make_plan
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/gpu-configs.md"

@@ -11,7 +11,7 @@ import pytest
 
 from segtrain.cli import main
 from segtrain.observe.console import Console, bar, class_table, count, duration, epochs_text, step_line
-from segtrain.train.output import further
+from segtrain.training.output import further
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import pytest
 from conftest import refused
 
 from segtrain.errors import ConfigError, DataError
-from segtrain.parallel.sagemaker_hosts import read_hosts
+from segtrain.insight.runs import remote
 from segtrain.platforms import container, decoder, outcome
-from segtrain.platforms import sagemaker as entry
-from segtrain.runs import remote
+from segtrain.platforms.sagemaker import entry
+from segtrain.platforms.sagemaker.hosts import read_hosts
 
 ROOT = Path(__file__).parents[1]
 MAIN = "import sys; from segtrain.platforms.sagemaker import main; sys.exit(main())"
@@ -166,7 +166,7 @@ def test_a_job_leaves_its_model_and_what_explains_it(zygote, tmp_path: Path) -> 
     assert (base / "output/data/journal.jsonl").is_file()
     assert not (base / "output/data/checkpoints").exists()
     assert not (base / "output/failure").exists()
-    from segtrain.evaluate.load import load_run
+    from segtrain.evaluation.load import load_run
 
     load_run(base / "model")  # what is in model.tar.gz loads by itself
 
@@ -210,7 +210,7 @@ def test_a_failure_on_gpus_leaves_its_cause_too(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(entry.signal, "signal", lambda *_: None)
     monkeypatch.setattr(entry, "_introduce", lambda *_: None)
     monkeypatch.setattr("segtrain.platforms.decoder.prepare", lambda folder: "")
-    monkeypatch.setattr("segtrain.train.rank.train", lambda *_, report: report(DataError("torn", code="torn")))
+    monkeypatch.setattr("segtrain.training.rank.train", lambda *_, report: report(DataError("torn", code="torn")))
     assert entry.main() == 2
     assert (base / "output/failure").read_text() == "rank 0 on algo-2 (ml.g5.xlarge): torn"
 

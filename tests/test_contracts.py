@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
-from launch.aws.job import SageMakerJob
-from launch.aws.job_parts import Channel, Group, Metric
-from launch.aws.request import CONTAINER_ENTRYPOINT, container_lines, create_training_job, entrypoint_text
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.job_parts import Channel, Group, Metric
+from launch.platforms.sagemaker.request import (
+    CONTAINER_ENTRYPOINT,
+    container_lines,
+    create_training_job,
+    entrypoint_text,
+)
 
 FILES = sorted((Path(__file__).parent / "contracts").glob("*.json"))
 ABSENT = "(absent)"

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 import segtrain
-from segtrain import checkpoint
 from segtrain.config import Config
 from segtrain.data.workers.memory import SharedBlock
-from segtrain.train import copies, loop
+from segtrain.runfolder import checkpoint
+from segtrain.training import host_copies as copies
+from segtrain.training import loop
 
 STEPS = 4
 SMALL = {"stem": 8, "widths": [8, 8, 8, 8], "depths": [0, 1, 0, 0], "decoder": 8, "bins": [1, 2]}

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from segtrain.cores import SCHEDSTAT, runqueue_wait
+from segtrain.base.cores import SCHEDSTAT, runqueue_wait
 from segtrain.observe.clock import Clock
 
 if runqueue_wait() is None:

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from segtrain.base.cores import cores
 from segtrain.config import make_config
-from segtrain.cores import cores
 from segtrain.parallel.cluster import discover
 from segtrain.parallel.strategy import start
-from segtrain.train import crowd
-from segtrain.train.crowd import crowding
-from segtrain.train.lock import RunLock
-from segtrain.train.session import Session, open_session
+from segtrain.runfolder.lock import RunLock
+from segtrain.training.session import Session, open_session
+from segtrain.training.start import oversubscription as crowd
+from segtrain.training.start.oversubscription import crowding
 
 
 def session_of(out: Path, threads: int, **parallel: object) -> Session:

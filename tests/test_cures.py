@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from launch import job_values as values
-from launch.aws import prepare as aws
-from launch.findings import Finding, errors
-from launch.gcp import prepare as gcp
-from launch.gcp.job import VertexJob
-from launch.gcp.job_parts import Accelerator
-from launch.gcp.machines import MACHINES, taking
-from launch.hpc.preflight.here import completed
-from launch.hpc.preflight.training import offline
-from launch.job import ROOT, load_job
+from launch.core import job_values as values
+from launch.core.findings import Finding, errors
+from launch.core.job import ROOT, load_job
+from launch.platforms.sagemaker import prepare as aws
+from launch.platforms.slurm.preflight.here import completed
+from launch.platforms.slurm.preflight.training import offline
+from launch.platforms.vertex import prepare as gcp
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.job_parts import Accelerator
+from launch.platforms.vertex.machines import MACHINES, taking
 from tests import test_preflight, test_slurm_preflight, test_vertex_preflight
 
 pytest.importorskip("yaml")

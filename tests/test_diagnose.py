@@ -17,14 +17,14 @@ from conftest import refused
 from segtrain.config import make_config
 from segtrain.data import stages
 from segtrain.data.pixels.decode import load
-from segtrain.diagnose import Diagnosis, diagnose, judge
-from segtrain.diagnose.causes import CAUSES
-from segtrain.diagnose.evidence import Evidence, HostLoad, gather
-from segtrain.diagnose.live import Starving, closing_line
-from segtrain.diagnose.model import Stages, workers_needed
-from segtrain.diagnose.verdict import Verdict
-from segtrain.diagnose.words import line, page
 from segtrain.errors import DataError
+from segtrain.insight.diagnose import Diagnosis, diagnose, judge
+from segtrain.insight.diagnose.causes import CAUSES
+from segtrain.insight.diagnose.evidence import Evidence, HostLoad, gather
+from segtrain.insight.diagnose.live import Starving, closing_line
+from segtrain.insight.diagnose.model import Stages, workers_needed
+from segtrain.insight.diagnose.verdict import Verdict
+from segtrain.insight.diagnose.words import line, page
 from segtrain.observe.clock import Clock
 from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.observe.spans import Records

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from test_diagnose import CALM, T0, compiled, of, rank_records, starved, two, write_run
 
-from segtrain.diagnose.evidence import HostLoad
-from segtrain.diagnose.live import closing_line
-from segtrain.diagnose.words import headline, line, page
+from segtrain.insight.diagnose.evidence import HostLoad
+from segtrain.insight.diagnose.live import closing_line
+from segtrain.insight.diagnose.words import headline, line, page
 
 WHOLE = sum(CALM.values())  # seconds of a window of ten steps
 COMPILE: dict[str, Any] = {"config": {"train": {"compile": True}}}

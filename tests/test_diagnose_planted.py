@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 from plants import ALONE, HEALTHY, PLANTS, SHAPE, SLOW_NETWORK, UNSEEN, Plant, code, command, pictures, sync_lines
 
-from segtrain.diagnose import Diagnosis, diagnose
-from segtrain.diagnose.words import page
+from segtrain.insight.diagnose import Diagnosis, diagnose
+from segtrain.insight.diagnose.words import page
 from segtrain.observe.journal import read_journal
 from segtrain.observe.profile_format import ProfileWriter, Value
 from segtrain.observe.spans import read_spans

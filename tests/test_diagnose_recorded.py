@@ -13,8 +13,8 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 from plants import HEALTHY, PLANTS
 
-from segtrain.diagnose import diagnose
-from segtrain.diagnose.words import page
+from segtrain.insight.diagnose import diagnose
+from segtrain.insight.diagnose.words import page
 
 RECORDED = ROOT / "tests" / "recorded"
 

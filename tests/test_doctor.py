@@ -15,9 +15,9 @@ import pytest
 
 from segtrain.cli import main
 from segtrain.data.pixels import native
-from segtrain.doctor import machine, packages
-from segtrain.doctor.line import NOTE, OK, PROBLEM, CheckLine
 from segtrain.errors import SegtrainError
+from segtrain.insight.doctor import machine, packages
+from segtrain.insight.doctor.line import NOTE, OK, PROBLEM, CheckLine
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -69,7 +69,7 @@ def test_on_windows_training_is_impossible(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_missing_opencv_is_a_line_and_no_traceback() -> None:
     code = (
-        "import sys\nsys.modules['cv2'] = None\nfrom segtrain.doctor import doctor, packages\nreal = packages.version\n"
+        "import sys\nsys.modules['cv2'] = None\nfrom segtrain.insight.doctor import doctor, packages\nreal = packages.version\n"
         "packages.version = lambda name: None if 'opencv' in name else real(name)\nsys.exit(doctor())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -199,7 +199,7 @@ def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> N
                 raise SegtrainError("ended with code -4")
             return well
 
-        monkeypatch.setattr("segtrain.bench.child.child", child)
+        monkeypatch.setattr("segtrain.insight.bench.child.child", child)
         return list(machine.decoders())
 
     assert [(line.state, line.fatal) for line in tried(True, False)] == [(PROBLEM, False)]

@@ -15,14 +15,15 @@ from conftest import refused
 from imds import NOTICE, imds
 from refusals import SCENES, finish
 
-from segtrain import cli, stopping
+from segtrain import cli
+from segtrain.base import stopping
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.parallel.meeting import answered
-from segtrain.train import spot
-from segtrain.train.first_signal import ending_at_first_signal
-from segtrain.train.state import stop_signals
+from segtrain.platforms import spot
+from segtrain.training.start.first_signal import ending_at_first_signal
+from segtrain.training.state import stop_signals
 
 
 def codes(folder: Path) -> list[int]:
@@ -52,7 +53,7 @@ def test_a_rank_that_waits_for_the_others_in_vain_ends_at_a_signal(zygote: Any, 
 def test_once_the_ranks_have_met_a_signal_is_the_trainers(zygote: Any, tmp_path: Path) -> None:
     code = (
         "import os, signal, time\n"
-        "from segtrain.train.first_signal import ending_at_first_signal\n"
+        "from segtrain.training.start.first_signal import ending_at_first_signal\n"
         "with ending_at_first_signal() as met:\n"
         "    {met}\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -22,8 +22,8 @@ from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import plain_space
 from segtrain.errors import DataError
-from segtrain.evaluate.evaluation import evaluate
-from segtrain.evaluate.tiles import nearest
+from segtrain.evaluation.evaluation import evaluate
+from segtrain.evaluation.tiles import nearest
 from segtrain.parallel import collective
 
 CLASSES = 5

@@ -158,7 +158,7 @@ def test_a_prediction_waits_once_in_16_images(cases: dict[str, dict[str, Any]]) 
 
 def test_votes_are_waited_for_from_the_third_step_on(cases: dict[str, dict[str, Any]]) -> None:
     """Those of two steps before: nobody waits for the step that has just been launched."""
-    vote = ("stop", "segtrain/train/step.py")
+    vote = ("stop", "segtrain/training/step.py")
     steps = {int(number): places(waits) for number, waits in cases["loop bf16"]["found"].items()}
     assert [number for number in sorted(steps) if vote in steps[number]] == list(range(3, 10))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
 from segtrain.data.device_feed import DeviceFeed
-from segtrain.data.loader import Batch, TrainLoader
+from segtrain.data.train_loader import Batch, TrainLoader
 
 N = 12
 

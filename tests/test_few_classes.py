@@ -10,9 +10,9 @@ import cv2
 import numpy as np
 from refusals import TINY
 
+from segtrain.insight.runs.table import read_run, table
 from segtrain.metrics import Scores
 from segtrain.observe.console import class_table, of_classes
-from segtrain.runs.table import read_run, table
 
 # A mean IoU that is not followed by how many classes it is over.
 PLAIN = re.compile(r"mIoU:? \d+\.\d+ ?%(?! \(1 of 2 classes\))")

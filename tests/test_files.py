@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, refused
 
-from segtrain import files
+from segtrain.base import files
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_nobody_else_renames_a_finished_file() -> None:
         if "os.replace(" in path.read_text(encoding="utf-8")
     }
     assert found == {
-        "segtrain/files.py", "segtrain/infer/export.py", "segtrain/train/lock.py", "segtrain/train/mirror.py",
+        "segtrain/base/files.py", "segtrain/infer/export.py", "segtrain/runfolder/lock.py", "segtrain/runfolder/mirror.py",
         "segtrain/data/bucket/cache_entry.py",
     }  # fmt: skip
 

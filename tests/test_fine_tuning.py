@@ -17,15 +17,15 @@ from safetensors.torch import save_file
 from test_prove import failures, verdicts
 from torch import Tensor, nn
 
-from segtrain.checkpoint import newest
 from segtrain.config import Model, is_file_name, load_config
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError
 from segtrain.models import build_model
 from segtrain.models.weights import load_encoder, read_weights
 from segtrain.parallel.cluster import Cluster, free_port
-from segtrain.train.initial import _refuse_random, begin_with
-from segtrain.train.step import running_statistics_kept
+from segtrain.runfolder.checkpoint import newest
+from segtrain.training.start.initial import _refuse_random, begin_with
+from segtrain.training.step import running_statistics_kept
 
 PICO = {"stem": 8, "widths": [8, 8, 16, 16], "decoder": 8, "bins": [1]}
 
@@ -309,8 +309,8 @@ def test_the_encoder_has_its_own_learning_rate_in_every_strategy(run_ranks: Any,
 from segtrain.config import load_config
 from segtrain.parallel.cluster import discover
 from segtrain.parallel.strategy import start
-from segtrain.train.lock import RunLock
-from segtrain.train.session import open_session
+from segtrain.runfolder.lock import RunLock
+from segtrain.training.session import open_session
 for name in {strategies}:
     words = [*{SCENES}, "optim.encoder_lr=0.5", f"parallel.strategy={{name}}", f"out={tmp_path}/{{name}}"]
     config = load_config(None, words)

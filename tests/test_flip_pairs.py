@@ -21,9 +21,9 @@ from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.data.order import rng_for
 from segtrain.data.pixels import crop
 from segtrain.data.sample import SampleMaker, Task, draw
-from segtrain.evaluate import tiles
-from segtrain.evaluate.evaluation import evaluate
-from segtrain.evaluate.tiles import View
+from segtrain.evaluation import tiles
+from segtrain.evaluation.evaluation import evaluate
+from segtrain.evaluation.tiles import View
 from segtrain.infer.export import export
 
 NAMES = ["background", "left ear", "right ear"]

@@ -16,9 +16,9 @@ from cloud.life import Act, Play, play
 from cloud.moto import environment, moto_server
 from cloud.samples import SPOT, training_job
 
-from launch.aws.cloud import Clients, connect, submit
-from launch.aws.fetch import _tree, unpack
-from launch.aws.follow import follow, stop
+from launch.platforms.sagemaker.cloud import Clients, connect, submit
+from launch.platforms.sagemaker.fetch import _tree, unpack
+from launch.platforms.sagemaker.follow import follow, stop
 from segtrain.errors import SegtrainError
 from segtrain.observe.console import step_line
 

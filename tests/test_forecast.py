@@ -14,21 +14,21 @@ import pytest
 from test_plan import of_one_rank
 
 from launch import sagemaker, slurm, vertex
-from launch.aws import job as aws
-from launch.aws.bundle import build
-from launch.findings import Finding
-from launch.forecast import Unpredicted, keep, on_type, told
-from launch.hpc.job import SlurmJob
-from launch.job import ROOT, Job, load_job
-from launch.raytrain.checks import predicted
-from launch.raytrain.job import RayJob
+from launch.core.findings import Finding
+from launch.core.forecast import Unpredicted, keep, on_type, told
+from launch.core.job import ROOT, Job, load_job
+from launch.platforms.ray.checks import predicted
+from launch.platforms.ray.job import RayJob
+from launch.platforms.sagemaker import job as aws
+from launch.platforms.sagemaker.bundle import build
+from launch.platforms.slurm.job import SlurmJob
 from segtrain.config import load_config
 from segtrain.data.labels.presets import SCENES
+from segtrain.insight.plan import saved
+from segtrain.insight.plan.offers import plan
+from segtrain.insight.plan.terms import terms_of
 from segtrain.machines import machines
-from segtrain.plan import saved
-from segtrain.plan.offers import plan
-from segtrain.plan.terms import terms_of
-from segtrain.train.rundir import make_run_dir, prepare_run_dir
+from segtrain.runfolder.rundir import make_run_dir, prepare_run_dir
 
 TYPE = "ml.g5.xlarge"
 SETTINGS = ("model.arch=pico", "data.crop=[64,96]", "train.batch_size=64", "train.duration=5000st")
@@ -121,7 +121,7 @@ def test_nodes_of_a_cluster_take_node_hours(
     keys = {"config": config, "like": str(run), "seeds": "1,2", "gpus": "1", "output": str(tmp_path / "out")}
     job = load_job(SlurmJob, keys, {}, ["train.price=3"])
     monkeypatch.setattr(slurm, "look", lambda *_, **__: [])
-    monkeypatch.setattr("launch.hpc.tools.submit", lambda *_: "7")
+    monkeypatch.setattr("launch.platforms.slurm.tools.submit", lambda *_: "7")
     flags = [f"--{key}={value}" for key, value in keys.items()]
     assert slurm.main([*flags, "--no-follow", "train.price=3"]) == 0
     for folder in job.runs():

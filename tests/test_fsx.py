@@ -17,11 +17,11 @@ from cloud.endpoint import CloudEndpoint
 from cloud.moto import environment
 
 from launch import fsx
-from launch.aws import lustre
-from launch.aws.cloud import Clients, connect
-from launch.aws.job import load_job
-from launch.aws.lustre import WantedFileSystem
-from launch.job import ROOT
+from launch.core.job import ROOT
+from launch.platforms.fsx import lustre
+from launch.platforms.fsx.lustre import WantedFileSystem
+from launch.platforms.sagemaker.cloud import Clients, connect
+from launch.platforms.sagemaker.job import load_job
 from segtrain import cli
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 

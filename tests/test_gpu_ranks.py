@@ -18,7 +18,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
 from segtrain.parallel.meeting import Row, exchange, placed
 from segtrain.parallel.network import describe_network
-from segtrain.parallel.slurm_hosts import gpus_unsaid
+from segtrain.platforms.slurm.hosts import gpus_unsaid
 
 # What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as the start of a job
 # goes.
@@ -263,7 +263,7 @@ from segtrain.config import Parallel
 from segtrain.parallel import board
 from segtrain.parallel.cluster import discover
 from segtrain.parallel.strategy import Strategy, start
-from segtrain.train.state import on_rank_0
+from segtrain.training.state import on_rank_0
 from segtrain.errors import SegtrainError
 folder, reduce = Path({str(tmp_path)!r}), Strategy.reduce
 def sleep(seconds):

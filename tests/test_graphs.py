@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from segtrain.config import Config, Parallel
-from segtrain.data.loader import Batch
+from segtrain.data.train_loader import Batch
 from segtrain.errors import ConfigError
 from segtrain.losses import build_criterion
 from segtrain.models import build_model
@@ -23,9 +23,9 @@ from segtrain.observe.clock import Clock
 from segtrain.optim import Ema, LossScaler, build_optimizer
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
-from segtrain.train.graphs import StepGraphs, refuse_graphs
-from segtrain.train.learner import Learner
-from segtrain.train.step import Precision, gradients
+from segtrain.training.graphs import StepGraphs, refuse_graphs
+from segtrain.training.learner import Learner
+from segtrain.training.step import Precision, gradients
 
 CLASSES = 4
 POOL = (0, 7)

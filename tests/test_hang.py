@@ -102,7 +102,7 @@ def test_a_rank_that_sleeps_is_named_with_its_phase(zygote: Any, tmp_path: Path,
     if strategy == "fsdp" and not hasattr(pytest.importorskip("torch.distributed.fsdp"), "fully_shard"):
         pytest.skip("this torch has no FSDP2")
     plant, step = PLANTS[phase]
-    env = {"PYTHONPATH": str(ROOT / "launch/rehearse/standin")} if strategy == "smddp" else {}
+    env = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")} if strategy == "smddp" else {}
     code = PLANT.format(plant=plant, arguments=["train", *SMALL, f"parallel.strategy={strategy}"])
     processes = zygote.start_ranks(3, code=code, cwd=tmp_path, **env)
     said = until_said(processes, "in sleeping_here (<rank>:")
@@ -309,7 +309,7 @@ import torch
 from pathlib import Path
 from segtrain.config import Parallel
 from segtrain.observe.hang import Notice, Watchdog, _last_collectives
-from segtrain.compat import last_collectives
+from segtrain.base.compat import last_collectives
 from segtrain.parallel.cluster import discover
 from segtrain.parallel.strategy import start
 with start(Parallel(), discover()) as strategy:

@@ -25,17 +25,17 @@ from test_workers import data, folder, soon  # noqa: F401
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
-from segtrain.data.helpers import balance, manager, seat, wire
-from segtrain.data.helpers.balance import Balance
-from segtrain.data.helpers.engine import Seat
-from segtrain.data.helpers.helper import Helper, serve
-from segtrain.data.helpers.pool import HelpedPool
-from segtrain.data.helpers.share import Need
 from segtrain.data.index.entries import save
-from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.sample import SampleMaker
 from segtrain.data.stages import Cost
+from segtrain.data.train_loader import EvalLoader, TrainLoader
 from segtrain.observe.spans import Work
+from segtrain.platforms.ray.helpers import balance, manager, seat, wire
+from segtrain.platforms.ray.helpers.balance import Balance
+from segtrain.platforms.ray.helpers.engine import Seat
+from segtrain.platforms.ray.helpers.helper import Helper, serve
+from segtrain.platforms.ray.helpers.pool import HelpedPool
+from segtrain.platforms.ray.helpers.share import Need
 
 STEPS = 8
 
@@ -181,7 +181,7 @@ class _Late:
 
 def test_a_late_answer_is_dropped(data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """It is alive, so it is not given up, but its samples are made here as well. The batches' memory is used again."""
-    from segtrain.data.helpers import pool as module
+    from segtrain.platforms.ray.helpers import pool as module
 
     monkeypatch.setattr(module, "TWICE_S", 0.1)
     monkeypatch.setattr(module, "TWICE", 0)

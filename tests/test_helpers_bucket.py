@@ -21,12 +21,12 @@ from test_workers import soon
 
 from segtrain.data.bucket.store import BucketStore
 from segtrain.data.bucket.travel import rebuild
-from segtrain.data.helpers import wire
-from segtrain.data.helpers.helper import Helper
-from segtrain.data.helpers.pool import HelpedPool
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.storage import Range
 from segtrain.errors import DataError
+from segtrain.platforms.ray.helpers import wire
+from segtrain.platforms.ray.helpers.helper import Helper
+from segtrain.platforms.ray.helpers.pool import HelpedPool
 
 
 @dataclass

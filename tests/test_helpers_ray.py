@@ -23,9 +23,9 @@ from conftest import ROOT, refused
 from test_workers import soon
 
 from segtrain.config import Data
-from segtrain.data.helpers import cluster
-from segtrain.data.helpers.cluster import engine_of, seats_of
 from segtrain.observe.journal import read_journal
+from segtrain.platforms.ray.helpers import cluster
+from segtrain.platforms.ray.helpers.cluster import engine_of, seats_of
 
 RAY = importlib.util.find_spec("ray") is not None
 pytestmark = pytest.mark.skipif(not RAY, reason="the extra 'ray' is not installed")

@@ -21,9 +21,9 @@ from conftest import refused
 
 from segtrain.errors import EXIT_ERROR, SegtrainError
 from segtrain.parallel.cluster import free_port
-from segtrain.platforms import ray_node
-from segtrain.platforms.helping import MOST_STARTS, help_out, helped
-from segtrain.platforms.register import JOIN_S, Helping
+from segtrain.platforms.ray import node as ray_node
+from segtrain.platforms.ray.helping import MOST_STARTS, help_out, helped
+from segtrain.platforms.ray.register import JOIN_S, Helping
 
 PLAN = Helping("127.0.0.1", ("127.0.0.1",), ("127.0.0.2",), "secret", join_s=300.0)
 HELPER = replace(PLAN, current="127.0.0.2")
@@ -153,7 +153,7 @@ def test_a_foreign_host_and_a_wrong_token_are_refused(room: Path) -> None:
 def test_a_lost_head_is_named_and_leaves_no_process(room: Path) -> None:
     port = free_port()
     script = (
-        "import time; from segtrain.platforms.helping import helped; from segtrain.platforms.register import Helping\n"
+        "import time; from segtrain.platforms.ray.helping import helped; from segtrain.platforms.ray.register import Helping\n"
         f"with helped({PLAN!r}, [], print, {port}): time.sleep(600)"
     )
     head = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
@@ -284,8 +284,8 @@ def container(base: Path, current: str, **parameters: Any) -> Path:
 
 
 def test_the_files_of_sagemaker_say_who_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from segtrain.parallel.sagemaker_hosts import read_hosts
-    from segtrain.platforms import sagemaker_helping
+    from segtrain.platforms.sagemaker import helping as sagemaker_helping
+    from segtrain.platforms.sagemaker.hosts import read_hosts
 
     base = container(tmp_path, "127.0.0.2", **{"helpers.join_s": 90, "helpers.required": True})
     hosts = read_hosts(base / "input/config/resourceconfig.json")
@@ -316,7 +316,8 @@ def test_the_files_of_sagemaker_say_who_helps(tmp_path: Path, monkeypatch: pytes
 def test_a_failing_helper_is_named_in_the_failure_file(
     room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from segtrain.platforms import sagemaker, sagemaker_helping
+    from segtrain.platforms.sagemaker import entry as sagemaker
+    from segtrain.platforms.sagemaker import helping as sagemaker_helping
 
     monkeypatch.setattr(sagemaker_helping.segtrain, "__file__", str(tmp_path / "segtrain/__init__.py"))
     (tmp_path / sagemaker_helping.KEY).write_bytes(b"k" * 32)

@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from test_plan import TERMS, a_run
 
-from launch.aws import bundle
-from launch.aws.images import choose
-from launch.aws.job import SageMakerJob, load_job
-from launch.aws.job_parts import Channel, Group
-from launch.aws.preflight.helpers import helpers
-from launch.aws.preflight.offline import offline
-from launch.aws.request import create_training_job
-from launch.aws.service_model import violations
-from launch.findings import Finding
-from launch.job import ROOT
+from launch.core.findings import Finding
+from launch.core.job import ROOT
+from launch.platforms.sagemaker import bundle
+from launch.platforms.sagemaker.images import choose
+from launch.platforms.sagemaker.job import SageMakerJob, load_job
+from launch.platforms.sagemaker.job_parts import Channel, Group
+from launch.platforms.sagemaker.preflight.helpers import helpers
+from launch.platforms.sagemaker.preflight.offline import offline
+from launch.platforms.sagemaker.request import create_training_job
+from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError
+from segtrain.insight.plan.helping import Need, need
+from segtrain.insight.plan.terms import Terms
 from segtrain.machines import machines
-from segtrain.plan.helping import Need, need
-from segtrain.plan.terms import Terms
-from segtrain.platforms import sagemaker_helping
+from segtrain.platforms.sagemaker import helping as sagemaker_helping
 
 GPU, CPU = Group("gpu", "ml.g5.xlarge", train=True), Group("cpu", "ml.c5.4xlarge", 2, help=True)
 HELPED = SageMakerJob(groups=(GPU, CPU), settings={"data.helpers": "ray"})

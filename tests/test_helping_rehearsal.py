@@ -13,17 +13,17 @@ import pytest
 from conftest import refused
 from ray_hosts import TRANSFORM
 
-from launch.aws.bundle import build
-from launch.aws.job import load_job
-from launch.aws.rehearse.run import rehearse
-from launch.aws.request import create_training_job
-from launch.job import ROOT
-from launch.rehearse import network
-from launch.rehearse.apart import RehearsalSpec
-from launch.rehearse.report import Report
+from launch.core.job import ROOT
+from launch.core.rehearse import network
+from launch.core.rehearse.apart import RehearsalSpec
+from launch.core.rehearse.report import Report
+from launch.platforms.sagemaker.bundle import build
+from launch.platforms.sagemaker.job import load_job
+from launch.platforms.sagemaker.rehearse.run import rehearse
+from launch.platforms.sagemaker.request import create_training_job
 from segtrain.observe.journal import read_journal
-from segtrain.platforms import ray_node
-from segtrain.platforms.ray_node import RayNode
+from segtrain.platforms.ray import node as ray_node
+from segtrain.platforms.ray.node import RayNode
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 for package in ("boto3", "sagemaker_training", "sagemaker_pytorch_container"):

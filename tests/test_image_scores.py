@@ -20,15 +20,15 @@ from segtrain.config import Eval
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import plain_space
-from segtrain.evaluate.evaluation import evaluate
-from segtrain.evaluate.image_scores import ImageScores, counts
+from segtrain.evaluation.evaluation import evaluate
+from segtrain.evaluation.image_scores import ImageScores, counts
+from segtrain.insight.report.charts import image_scores
+from segtrain.insight.report.gallery import gallery
+from segtrain.insight.runs.folder import RunFolder, load
 from segtrain.metrics import Scores, confusions
 from segtrain.observe import image_table
 from segtrain.observe.image_table import ImageRow
 from segtrain.observe.pictures import image_miou
-from segtrain.report.charts import image_scores
-from segtrain.report.gallery import gallery
-from segtrain.runs.folder import RunFolder, load
 
 CLASSES, LEVEL = 4, 60  # a class c is painted as red = LEVEL * c
 SIZES = ((24, 32), (20, 28))

@@ -12,10 +12,20 @@ from typing import Any
 
 import pytest
 
-from launch.aws.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, OLDEST_TORCH, choose, find, runs_on, uri, version
-from launch.aws.instances import INSTANCES, like, nearest, unfit
-from launch.aws.regions import ACCOUNTS, OFFERED, offered, regions_of
-from launch.aws.type_checks import about_type
+from launch.platforms.sagemaker.images import (
+    IMAGES,
+    IMAGES_DATED,
+    OLD_AFTER_DAYS,
+    OLDEST_TORCH,
+    choose,
+    find,
+    runs_on,
+    uri,
+    version,
+)
+from launch.platforms.sagemaker.instances import INSTANCES, like, nearest, unfit
+from launch.platforms.sagemaker.regions import ACCOUNTS, OFFERED, offered, regions_of
+from launch.platforms.sagemaker.type_checks import about_type
 
 ROOT = Path(__file__).parents[1]
 TODAY = date(2026, 11, 21)
@@ -137,7 +147,9 @@ CHOICES = [  # type, strategy, image, level and code of each finding
 def test_the_picked_image(
     name: str, strategy: str, image: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.aws.type_checks.allowed", lambda _: False)  # as botocore says, which need not be here
+    monkeypatch.setattr(
+        "launch.platforms.sagemaker.type_checks.allowed", lambda _: False
+    )  # as botocore says, which need not be here
     choice = choose(name, strategy, "us-east-1", today=TODAY)
     assert tag(choice.uri) == image
     assert [f"{finding.level} {finding.code}" for finding in choice.findings] == codes
@@ -202,7 +214,7 @@ def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def said(name: str, known: bool | None, **more: Any) -> list[str]:
-        monkeypatch.setattr("launch.aws.type_checks.allowed", lambda _: known)
+        monkeypatch.setattr("launch.platforms.sagemaker.type_checks.allowed", lambda _: known)
         return [f"{finding.level} {finding.code}" for finding in about_type(name, **more)]
 
     assert said("ml.g9.xlarge", True) == ["note type-not-in-table"]
@@ -212,7 +224,7 @@ def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows
     assert said("ml.g9.xlage", None) == ["error unknown-type"]  # no name of a type
     assert said("ml.trn1.2xlarge", True) == ["error unfit-type"]
     assert said("ml.trn1.2xlarge", True, image="mine") == ["warning unfit-type"]
-    monkeypatch.setattr("launch.aws.type_checks.allowed", lambda _: True)
+    monkeypatch.setattr("launch.platforms.sagemaker.type_checks.allowed", lambda _: True)
     [note] = about_type("ml.g9.xlarge")
     assert "ml.g5.xlarge" in note.cure
     assert "ml.p" not in note.cure

@@ -12,9 +12,9 @@ from unittest.mock import MagicMock
 import pytest
 from conftest import refused
 
-from launch.aws.job import SageMakerJob, load_job
-from launch.aws.job_parts import DEFAULT_METRICS, Channel, Group, Metric
-from launch.job import ROOT, config_file, config_name
+from launch.core.job import ROOT, config_file, config_name
+from launch.platforms.sagemaker.job import SageMakerJob, load_job
+from launch.platforms.sagemaker.job_parts import DEFAULT_METRICS, Channel, Group, Metric
 from segtrain.errors import ConfigError
 from segtrain.observe.console import Console, step_line
 
@@ -250,8 +250,8 @@ def test_the_name_of_the_config_in_the_bundle(tmp_path: Path, monkeypatch: pytes
 
 
 def test_metrics_are_found_in_what_training_prints() -> None:
-    from segtrain.train import scored
-    from segtrain.train.state import State
+    from segtrain.training import score_output as scored
+    from segtrain.training.state import State
 
     stream = io.StringIO()
     output, result = MagicMock(), MagicMock(seconds=2.0, protocol={"line": "val, 60 images"})

@@ -25,7 +25,7 @@ from segtrain.data.audit.statistics import AuditReport
 from segtrain.data.labels.classes import label_space
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.errors import EXIT_ERROR
-from segtrain.train.faults import look
+from segtrain.training.start.faults import look
 
 Encode = Callable[[np.ndarray, Path], None]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launch import sagemaker
-from launch.aws.arguments import build_parser
+from launch.platforms.sagemaker.arguments import build_parser
 from segtrain.errors import EXIT_ERROR
 
 ROOT = Path(__file__).parents[1]
@@ -134,7 +134,7 @@ def test_a_flag_of_the_sdk_gets_a_hint(typed: str, here: str, capsys: pytest.Cap
 def test_two_things_at_once_are_refused(
     flags: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.aws.cloud.connect", lambda *_: pytest.fail("AWS was asked"))
+    monkeypatch.setattr("launch.platforms.sagemaker.cloud.connect", lambda *_: pytest.fail("AWS was asked"))
     assert sagemaker.main(list(flags)) == EXIT_ERROR
     assert words in capsys.readouterr().err
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from launch import sagemaker, slurm, vertex
-from launch.findings import errors
-from launch.job import ROOT
-from launch.raytrain import checks
-from launch.raytrain.job import load
+from launch.core.findings import errors
+from launch.core.job import ROOT
+from launch.platforms.ray import checks
+from launch.platforms.ray.job import load
 
 pytest.importorskip("yaml")
 CONFIGS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").glob("*.yaml"))

@@ -9,7 +9,7 @@ import pytest
 from conftest import refused
 
 import launch
-from launch.job import Job, load_job
+from launch.core.job import Job, load_job
 from segtrain import arguments, cli
 
 ROOT = Path(__file__).parents[1]
@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 from launch import bundle, preflight
 from launch import job_values as values
-from launch.findings import errors
-from launch.job import ROOT, Job, load_job, option
+from launch.core.findings import errors
+from launch.core.job import ROOT, Job, load_job, option
 
 
 @dataclass(frozen=True)

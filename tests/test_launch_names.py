@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from launch import sagemaker, slurm, vertex
-from launch.findings import error, show
-from launch.job import ROOT
+from launch.core.findings import error, show
+from launch.core.job import ROOT
 from segtrain.cli import main as segtrain
 
 pytest.importorskip("yaml")

@@ -81,9 +81,9 @@ def test_a_wheel_sends_the_code_of_the_checkout(installed: Path, tmp_path: Path)
     code = (
         "import hashlib, json\n"
         "import segtrain.launch\n"
-        "from launch.aws.bundle import contents\n"
-        "from launch.aws.job import COMMAND, SageMakerJob\n"
-        "from launch.job import ROOT\n"
+        "from launch.platforms.sagemaker.bundle import contents\n"
+        "from launch.platforms.sagemaker.job import COMMAND, SageMakerJob\n"
+        "from launch.core.job import ROOT\n"
         "said = {name: hashlib.sha256(what if isinstance(what, bytes) else what.read_bytes()).hexdigest()\n"
         "        for name, what in contents(ROOT, SageMakerJob()) if '.so' not in name}\n"  # this wheel is built without the library
         "print(json.dumps([COMMAND, said]))"

@@ -15,14 +15,14 @@ from test_train import assert_same_weights, command, digests, final, until
 from segtrain.config import load_config
 from segtrain.config.limits import dollars_of, seconds_of
 from segtrain.errors import EXIT_RESUMABLE
+from segtrain.insight.report.summary import _state
+from segtrain.insight.runs.folder import load
 from segtrain.machines import machines
 from segtrain.observe.journal import read_journal
 from segtrain.observe.spent import Spent, spent
-from segtrain.report.summary import _state
-from segtrain.runs.folder import load
-from segtrain.train.limits import CLOSING_S, SPARE, Guard, Limit, limit_of
-from segtrain.train.plan import Plan
-from segtrain.train.price import price_of, refuse_budget
+from segtrain.training.limits import CLOSING_S, SPARE, Guard, Limit, limit_of
+from segtrain.training.start.derived import Plan
+from segtrain.training.start.price import price_of, refuse_budget
 
 LONG = ["train.duration=100000st", "eval.every=100000st", "checkpoint.every=100000st", "log.spans=false"]
 

@@ -18,11 +18,11 @@ from conftest import refused
 
 from segtrain.config import IMAGENET_MEAN, IMAGENET_STD, Data, make_config
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import Batch, EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.order import eval_groups, samples
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.sample import SampleMaker, Task
+from segtrain.data.train_loader import Batch, EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.workers.autoscaler import Autoscaler, WorkerCount, worker_count
 from segtrain.errors import DataError
 

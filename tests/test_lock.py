@@ -16,11 +16,10 @@ import torch
 from conftest import refused
 from test_train import command, until
 
-from segtrain import checkpoint
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE, ConfigError, SegtrainError
-from segtrain.train import holder, lock, ownership
-from segtrain.train.holder import Holder, this_process
-from segtrain.train.lock import FILE, RunLock
+from segtrain.runfolder import checkpoint, holder, lock, ownership
+from segtrain.runfolder.holder import Holder, this_process
+from segtrain.runfolder.lock import FILE, RunLock
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 
@@ -349,7 +348,7 @@ def test_a_checkpoint_that_outlasts_its_run_gets_no_name(tmp_path: Path) -> None
 
 
 def test_no_checkpoint_gets_its_name_from_who_has_lost_the_lock(tmp_path: Path) -> None:
-    from segtrain.train.writer import CheckpointWriter
+    from segtrain.runfolder.writer import CheckpointWriter
 
     def lost() -> None:
         raise SegtrainError("another process has taken over")
@@ -363,7 +362,7 @@ def test_no_checkpoint_gets_its_name_from_who_has_lost_the_lock(tmp_path: Path) 
 
 def test_who_has_lost_the_lock_takes_no_part_of_the_next_one_away(tmp_path: Path) -> None:
     """It was suspended while it wrote; the next one has come to the same step."""
-    from segtrain.train.writer import CheckpointWriter
+    from segtrain.runfolder.writer import CheckpointWriter
 
     state = {"model": {"w": torch.ones(2)}, "state": {"step": 1}}
     written, go = threading.Event(), threading.Event()

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from conftest import refused
 from torch import Tensor
 
-from segtrain import bins, losses
+from segtrain import losses
+from segtrain.base import bins
 from segtrain.config import Loss
 from segtrain.losses import (
     Criterion,

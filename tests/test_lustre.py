@@ -9,7 +9,7 @@ import pytest
 from conftest import refused
 
 from launch import lustre
-from launch.aws.cloud import Clients
+from launch.platforms.sagemaker.cloud import Clients
 from segtrain.errors import EXIT_ERROR, SegtrainError
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'segtrain[sagemaker]'")

@@ -10,7 +10,7 @@ import torch
 from conftest import refused
 from torch import Tensor
 
-from segtrain.bins import add_up
+from segtrain.base.bins import add_up
 from segtrain.metrics import Scores, confusions, histogram, predict_classes, refuse_unknown
 
 C, VOID = 6, 255

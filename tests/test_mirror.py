@@ -18,18 +18,19 @@ import torch
 from cloud.bucket import BucketServer
 from conftest import refused
 
-from segtrain import checkpoint, stopping
+from segtrain.base import stopping
 from segtrain.bucket.client import client_of
 from segtrain.bucket.download import download
 from segtrain.bucket.versions import read_version, write_version
 from segtrain.config import Config
 from segtrain.parallel.cluster import Cluster
-from segtrain.train.holder import this_process
-from segtrain.train.lease import FILE as LEASE
-from segtrain.train.lease import Lease
-from segtrain.train.mirror import ID, MARKS, OF_HOSTS, Mirror
-from segtrain.train.upload import BucketFolder, lock_of
-from segtrain.train.writer import CheckpointWriter
+from segtrain.runfolder import checkpoint
+from segtrain.runfolder.holder import this_process
+from segtrain.runfolder.lease import FILE as LEASE
+from segtrain.runfolder.lease import Lease
+from segtrain.runfolder.mirror import ID, MARKS, OF_HOSTS, Mirror
+from segtrain.runfolder.upload import BucketFolder, lock_of
+from segtrain.runfolder.writer import CheckpointWriter
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
 
@@ -531,7 +532,7 @@ def test_an_interrupt_during_the_upload_says_where_the_run_is(
 def test_an_error_of_any_kind_ends_neither_the_upload_nor_the_lease(
     server: BucketServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("segtrain.train.upload.RETRY_S", 0.01)
+    monkeypatch.setattr("segtrain.runfolder.upload.RETRY_S", 0.01)
     config, errors = Config.load(None, "out=gs://bkt/runs/a"), [KeyError("a mistake"), ValueError("another")]
     folder = BucketFolder(config, whole=True)
     folder._lease._beat_s = 0.01

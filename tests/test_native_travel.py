@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from launch import native as travel
-from launch.aws import bundle
-from launch.aws.images import choose, find
-from launch.aws.job import SageMakerJob
-from launch.aws.preflight.bundle_checks import decoder_checks, glibc_of
+from launch.core import native as travel
+from launch.platforms.sagemaker import bundle
+from launch.platforms.sagemaker.images import choose, find
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.preflight.bundle_checks import decoder_checks, glibc_of
 
 ROOT = Path(__file__).parents[1]
 BUILT = travel.carried(ROOT)[0]

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from launch import sagemaker
-from launch.aws.job import SageMakerJob, load_job
-from launch.aws.prepare import code_place
-from launch.aws.service_model import violations
-from launch.job import ROOT
+from launch.core.job import ROOT
+from launch.platforms.sagemaker.job import SageMakerJob, load_job
+from launch.platforms.sagemaker.prepare import code_place
+from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
@@ -147,7 +147,7 @@ def test_an_estimator_has_the_arguments_of_the_sdk(name: str, fake_sdk: Any) -> 
     assert made.named["dependencies"] == ["x"]
     source = Path(made.named["source_dir"])
     assert (source / made.named["entry_point"]).is_file()
-    assert (source / "segtrain/train/loop.py").is_file()
+    assert (source / "segtrain/training/loop.py").is_file()
     assert "segmentation-models-pytorch" in (source / "requirements.txt").read_text()
     assert not (
         source / "setup.py"

@@ -21,11 +21,11 @@ import pytest
 from conftest import ROOT, Zygote, refused
 from PIL import Image
 
-from segtrain import checkpoint
 from segtrain.cli import main
 from segtrain.config import load_config, load_saved
-from segtrain.runs.folder import load, read_folder
-from segtrain.train.rundir import refuse_run_dir
+from segtrain.insight.runs.folder import load, read_folder
+from segtrain.runfolder import checkpoint
+from segtrain.runfolder.rundir import refuse_run_dir
 
 # Relative, of the last losses. Other CPUs and older torch have other kernels; rounding grows with steps.
 ROUNDING = 5e-3

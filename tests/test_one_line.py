@@ -17,12 +17,12 @@ import pytest
 from refusals import FOLDERS, SCENES, assert_refused, make_set
 
 from segtrain import cli, commands
+from segtrain.base.terminal import printable
 from segtrain.errors import EXIT_RANK_LOST
+from segtrain.insight.report import html
 from segtrain.observe.journal import LAST_TS, is_time, parse_lines
 from segtrain.parallel import failure
 from segtrain.parallel.cluster import Cluster, free_port
-from segtrain.report import html
-from segtrain.terminal import printable
 
 ROOT = Path(__file__).parents[1]
 

@@ -13,17 +13,17 @@ from conftest import refused
 from torch import Tensor
 
 import segtrain
-from segtrain import checkpoint
 from segtrain.config import IMAGENET_MEAN, Model, Origin, load_config, make_config
 from segtrain.errors import ConfigError
-from segtrain.evaluate.load import load_run
+from segtrain.evaluation.load import load_run
 from segtrain.infer import export as exporting
 from segtrain.infer import onnx_file
 from segtrain.infer.predictor import load
 from segtrain.models import build_model
 from segtrain.models.published import published
 from segtrain.models.weights import load_encoder, renamed
-from segtrain.train.initial import begin_with, read_source
+from segtrain.runfolder import checkpoint
+from segtrain.training.start.initial import begin_with, read_source
 
 HALF = (0.5, 0.5, 0.5)
 DPN = (124 / 255, 117 / 255, 104 / 255)

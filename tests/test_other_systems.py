@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from launch.aws.job_parts import DEFAULT_METRICS
-from launch.bundle import _PLACE, _escapes
-from launch.rehearse import network
+from launch.core.bundle import _PLACE, _escapes
+from launch.core.rehearse import network
+from launch.platforms.sagemaker.job_parts import DEFAULT_METRICS
 from launch.vertex import main
 from tests.conftest import refused
 

@@ -15,8 +15,8 @@ from torch import nn
 
 import segtrain
 from segtrain.models.base import OwnModel
-from segtrain.train import crowd
-from segtrain.train.step import Precision
+from segtrain.training.start import oversubscription as crowd
+from segtrain.training.step import Precision
 
 
 class Stop:

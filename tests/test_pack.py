@@ -19,11 +19,11 @@ from PIL import Image
 from segtrain.cli import main
 from segtrain.config import Data
 from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.loader import TrainLoader
 from segtrain.data.shards import pack_shard
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_estimate import estimate
 from segtrain.data.shards.pack_sample import Packing
+from segtrain.data.train_loader import TrainLoader
 
 SIZE = (40, 56)
 FORMS = ["keep", "recompress", "png", "raw"]

@@ -20,9 +20,9 @@ import yaml
 from conftest import refused
 
 from launch import cluster
-from launch.aws.parallelcluster import schema
-from launch.aws.parallelcluster.recipe import read
-from launch.aws.parallelcluster.storage import standing_cost
+from launch.platforms.parallelcluster import schema
+from launch.platforms.parallelcluster.recipe import read
+from launch.platforms.parallelcluster.storage import standing_cost
 from segtrain import cli
 from segtrain.errors import EXIT_ERROR
 

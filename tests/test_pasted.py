@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launch.job import ROOT
-from segtrain.runs.bucket import Object, print_command, to_read_all_of
+from launch.core.job import ROOT
+from segtrain.insight.runs.bucket import Object, print_command, to_read_all_of
 
 STARTS = re.compile(
     r"\b(aws [a-z0-9]+ |gcloud |az storage |docker push |mkdir -p |scancel |"

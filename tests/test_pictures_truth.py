@@ -10,7 +10,7 @@ from torch import nn
 
 from segtrain.config import Config
 from segtrain.data.datasets import open_dataset
-from segtrain.evaluate.evaluation import evaluate
+from segtrain.evaluation.evaluation import evaluate
 
 
 class Brightest(nn.Module):

@@ -14,12 +14,12 @@ from test_remedies import heavy
 
 from segtrain.cli import main
 from segtrain.config import load_config
+from segtrain.insight.plan import model
+from segtrain.insight.plan.limits import budget_of, hosts_of, seconds_of
+from segtrain.insight.plan.offers import Plan, plan, shown
+from segtrain.insight.plan.terms import Terms, terms_like, terms_of
+from segtrain.insight.plan.words import choice
 from segtrain.machines import machines
-from segtrain.plan import model
-from segtrain.plan.limits import budget_of, hosts_of, seconds_of
-from segtrain.plan.offers import Plan, plan, shown
-from segtrain.plan.terms import Terms, terms_like, terms_of
-from segtrain.plan.words import choice
 
 TERMS = Terms("ml.p3.16xlarge", 16, 0.25, 0.01, 0.01, 0.02, 107e6, 10_000_000)
 

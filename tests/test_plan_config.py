@@ -11,19 +11,19 @@ import torch
 from conftest import refused
 
 import segtrain
-from launch.gcp import machines as google
+from launch.platforms.vertex import machines as google
 from segtrain.arguments import build_parser
 from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.data.datasets import open_dataset
+from segtrain.insight.plan import command, device, model, ways
+from segtrain.insight.plan.described import Job, Sample, Scored, Step, Stored, plan_config
+from segtrain.insight.plan.dry import Dry, DryModel
+from segtrain.insight.plan.places import machines_of, nodes
+from segtrain.insight.plan.probe import job_of, measured_sample
+from segtrain.insight.plan.trace import Layer
 from segtrain.machines import gpus, machines
 from segtrain.models import build_model
-from segtrain.plan import command, device, model, ways
-from segtrain.plan.described import Job, Sample, Scored, Step, Stored, plan_config
-from segtrain.plan.dry import Dry, DryModel
-from segtrain.plan.places import machines_of, nodes
-from segtrain.plan.probe import job_of, measured_sample
-from segtrain.plan.trace import Layer
 
 CHEAP = Sample(1e-6, 1e-6, (1.0, 1.0), "made up", measured=False)
 

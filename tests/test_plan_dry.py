@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from segtrain.config import Config, load_config
+from segtrain.insight.plan.dry import DryModel
+from segtrain.insight.plan.memory import ALLOWED, GIB, largest, moments, need, refusal
+from segtrain.insight.plan.trace import Tally, kept_bytes
 from segtrain.models import build_model
-from segtrain.plan.dry import DryModel
-from segtrain.plan.memory import ALLOWED, GIB, largest, moments, need, refusal
-from segtrain.plan.trace import Tally, kept_bytes
-from segtrain.train.ready import Ready
+from segtrain.training.gradient_times import Ready
 
 CLASSES = 7
 MODELS = [

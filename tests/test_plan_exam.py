@@ -13,7 +13,7 @@ import pytest
 from conftest import refused
 
 from bench.exam.answers import answer, answers
-from segtrain.plan.device import DENSE
+from segtrain.insight.plan.device import DENSE
 
 EXAM = Path(__file__).parent / "plan/exam_open.json"
 INPUTS: dict[str, Any] = {

@@ -10,7 +10,7 @@ from math import log
 import pytest
 import torch
 
-from segtrain.plan import model
+from segtrain.insight.plan import model
 
 
 def test_a_ring_sends_what_its_algorithm_sends() -> None:

@@ -12,8 +12,8 @@ import pytest
 from test_plan import TERMS, of_one_rank
 
 from segtrain.cli import main
-from segtrain.plan.offers import plan
-from segtrain.plan.page import render
+from segtrain.insight.plan.offers import plan
+from segtrain.insight.plan.page import render
 
 
 def charts(html: str) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from test_plan import of_one_rank
 
 from segtrain.cli import main
 from segtrain.config import load_config
-from segtrain.plan import record, saved
-from segtrain.plan.offers import plan
-from segtrain.plan.terms import terms_of
+from segtrain.insight.plan import record, saved
+from segtrain.insight.plan.offers import plan
+from segtrain.insight.plan.terms import terms_of
 
 TYPE = "ml.g5.xlarge"
 

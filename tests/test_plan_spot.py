@@ -15,9 +15,9 @@ from conftest import refused
 from test_plan import TERMS, a_run
 
 from segtrain.cli import main
-from segtrain.plan import spot
-from segtrain.plan.market import Market, market_of
-from segtrain.plan.offers import plan
+from segtrain.insight.plan import spot
+from segtrain.insight.plan.market import Market, market_of
+from segtrain.insight.plan.offers import plan
 
 HOUR = 3600.0
 

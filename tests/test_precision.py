@@ -9,11 +9,11 @@ import pytest
 import torch
 from conftest import refused
 
-from segtrain import precision
+from segtrain.base import precision
 from segtrain.config import Config, Parallel
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
-from segtrain.train.numerics import chosen_precision, set_numerics
+from segtrain.training.start.numerics import chosen_precision, set_numerics
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -53,7 +53,7 @@ def test_a_cpu_is_asked_for_its_bf16_units(tmp_path: Path, flags: str, first: st
     [([], "bf16"), ([("bf16", "fp16", "fp32")], "bf16"), ([("fp16", "fp32")], "fp16"), ([("fp16", "fp32"), ("fp32",)], "fp32")],
 )  # fmt: skip
 def test_auto_is_the_first_that_fits_every_rank(monkeypatch: pytest.MonkeyPatch, others: Any, expected: str) -> None:
-    monkeypatch.setattr("segtrain.train.numerics.fitting", lambda device: ("bf16", "fp16", "tf32", "fp32"))
+    monkeypatch.setattr("segtrain.training.start.numerics.fitting", lambda device: ("bf16", "fp16", "tf32", "fp32"))
 
     def reduce(self: Strategy, value: torch.Tensor) -> torch.Tensor:
         return value + sum(torch.tensor([name in fits for name in precision.AUTO]).long() for fits in others)
@@ -74,7 +74,7 @@ def test_fp16_and_tf32_need_a_gpu() -> None:
 
 
 def test_only_tf32_turns_on_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segtrain.train.numerics.refuse_unfit", lambda *_: None)
+    monkeypatch.setattr("segtrain.training.start.numerics.refuse_unfit", lambda *_: None)
     single = Strategy("single", Cluster(), CPU, Parallel())
     with precision.tf32(True):
         for name in ("fp32", "bf16", "tf32"):

@@ -23,9 +23,9 @@ from PIL import Image
 
 from segtrain.config import Config, make_config
 from segtrain.data.labels.space import plain_space
-from segtrain.data.loader import normalize
+from segtrain.data.train_loader import normalize
 from segtrain.errors import DataError, MissingExtra
-from segtrain.evaluate.load import load_export, load_run
+from segtrain.evaluation.load import load_export, load_run
 from segtrain.infer import export as exporting
 from segtrain.infer import onnx_file, predict
 from segtrain.models import build_model
@@ -130,7 +130,7 @@ def test_predict_writes_ids_that_viewers_show_in_color(run: Path, tmp_path: Path
 
 def test_predict_sees_images_as_the_evaluation_does(tmp_path: Path) -> None:
     """Windows, scales, mirror image and base_scale come from the run's config."""
-    from segtrain.evaluate.tiles import View, predict_ids
+    from segtrain.evaluation.tiles import View, predict_ids
 
     run = tmp_path / "run"
     make_run(run, {**SETTINGS, "data": {"crop": [64, 64], "base_scale": 0.5}, "eval": {"tile": [32, 32], "flip": True}})

@@ -17,19 +17,19 @@ from PIL import Image
 from test_predict_export import NAMES, make_run, picture
 
 from segtrain import cli
+from segtrain.base.memory import memory_free
 from segtrain.config import Model
 from segtrain.data.labels.space import class_palette, is_background, plain_space
 from segtrain.data.pixels.normalize import normalize
 from segtrain.errors import ConfigError
-from segtrain.evaluate.load import load_run
-from segtrain.evaluate.tiles import View, predict_ids, predict_scores
+from segtrain.evaluation.load import load_run
+from segtrain.evaluation.tiles import View, predict_ids, predict_scores
 from segtrain.infer import outputs, predict, predictor, view
-from segtrain.memory import memory_free
 from segtrain.models import build_model
 from segtrain.observe.tracker import PARAM_LENGTH, flat
 from segtrain.parallel.cluster import Cluster
-from segtrain.train.score import score
-from segtrain.train.scored import open_folder, refuse_confusion, write_confusion
+from segtrain.training.evaluate_run import score
+from segtrain.training.score_output import open_folder, refuse_confusion, write_confusion
 
 
 @pytest.fixture(scope="module")

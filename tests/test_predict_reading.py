@@ -14,8 +14,8 @@ from PIL import Image, ImageOps
 from test_predict_export import SETTINGS, files, make_run, picture
 
 from segtrain.config import Config
-from segtrain.data.loader import normalize
-from segtrain.evaluate.load import load_run
+from segtrain.data.train_loader import normalize
+from segtrain.evaluation.load import load_run
 from segtrain.infer import export as exporting
 from segtrain.infer.predict import predict
 from segtrain.infer.predictor import upright

@@ -19,7 +19,7 @@ from segtrain.infer import predict, predictor
 from segtrain.infer.predictor import Predictor, load
 from segtrain.infer.stream import Item, Waiting, grouped, segmented
 from segtrain.models import build_model
-from segtrain.train.score import evaluate
+from segtrain.training.evaluate_run import evaluate
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from launch.aws.images import ImageChoice, choose
-from launch.aws.job import SageMakerJob, load_job
-from launch.aws.job_parts import Channel, Group, Metric
-from launch.aws.preflight.bundle_checks import bundle_checks
-from launch.aws.preflight.cost import cost_ceiling
-from launch.aws.preflight.limits import shell_reads
-from launch.aws.preflight.offline import offline
-from launch.aws.request import create_training_job, training_job_name
-from launch.findings import Finding
-from launch.preflight import looks_secret
-from launch.requirements import admits
+from launch.core.findings import Finding
+from launch.core.preflight import looks_secret
+from launch.core.requirements import admits
+from launch.platforms.sagemaker.images import ImageChoice, choose
+from launch.platforms.sagemaker.job import SageMakerJob, load_job
+from launch.platforms.sagemaker.job_parts import Channel, Group, Metric
+from launch.platforms.sagemaker.preflight.bundle_checks import bundle_checks
+from launch.platforms.sagemaker.preflight.cost import cost_ceiling
+from launch.platforms.sagemaker.preflight.limits import shell_reads
+from launch.platforms.sagemaker.preflight.offline import offline
+from launch.platforms.sagemaker.request import create_training_job, training_job_name
 
 pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]
@@ -424,7 +424,7 @@ def test_weights_that_must_be_fetched_without_a_network_are_found(
 def test_what_cannot_be_checked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("yaml", "pydantic", "botocore", "botocore.loaders", "segtrain.config"):
         monkeypatch.setitem(sys.modules, package, None)
-    from launch.aws import service_model
+    from launch.platforms.sagemaker import service_model
 
     service_model._model.cache_clear()
     found = look(the_job({"profile_ms": 300}))

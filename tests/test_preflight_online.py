@@ -13,15 +13,15 @@ from cloud.moto import environment, moto_server
 from cloud.policies import Policies
 from cloud.samples import training_job
 
-from launch.aws.cloud import Clients, _trusts, trusts
-from launch.aws.job import SageMakerJob
-from launch.aws.job_parts import Channel
-from launch.aws.preflight import rights
-from launch.aws.preflight.levels import IMAGE as IN_ECR
-from launch.aws.preflight.online import online
-from launch.aws.preflight.security import admitted, permits
-from launch.aws.request import create_training_job
-from launch.findings import Finding
+from launch.core.findings import Finding
+from launch.platforms.sagemaker.cloud import Clients, _trusts, trusts
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.job_parts import Channel
+from launch.platforms.sagemaker.preflight import rights
+from launch.platforms.sagemaker.preflight.levels import IMAGE as IN_ECR
+from launch.platforms.sagemaker.preflight.online import online
+from launch.platforms.sagemaker.preflight.security import admitted, permits
+from launch.platforms.sagemaker.request import create_training_job
 
 ROLE = "arn:aws:iam::123456789012:role/Trainer"
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"
@@ -313,7 +313,7 @@ def test_what_the_account_lacks_is_found(account: Account, mistake: str) -> None
 
 
 def test_data_larger_than_the_disk(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launch.aws.preflight.channels.SPARE_GB", 3800)  # of the 3800 GB of this type
+    monkeypatch.setattr("launch.platforms.sagemaker.preflight.channels.SPARE_GB", 3800)  # of the 3800 GB of this type
     assert loud(account.look()) == ["error volume-small"]
     fast = (Channel("train", "s3://example-data/camvid/", mode="FastFile"),)
     assert loud(account.look(data=fast)) == []  # is not copied

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from conftest import refused
 
-from segtrain.json_text import write_json
+from segtrain.base.json_text import write_json
 from segtrain.observe import system
 from segtrain.observe.counters import Counters, _physical, open_counters, rates
 from segtrain.observe.gpus import open_gpus, read_with, visible

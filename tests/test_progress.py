@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launch.aws import progress
+from launch.platforms.sagemaker import progress
 from segtrain.observe.console import step_line
 
 STEP = step_line(120, 1000, 1.5, 10, 0.4321, 1e-3, 61.2, 0.05, 7500)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from conftest import refused
 
-from launch.raytrain import checks
-from launch.raytrain.arguments import build_parser
-from launch.raytrain.job import RayJob, arguments, load
-from launch.raytrain.start import cluster
-from segtrain.parallel import ray_hosts
+from launch.platforms.ray import checks
+from launch.platforms.ray.arguments import build_parser
+from launch.platforms.ray.job import RayJob, arguments, load
+from launch.platforms.ray.start import cluster
 from segtrain.parallel.cluster import discover
-from segtrain.platforms import ray_worker
+from segtrain.platforms.ray import hosts as ray_hosts
+from segtrain.platforms.ray import worker as ray_worker
 
 ROOT = Path(__file__).parents[1]
 HAS_RAY = importlib.util.find_spec("ray") is not None

@@ -13,13 +13,13 @@ from conftest import refused
 
 from segtrain.config import Config, Data
 from segtrain.data.datasets import open_dataset
-from segtrain.data.helpers import making as there
-from segtrain.data.helpers import raydata, wire
-from segtrain.data.helpers.helper import identity
-from segtrain.data.helpers.making import Making
-from segtrain.data.helpers.raydata import RayDataLoader
-from segtrain.data.loader import TrainLoader, worker_kind
 from segtrain.data.sample import SampleMaker
+from segtrain.data.train_loader import TrainLoader, worker_kind
+from segtrain.platforms.ray.helpers import making as there
+from segtrain.platforms.ray.helpers import raydata, wire
+from segtrain.platforms.ray.helpers.helper import identity
+from segtrain.platforms.ray.helpers.making import Making
+from segtrain.platforms.ray.helpers.raydata import RayDataLoader
 
 DATA = Data(scenes=24, scene_size=(48, 64), crop=(24, 32), helpers="ray-data")
 SETTINGS = {"seed": 3, "batch_size": 8, "last_step": 3, "accumulate": 2}

@@ -28,7 +28,7 @@ from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import image_of, write_crop, write_whole
 from segtrain.data.pixels.reading import Reading
 from segtrain.errors import EXIT_ERROR, ConfigError, DataError
-from segtrain.train.faults import look
+from segtrain.training.start.faults import look
 
 PLAIN = np.add.outer(np.arange(12) * 7, np.arange(16) * 11).astype(np.uint8)  # (12, 16), 0..242
 

@@ -19,18 +19,18 @@ from typing import Any
 import pytest
 
 from launch import sagemaker
-from launch.aws.job import SageMakerJob, load_job
-from launch.aws.job_parts import channels as read_channels
-from launch.aws.rehearse import channels, hosts
-from launch.aws.rehearse.plan import ONE_GROUP, set_stage
-from launch.aws.rehearse.run import rehearse
-from launch.aws.rehearse.sync import Sync
-from launch.aws.request import create_training_job
-from launch.rehearse import drawn, fit, network
-from launch.rehearse.apart import RehearsalSpec
-from launch.rehearse.buckets import BucketServer
-from launch.rehearse.cluster import Plant, RehearsalCluster, read_plant, refuse_rank
-from launch.rehearse.report import Report, load
+from launch.core.rehearse import drawn, fit, network
+from launch.core.rehearse.apart import RehearsalSpec
+from launch.core.rehearse.buckets import BucketServer
+from launch.core.rehearse.cluster import Plant, RehearsalCluster, read_plant, refuse_rank
+from launch.core.rehearse.report import Report, load
+from launch.platforms.sagemaker.job import SageMakerJob, load_job
+from launch.platforms.sagemaker.job_parts import channels as read_channels
+from launch.platforms.sagemaker.rehearse import channels, hosts
+from launch.platforms.sagemaker.rehearse.plan import ONE_GROUP, set_stage
+from launch.platforms.sagemaker.rehearse.run import rehearse
+from launch.platforms.sagemaker.rehearse.sync import Sync
+from launch.platforms.sagemaker.request import create_training_job
 from segtrain.config import load_config
 from segtrain.errors import EXIT_ERROR, ConfigError
 
@@ -417,8 +417,8 @@ def test_a_full_disk_is_not_taken_for_success(tmp_path: Path) -> None:
 def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
     needs_the_extra()
     """AWS's toolkit starts torchrun, torchrun the ranks; rank 0 leaves a model on its host."""
-    from launch.aws.bundle import build
-    from launch.job import ROOT
+    from launch.core.job import ROOT
+    from launch.platforms.sagemaker.bundle import build
 
     settings = [
         "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=7", "train.duration=3st", "train.progressive=[]",
@@ -444,9 +444,9 @@ def test_the_training_itself_on_two_hosts(tmp_path: Path) -> None:
 # ends.
 LAUNCHER = """
 import json, sys
-from launch.aws.job import SageMakerJob
-from launch.aws.rehearse.run import rehearse
-from launch.rehearse.apart import RehearsalSpec
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.rehearse.run import rehearse
+from launch.core.rehearse.apart import RehearsalSpec
 folder, namespaces, request = sys.argv[1], sys.argv[2] == "True", json.loads(sys.argv[3])
 spec = RehearsalSpec(f"{folder}/bundle.tar.gz", f"{folder}/stage", namespaces=namespaces)
 rehearse(SageMakerJob(), request, spec, lambda text: print(text, flush=True))

@@ -11,11 +11,11 @@ from conftest import refused
 from test_diagnose import rank_records, write_run
 
 from segtrain.cli import main
-from segtrain.diagnose import judge
-from segtrain.diagnose.evidence import Evidence
-from segtrain.diagnose.model import Stages
-from segtrain.diagnose.remedies import with_helpers
-from segtrain.diagnose.words import page
+from segtrain.insight.diagnose import judge
+from segtrain.insight.diagnose.evidence import Evidence
+from segtrain.insight.diagnose.model import Stages
+from segtrain.insight.diagnose.remedies import with_helpers
+from segtrain.insight.diagnose.words import page
 from segtrain.machines import machines
 from segtrain.machines.receiving import receive_seconds
 from segtrain.observe.spans import Records

@@ -19,10 +19,10 @@ from cloud.moto import environment
 from cloud.samples import training_job
 from conftest import refused
 
+from segtrain.insight.runs import remote
+from segtrain.insight.runs.bucket import HEAD, Object, WantedFile, fetch
+from segtrain.insight.runs.remote import local, rows
 from segtrain.observe.profile_format import ProfileWriter, Value, read_profile
-from segtrain.runs import remote
-from segtrain.runs.bucket import HEAD, Object, WantedFile, fetch
-from segtrain.runs.remote import local, rows
 
 JOB = "segtrain-2026-11-21-03-56-05-089"
 TINY = "data.scenes=9 data.scene_size=[48,64] data.crop=[32,48] train.batch_size=4 parallel.procs=1 parallel.threads=1 data.workers=0"
@@ -326,7 +326,7 @@ def test_a_failing_bucket_of_google_is_read_and_each_refusal_named(
     with refused("bucket-denied"):
         local(place)
     server.status, server.down = 0, True
-    monkeypatch.setattr("segtrain.runs.bucket.OUTAGE_S", 0.1)
+    monkeypatch.setattr("segtrain.insight.runs.bucket.OUTAGE_S", 0.1)
     with refused("bucket-unreachable", file=place):
         local(place)
 

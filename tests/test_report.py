@@ -18,14 +18,14 @@ from conftest import refused
 from PIL import Image
 
 from segtrain.config import make_config
+from segtrain.insight.report import charts, facts, heat, page
+from segtrain.insight.report.compare import compare, sentences
+from segtrain.insight.report.diff import diff
+from segtrain.insight.report.heat import read_waits
+from segtrain.insight.report.speed import speed
+from segtrain.insight.report.timeline import axis, laps, merged, pauses, pieces
+from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
-from segtrain.report import charts, facts, heat, page
-from segtrain.report.compare import compare, sentences
-from segtrain.report.diff import diff
-from segtrain.report.heat import read_waits
-from segtrain.report.speed import speed
-from segtrain.report.timeline import axis, laps, merged, pauses, pieces
-from segtrain.runs.folder import load
 
 BEGIN = 1_750_000_000.0
 PHASES = {"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1}  # seconds of a step
@@ -210,7 +210,7 @@ def test_files_that_are_nested_too_deep_or_hold_no_numbers(tmp_path: Path) -> No
     run = make(tmp_path / "run", journal())
     write_profile(run)
     (run / "stacks").mkdir()
-    (run / "stacks/rank-00000.txt").write_text("rank-00000;MainThread;train (segtrain/train/loop.py:35) 50\n")
+    (run / "stacks/rank-00000.txt").write_text("rank-00000;MainThread;train (segtrain/training/loop.py:35) 50\n")
     (run / "stacks/rank-00000.json").write_text('{"seconds": [], "samples": {}}')
     (run / "stacks/rank-00001.json").write_text(DEEP)
     for path in (run / "best.json", run / "labels.json", *(run / "profile").rglob("*.json")):

@@ -12,11 +12,11 @@ import pytest
 from conftest import refused
 from test_report import BEGIN, Checked, chromium, make, start, step, text_of
 
-from segtrain.diagnose import Diagnosis, Verdict, diagnose
-from segtrain.diagnose.verdict import Fix
+from segtrain.insight.diagnose import Diagnosis, Verdict, diagnose
+from segtrain.insight.diagnose.verdict import Fix
+from segtrain.insight.report import bound, page
+from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
-from segtrain.report import bound, page
-from segtrain.runs.folder import load
 
 __all__ = ["chromium"]  # the fixture
 FED = {"forward": 0.5, "backward": 0.4, "update": 0.1}  # seconds of a window

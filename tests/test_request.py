@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from launch.aws import request as made
-from launch.aws.job import SageMakerJob, load_job
-from launch.aws.job_parts import Group
-from launch.aws.service_model import violations
-from launch.job import ROOT
+from launch.core.job import ROOT
+from launch.platforms.sagemaker import request as made
+from launch.platforms.sagemaker.job import SageMakerJob, load_job
+from launch.platforms.sagemaker.job_parts import Group
+from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError
 
 NOW = datetime(2026, 11, 21, 3, 56, 5, 89_000)

@@ -11,17 +11,17 @@ from cloud.endpoint import CloudEndpoint
 from cloud.life import hosts_of
 from cloud.moto import environment
 
-from launch.aws.cloud import connect, submit
-from launch.aws.images import choose
-from launch.aws.job import SageMakerJob, load_job
-from launch.aws.job_parts import Channel, Fallback, Group
-from launch.aws.preflight.cost import cost_ceiling
-from launch.aws.preflight.extras import extras
-from launch.aws.progress import machines
-from launch.aws.rehearse import channels
-from launch.aws.request import code_uri, create_training_job
-from launch.aws.service_model import violations
-from launch.job import ROOT
+from launch.core.job import ROOT
+from launch.platforms.sagemaker.cloud import connect, submit
+from launch.platforms.sagemaker.images import choose
+from launch.platforms.sagemaker.job import SageMakerJob, load_job
+from launch.platforms.sagemaker.job_parts import Channel, Fallback, Group
+from launch.platforms.sagemaker.preflight.cost import cost_ceiling
+from launch.platforms.sagemaker.preflight.extras import extras
+from launch.platforms.sagemaker.progress import machines
+from launch.platforms.sagemaker.rehearse import channels
+from launch.platforms.sagemaker.request import code_uri, create_training_job
+from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError
 
 OWN = "123456789012.dkr.ecr.us-east-1.amazonaws.com/segtrain:1"

@@ -12,10 +12,10 @@ import torch
 from conftest import refused
 from test_train import assert_same_weights, command, digests, final, until
 
-from segtrain import checkpoint
 from segtrain.config import Parallel
 from segtrain.errors import EXIT_RESUMABLE
-from segtrain.train.learner import restore_learner
+from segtrain.runfolder import checkpoint
+from segtrain.training.learner import restore_learner
 
 ROOT = Path(__file__).parents[1]
 RANKS = 3  # of two, a sum knows no order
@@ -27,7 +27,7 @@ NET = ["train.batch_size=6", "parallel.bucket_mb=1", "model.options={stem: 8, wi
 def test_stopped_and_gone_on_with_is_equal_to_the_bit(
     zygote: Any, tmp_path: Path, strategy: str, compress: str
 ) -> None:
-    standin = {"PYTHONPATH": str(ROOT / "launch/rehearse/standin")} if strategy == "smddp" else {}
+    standin = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")} if strategy == "smddp" else {}
     settings = [*NET, f"parallel.strategy={strategy}", f"parallel.compress={compress}"]
     whole, out = tmp_path / "whole", tmp_path / "run"
     assert [rank.wait() for rank in zygote.start_ranks(RANKS, *command(whole, *settings), **standin)] == [0] * RANKS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from segtrain import checkpoint
+from segtrain.runfolder import checkpoint
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -18,7 +18,7 @@ SMALL = [
     "train.batch_size=4", "train.duration=6st", "eval.every=6st", "checkpoint.every=2st", "checkpoint.keep=9",
     "optim.ema=0.9", "log.every=1", "log.tensorboard=false", "log.pictures=0", "out=run",
 ]  # fmt: skip
-STANDIN = {"PYTHONPATH": str(ROOT / "launch/rehearse/standin")}  # of SMDDP: it refuses what the real one refuses
+STANDIN = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")}  # of SMDDP: it refuses what the real one refuses
 
 
 def on_hosts(zygote: Any, strategy: str, hosts: list[Path]) -> list[str]:

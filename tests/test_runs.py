@@ -14,20 +14,20 @@ from typing import Any
 import pytest
 from conftest import refused
 
-from segtrain import checkpoint
 from segtrain.config import make_config, read_parts
 from segtrain.errors import SegtrainError
+from segtrain.insight.plan import saved
+from segtrain.insight.report import flame
+from segtrain.insight.runs.find import run_home
+from segtrain.insight.runs.folder import read_folder, settings_of
+from segtrain.insight.runs.table import COLUMNS, data_frame, list_runs, table
 from segtrain.observe import image_table
 from segtrain.observe.journal import read_journal
 from segtrain.observe.profile_format import read_profile
 from segtrain.observe.spans import read_spans
-from segtrain.plan import saved
-from segtrain.report import flame
-from segtrain.runs.find import run_home
-from segtrain.runs.folder import read_folder, settings_of
-from segtrain.runs.table import COLUMNS, data_frame, list_runs, table
-from segtrain.train import faults, same_data
-from segtrain.train.lock import RunLock
+from segtrain.runfolder import checkpoint
+from segtrain.runfolder.lock import RunLock
+from segtrain.training.start import faults, same_data
 
 CONFIG = make_config({"name": "street"})
 

@@ -17,7 +17,6 @@ from conftest import refused
 from refusals import FOLDERS, finish, make_set, refuse, snapshot
 from test_pack import files, packed, quiet
 
-from segtrain import checkpoint
 from segtrain.config import Config, load_config
 from segtrain.data.audit import audit as audit_module
 from segtrain.data.audit.audit import audit
@@ -28,11 +27,12 @@ from segtrain.errors import DataError
 from segtrain.observe.journal import read_journal
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
-from segtrain.train.lock import RunLock
-from segtrain.train.prepare import Prepared, prepare
-from segtrain.train.same_data import check, differences, keep_list, list_file, split_of, write_list
-from segtrain.train.score import score, trained_on
-from segtrain.train.session import open_session
+from segtrain.runfolder import checkpoint
+from segtrain.runfolder.lock import RunLock
+from segtrain.training.evaluate_run import score, trained_on
+from segtrain.training.session import open_session
+from segtrain.training.start.prepare import Prepared, prepare
+from segtrain.training.start.same_data import check, differences, keep_list, list_file, split_of, write_list
 
 STEP = "run/checkpoints/step-00000004.pt"
 

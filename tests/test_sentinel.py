@@ -17,7 +17,7 @@ from torch import nn
 from segtrain.config import Parallel, make_config
 from segtrain.optim import Ema
 from segtrain.parallel.collective import LANES, TOGETHER, digest
-from segtrain.train.sentinel import alike
+from segtrain.training.sentinel import alike
 
 ROOT = Path(__file__).parents[1]
 SMALL = [
@@ -26,7 +26,7 @@ SMALL = [
     "train.batch_size=4", "train.duration=8st", "eval.every=8st", "checkpoint.every=8st",
     "log.every=8", "log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "log.sentinel=2", "out=run",
 ]  # fmt: skip
-STANDIN = {"PYTHONPATH": str(ROOT / "launch/rehearse/standin")}
+STANDIN = {"PYTHONPATH": str(ROOT / "launch/core/rehearse/standin")}
 CPU = torch.device("cpu")
 
 # What is planted runs in every rank before the command line; ``rank``, ``loop``, ``sentinel`` and ``after`` are at

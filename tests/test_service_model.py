@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from launch.aws import service_model
-from launch.aws.job import SageMakerJob
-from launch.aws.job_parts import Channel
-from launch.aws.request import create_training_job
-from launch.aws.service_model import violations
+from launch.platforms.sagemaker import service_model
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.job_parts import Channel
+from launch.platforms.sagemaker.request import create_training_job
+from launch.platforms.sagemaker.service_model import violations
 
 pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")
 

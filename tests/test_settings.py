@@ -17,8 +17,8 @@ from segtrain.config.mistakes import OTHER_TRAINERS, fields, parts
 from segtrain.data import cache
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
-from segtrain.train import early
-from segtrain.train.plan import make_plan
+from segtrain.training.start import early_checks as early
+from segtrain.training.start.derived import make_plan
 
 GIB = 2**30
 

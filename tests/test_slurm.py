@@ -16,12 +16,12 @@ import pytest
 from cluster_slurm import Cluster
 from slurm_jobs import ROOT, TRAINING, Run, private_slurm
 
-from launch.hpc import follow as following
-from launch.hpc.job import SlurmJob
-from launch.hpc.prepare import write
-from launch.hpc.tools import jobs, submit
-from launch.job import load_job
-from segtrain import checkpoint
+from launch.core.job import load_job
+from launch.platforms.slurm import follow as following
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.prepare import write
+from launch.platforms.slurm.tools import jobs, submit
+from segtrain.runfolder import checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 from cluster_slurm import Cluster
 from slurm_jobs import private_slurm
 
-from launch.hpc import follow as following
-from launch.hpc.tools import fields
+from launch.platforms.slurm import follow as following
+from launch.platforms.slurm.tools import fields
 
 PATIENCE_S = 300.0
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from cluster_slurm import Cluster, NoSlurm, slurm_cluster
 
-from launch.hpc.job import SlurmJob
-from launch.hpc.prepare import write
-from launch.hpc.tools import submit
-from launch.job import load_job
+from launch.core.job import load_job
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.prepare import write
+from launch.platforms.slurm.tools import submit
 from segtrain import cli
 
 ROOT = Path(__file__).parents[1]
@@ -27,7 +27,7 @@ HOSTS = {"host-n1", "host-n2"}
 SLOW = """
 import socket, sys, time
 if "train" in sys.argv or "train" in sys.orig_argv:
-    import segtrain.train.step as step
+    import segtrain.training.step as step
     loss = step.low_res_loss
     def slow(*arguments, **more):
         time.sleep(0.3 if socket.gethostname() == "host-n2" else 0.0)

@@ -10,11 +10,11 @@ import pytest
 from conftest import refused
 
 from launch import slurm
-from launch.hpc import tools
-from launch.hpc.job import SlurmJob
-from launch.hpc.prepare import interactive, refuse, write
-from launch.hpc.script import sbatch_script
-from launch.job import load_job
+from launch.core.job import load_job
+from launch.platforms.slurm import tools
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.prepare import interactive, refuse, write
+from launch.platforms.slurm.script import sbatch_script
 from segtrain.errors import SegtrainError
 
 ROOT = Path(__file__).parents[1]
@@ -212,8 +212,8 @@ def test_ctrl_c_says_what_may_have_been_submitted_or_stopped(
 
     monkeypatch.setattr(slurm, "look", lambda *_, **__: [])
     monkeypatch.setattr(slurm, "write", lambda job: tmp_path / "script")
-    monkeypatch.setattr("launch.hpc.tools.submit", interrupt)
-    monkeypatch.setattr("launch.hpc.follow.stop", interrupt)
+    monkeypatch.setattr("launch.platforms.slurm.tools.submit", interrupt)
+    monkeypatch.setattr("launch.platforms.slurm.follow.stop", interrupt)
     assert slurm.main(["--output", str(tmp_path)]) == 130
     assert "may have been submitted" in capsys.readouterr().err
     assert slurm.main(["--stop", "7"]) == 130

@@ -16,15 +16,15 @@ import pytest
 from cluster_slurm import Cluster, NoSlurm, slurm_cluster
 from test_slurm_preflight import BATCH, CPUS, MISTAKES, PLAIN, ROOT, SOUND, has, loud
 
-from launch.findings import Finding
-from launch.hpc.job import SlurmJob
-from launch.hpc.preflight import folders as places
-from launch.hpc.preflight.here import Here, completed, flags
-from launch.hpc.preflight.online import look, of_cluster, rules
-from launch.hpc.preflight.state import read
-from launch.hpc.preflight.training import offline
-from launch.hpc.tools import ask, jobs
-from launch.job import load_job
+from launch.core.findings import Finding
+from launch.core.job import load_job
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.preflight import folders as places
+from launch.platforms.slurm.preflight.here import Here, completed, flags
+from launch.platforms.slurm.preflight.online import look, of_cluster, rules
+from launch.platforms.slurm.preflight.state import read
+from launch.platforms.slurm.preflight.training import offline
+from launch.platforms.slurm.tools import ask, jobs
 from launch.slurm import main
 
 PATIENCE_S = 300.0

@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from launch.findings import Finding
-from launch.hpc.job import SlurmJob
-from launch.hpc.preflight import folders as places
-from launch.hpc.preflight import online
-from launch.hpc.preflight.here import Here, completed, flags
-from launch.hpc.preflight.online import rules
-from launch.hpc.preflight.probe import answers
-from launch.hpc.preflight.state import Cluster, read, seconds
-from launch.hpc.preflight.training import offline
-from launch.hpc.prepare import write
-from launch.job import load_job
+from launch.core.findings import Finding
+from launch.core.job import load_job
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.preflight import folders as places
+from launch.platforms.slurm.preflight import online
+from launch.platforms.slurm.preflight.here import Here, completed, flags
+from launch.platforms.slurm.preflight.online import rules
+from launch.platforms.slurm.preflight.probe import answers
+from launch.platforms.slurm.preflight.state import Cluster, read, seconds
+from launch.platforms.slurm.preflight.training import offline
+from launch.platforms.slurm.prepare import write
 from segtrain.errors import SegtrainError
 
 pytest.importorskip("yaml")

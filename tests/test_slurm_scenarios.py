@@ -21,8 +21,8 @@ import pytest
 from cluster_slurm import Cluster
 from slurm_jobs import PATIENCE_S, ROOT, TRAINING, Run, assert_same, private_slurm
 
-from launch.hpc import follow as following
-from segtrain import checkpoint
+from launch.platforms.slurm import follow as following
+from segtrain.runfolder import checkpoint
 
 pytestmark = pytest.mark.slurm
 

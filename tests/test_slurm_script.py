@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from launch.hpc.job import SlurmJob
-from launch.hpc.script import sbatch_script
-from launch.job import load_job
+from launch.core.job import load_job
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.script import sbatch_script
 
 
 class Node:

@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 from conftest import refused
 
-from segtrain.compat import after_own_gradients
+from segtrain.base.compat import after_own_gradients
 from segtrain.config import Data
 from segtrain.data import stages
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import TrainLoader
 from segtrain.data.pixels import native
+from segtrain.data.train_loader import TrainLoader
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.observe.clock import Clock
 from segtrain.observe.device_clock import DeviceClock

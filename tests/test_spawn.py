@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import refused
 
-from segtrain import stopping
+from segtrain.base import stopping
 from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.parallel import spawn

@@ -31,7 +31,7 @@ from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.split_by import TEST, TRAIN, VAL, divide, proposal
 from segtrain.data.shards.pack import pack_folder
 from segtrain.errors import ConfigError, DataError
-from segtrain.train.agree import _sizes
+from segtrain.training.start.agree import _sizes
 
 CLASSES = "data.classes=[background, cell]"
 PLAIN = ["data.layout=folders", "data.images=images", "data.masks=masks", CLASSES]

@@ -15,14 +15,14 @@ import browser
 import pytest
 from conftest import refused
 
-from segtrain import stacks
+from segtrain.base import stacks
+from segtrain.base.json_text import write_json
 from segtrain.data.workers.child import _Worker
-from segtrain.json_text import write_json
+from segtrain.insight.report import flame
+from segtrain.insight.report.html import page
 from segtrain.observe import trace as request
-from segtrain.report import flame
-from segtrain.report.html import page
-from segtrain.train import on_demand
-from segtrain.train.on_demand import Stacker
+from segtrain.training import on_demand
+from segtrain.training.on_demand import Stacker
 
 HOT = """
 import time
@@ -77,7 +77,7 @@ def test_collapsed_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     found: stacks.Stacks = {
         (
             "MainThread",
-            "run (segtrain/train/loop.py:93)",
+            "run (segtrain/training/loop.py:93)",
             "Module._call_impl (torch/nn/modules/module.py:1)",
             "f (a.py:1)",
         ): 1.5,
@@ -89,7 +89,7 @@ def test_collapsed_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert len(text.splitlines()) == 2  # below half a millisecond: nothing
     loop, odd = sorted(flame.read(tmp_path), key=lambda one: -one.seconds)
     assert (loop.thread, loop.frames, loop.seconds) == (
-        "MainThread", ("run (segtrain/train/loop.py:93)", "f (a.py:1)"), 1.5
+        "MainThread", ("run (segtrain/training/loop.py:93)", "f (a.py:1)"), 1.5
     )  # fmt: skip
     assert (odd.thread, odd.frames) == ("odd:name ", (f"{HOSTILE}: g (b.py:2)",))
     assert json.loads((tmp_path / "stacks/rank-00000.json").read_text()) == {"asked": 1.0}
@@ -185,13 +185,13 @@ def test_every_rank_and_worker_process_answers_and_the_report_shows_the_hot_func
 
 def planted(run: Path) -> Path:
     """A run folder with stacks of a rank and of data threads."""
-    loop = "run (segtrain/train/loop.py:93)"
+    loop = "run (segtrain/training/loop.py:93)"
     found: stacks.Stacks = {
         (
             "MainThread",
             "main (segtrain/cli.py:1)",
             loop,
-            "gradients (segtrain/train/step.py:1)",
+            "gradients (segtrain/training/step.py:1)",
             "backward (torch/x.py:1)",
         ): 6.0,
         ("MainThread", "main (segtrain/cli.py:1)", loop, "wait (threading.py:1)"): 4.0,

@@ -22,7 +22,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.model import wrap
 from segtrain.parallel.strategy import Strategy
 from segtrain.parallel.syncbn import SyncBatchNorm2d
-from segtrain.train.step import Micro, _thinned, seed_generators
+from segtrain.training.step import Micro, _thinned, seed_generators
 
 LOSSES = ["ce", "ohem", "focal", "dice", "jaccard", "lovasz", "tversky", "ce+dice", "weighted"]
 
@@ -37,7 +37,7 @@ from segtrain.parallel.cluster import discover
 from segtrain.parallel.model import unwrapped
 from segtrain.parallel.strategy import start
 from segtrain.data.order import rank_slice
-from segtrain.train.step import Micro, Precision, gradients
+from segtrain.training.step import Micro, Precision, gradients
 
 SETTINGS = json.loads(os.environ["SETTINGS"])
 torch.manual_seed(0)
@@ -101,7 +101,7 @@ if cluster.rank == 0:
 def gradients_on(run_ranks: Callable[..., list[str]], tmp_path: Path, world: int, **settings: Any) -> dict[str, Any]:
     out = tmp_path / f"gradients-{world}-{len(list(tmp_path.iterdir()))}.pt"
     settings = {"losses": LOSSES, "accumulate": [1], "out": str(out), **settings}
-    standin = {"PYTHONPATH": str(Path(__file__).parents[1] / "launch/rehearse/standin")}
+    standin = {"PYTHONPATH": str(Path(__file__).parents[1] / "launch/core/rehearse/standin")}
     run_ranks(RANK, world, SETTINGS=json.dumps(settings), **(standin if settings.get("strategy") == "smddp" else {}))
     return torch.load(out, weights_only=True)
 

@@ -14,15 +14,15 @@ from conftest import refused
 
 import segtrain
 from segtrain import cli, errors
+from segtrain.base.files import is_running
 from segtrain.data.pixels import native
-from segtrain.doctor.machine import LEAST_FILES
-from segtrain.files import is_running
+from segtrain.insight.doctor.machine import LEAST_FILES
 
 ROOT = Path(__file__).parents[1]
 FACTS = """
 import json
-from segtrain.doctor import machine
-from segtrain.memory import memory_free, memory_limit
+from segtrain.insight.doctor import machine
+from segtrain.base.memory import memory_free, memory_limit
 lines = [*machine.shared_memory(), *machine.open_files()]
 print(json.dumps([memory_free(), memory_limit()[0], [(line.name, line.cure) for line in lines]]))
 """

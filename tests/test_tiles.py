@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segtrain.evaluate import tiles
-from segtrain.evaluate.tiles import View
+from segtrain.evaluation import tiles
+from segtrain.evaluation.tiles import View
 
 
 def pointwise(images: torch.Tensor) -> torch.Tensor:

@@ -11,11 +11,11 @@ import pytest
 import torch
 from conftest import refused
 
+from segtrain.base.json_text import write_json
 from segtrain.data.stages import Cost, StageTotals
-from segtrain.json_text import write_json
 from segtrain.observe import trace
 from segtrain.observe.clock import Clock
-from segtrain.train.on_demand import Tracer
+from segtrain.training.on_demand import Tracer
 
 TINY = "data.scenes=9 data.scene_size=[48,64] data.crop=[32,48] train.batch_size=4 parallel.threads=1 data.workers=1"
 

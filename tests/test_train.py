@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from segtrain import checkpoint
 from segtrain.config import load_config
 from segtrain.data.pixels import native
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE
+from segtrain.insight.runs.table import read_run
 from segtrain.observe.journal import read_journal
-from segtrain.runs.table import read_run
+from segtrain.runfolder import checkpoint
 
 SMALL = [
     "data.scenes=13", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=1", "data.prefetch=2",
@@ -260,7 +260,7 @@ def test_settings_that_a_run_may_have(zygote, tmp_path: Path, world: int, settin
 def test_smddp_runs_where_its_library_is(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """On a stand-in that refuses what the real library refuses."""
     settings = command(tmp_path / "run", "train.duration=4st", "parallel.strategy=smddp")
-    ranks = zygote.start_ranks(2, *settings, PYTHONPATH=str(Path(__file__).parents[1] / "launch/rehearse/standin"))
+    ranks = zygote.start_ranks(2, *settings, PYTHONPATH=str(Path(__file__).parents[1] / "launch/core/rehearse/standin"))
     assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].output
     assert "strategy smddp" in ranks[0].output
 

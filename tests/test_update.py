@@ -12,8 +12,8 @@ from cloud.moto import environment
 from cloud.samples import training_job
 
 from launch import sagemaker
-from launch.aws.cloud import Clients, connect, submit
-from launch.aws.job import SageMakerJob
+from launch.platforms.sagemaker.cloud import Clients, connect, submit
+from launch.platforms.sagemaker.job import SageMakerJob
 from segtrain.errors import EXIT_ERROR
 
 RUNS = play("Starting", Act("Training", 3600), "Completed")
@@ -134,7 +134,7 @@ def test_ctrl_c_during_the_submission_names_the_job_that_may_run(
     def interrupt(*_: Any) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("launch.aws.cloud.submit", interrupt)
+    monkeypatch.setattr("launch.platforms.sagemaker.cloud.submit", interrupt)
     job = SageMakerJob(region="us-east-1")
     assert sagemaker._start(None, job, {"TrainingJobName": "job-1"}, no_follow=True) == 130
     assert "job-1 may have been sent" in capsys.readouterr().err
@@ -147,7 +147,7 @@ def test_ctrl_c_during_a_call_for_a_sent_job(
     def interrupt(*_: Any) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("launch.aws.follow.stop", interrupt)
-    monkeypatch.setattr("launch.aws.update.update", interrupt)
+    monkeypatch.setattr("launch.platforms.sagemaker.follow.stop", interrupt)
+    monkeypatch.setattr("launch.platforms.sagemaker.update.update", interrupt)
     assert sagemaker.main(words) == 130
     assert f"give {words[0]} once more" in capsys.readouterr().err

@@ -15,17 +15,17 @@ from test_diagnose import moments, rank_records, starved, write_run
 
 from segtrain.cli import main
 from segtrain.config import parse_overrides
-from segtrain.diagnose import diagnose
-from segtrain.diagnose.differences import _flat, changes, differing, fit
-from segtrain.diagnose.live import closing_line
-from segtrain.diagnose.reasons import reasons
-from segtrain.diagnose.verdict import Fix
-from segtrain.diagnose.verify import Verification, earlier_prediction, verify
-from segtrain.diagnose.verify_words import outcome, page, sentences
+from segtrain.insight.diagnose import diagnose
+from segtrain.insight.diagnose.differences import _flat, changes, differing, fit
+from segtrain.insight.diagnose.live import closing_line
+from segtrain.insight.diagnose.reasons import reasons
+from segtrain.insight.diagnose.verdict import Fix
+from segtrain.insight.diagnose.verify import Verification, earlier_prediction, verify
+from segtrain.insight.diagnose.verify_words import outcome, page, sentences
+from segtrain.insight.report.compare import compare
+from segtrain.insight.report.compare import sentences as of_diff
+from segtrain.insight.runs.folder import load
 from segtrain.observe.spans import Records
-from segtrain.report.compare import compare
-from segtrain.report.compare import sentences as of_diff
-from segtrain.runs.folder import load
 
 LATENCY = moments(0, 0.0575)  # a sample takes 121 ms, 2 workers: 10 of them are proposed, and a gain of 4.98 / 0.99
 

@@ -16,14 +16,14 @@ from conftest import refused
 from test_vertex_preflight import ACCOUNT, PLAIN
 
 from launch import vertex
-from launch.findings import Finding
-from launch.gcp import cloud, follow
-from launch.gcp.arguments import build_parser, refuse_together
-from launch.gcp.cloud import Clients
-from launch.gcp.job import VertexJob
-from launch.gcp.preflight.online import OF_THE_CALLER, online
-from launch.gcp.request import custom_job
-from launch.job import load_job
+from launch.core.findings import Finding
+from launch.core.job import load_job
+from launch.platforms.vertex import cloud, follow
+from launch.platforms.vertex.arguments import build_parser, refuse_together
+from launch.platforms.vertex.cloud import Clients
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.preflight.online import OF_THE_CALLER, online
+from launch.platforms.vertex.request import custom_job
 from segtrain.errors import EXIT_RESUMABLE
 
 pytest.importorskip("google.auth", reason="the extra 'vertex' is not installed")

@@ -14,10 +14,11 @@ from conftest import refused
 
 from segtrain.config import Config
 from segtrain.parallel.cluster import Cluster, discover
-from segtrain.parallel.vertex_hosts import read_replicas
-from segtrain.platforms import vertex_folders, vertex_rank
-from segtrain.train.holder import bucket_mount
-from segtrain.train.lock import RunLock
+from segtrain.platforms.vertex import folders as vertex_folders
+from segtrain.platforms.vertex import rank as vertex_rank
+from segtrain.platforms.vertex.hosts import read_replicas
+from segtrain.runfolder.holder import bucket_mount
+from segtrain.runfolder.lock import RunLock
 
 NOWHERE = Path("/nonexistent/resourceconfig.json")
 HOSTS = {"workerpool0": ["w0-a-0:2222"], "workerpool1": ["w1-a-0:2222", "w1-a-1:2222"]}
@@ -92,7 +93,7 @@ def test_rank_0_of_a_run_that_has_ended_leaves_the_model(tmp_path: Path, monkeyp
     monkeypatch.setattr("segtrain.platforms.decoder.prepare", lambda folder: "")
     for rank, code in ((0, 0), (0, 75), (1, 0)):
         monkeypatch.setattr("segtrain.parallel.cluster.discover", lambda rank=rank: Cluster(rank, 2, rank, 2))
-        monkeypatch.setattr("segtrain.train.rank.train", lambda *_, code=code, **__: code)
+        monkeypatch.setattr("segtrain.training.rank.train", lambda *_, code=code, **__: code)
         monkeypatch.setattr(vertex_folders, "keep_model", lambda config, ended=(rank, code): kept.append(ended))
         assert vertex_rank._work([f"out={tmp_path}"], []) == code
     assert kept == [(0, 0)]
@@ -100,7 +101,7 @@ def test_rank_0_of_a_run_that_has_ended_leaves_the_model(tmp_path: Path, monkeyp
 
 def test_a_run_folder_on_a_mounted_bucket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training into such a mount lost config.yaml and the journal, and failed to rename checkpoints."""
-    monkeypatch.setattr("segtrain.train.lock.bucket_mount", lambda folder: "gcsfuse")
+    monkeypatch.setattr("segtrain.runfolder.lock.bucket_mount", lambda folder: "gcsfuse")
     with refused("run-folder-on-bucket-mount", found="gcsfuse", run=str(tmp_path)):
         RunLock(tmp_path).acquire()
     assert not list(tmp_path.iterdir())

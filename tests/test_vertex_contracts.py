@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from launch.gcp import request as made
-from launch.gcp.job import VertexJob
-from launch.gcp.job_parts import Accelerator, Lustre, Nfs
+from launch.platforms.vertex import request as made
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.job_parts import Accelerator, Lustre, Nfs
 
 FOLDER = Path(__file__).parent / "contracts/vertex"
 FILES = sorted(FOLDER.glob("*.json"))

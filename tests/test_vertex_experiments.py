@@ -23,14 +23,14 @@ from conftest import ROOT, refused
 from contracts.experiments import capture as sdk
 
 from segtrain.config import Log, make_config
-from segtrain.google_api import AlreadyThere, GoogleApi, _content
-from segtrain.observe import vertex
-from segtrain.observe.experiments import Experiment, ExperimentRun
+from segtrain.insight.runs.remote import local, rows
+from segtrain.insight.runs.table import COLUMNS, data_frame, list_runs
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.tracker import TrackedRun
 from segtrain.observe.trackers import Trackers, open_trackers
-from segtrain.runs.remote import local, rows
-from segtrain.runs.table import COLUMNS, data_frame, list_runs
+from segtrain.platforms.vertex import tracker as vertex
+from segtrain.platforms.vertex.experiments import Experiment, ExperimentRun
+from segtrain.platforms.vertex.google_api import AlreadyThere, GoogleApi, _content
 
 pytest.importorskip("google.auth", reason="google-auth is not installed")
 NAME = "streets-2026"
@@ -44,8 +44,8 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[VertexSer
     server = VertexServer()
     for name, value in server.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("segtrain.observe.experiments._POLL_S", 0.0)
-    monkeypatch.setattr("segtrain.google_api._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("segtrain.platforms.vertex.experiments._POLL_S", 0.0)
+    monkeypatch.setattr("segtrain.platforms.vertex.google_api._FIRST_PAUSE_S", 0.01)
     yield server
     server.close()
 
@@ -365,7 +365,7 @@ def test_what_keeps_an_experiment_from_being_reached_is_one_clear_error(
     setting: dict[str, bool],
     code: str,
 ) -> None:
-    monkeypatch.setattr("segtrain.runs.vertex._PATIENCE_S", 0.05)
+    monkeypatch.setattr("segtrain.platforms.vertex.runs._PATIENCE_S", 0.05)
     real = Experiment.__init__
     monkeypatch.setattr(Experiment, "__init__", lambda self, text, patience_s=0.05: real(self, text, 0.05))
     for name, value in setting.items():

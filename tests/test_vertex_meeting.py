@@ -18,10 +18,11 @@ from conftest import refused
 
 from segtrain.config import Config
 from segtrain.parallel.cluster import Cluster, free_port
-from segtrain.parallel.vertex_hosts import read_replicas
-from segtrain.platforms import local_ranks, vertex
-from segtrain.platforms.local_ranks import Ending
-from segtrain.platforms.meeting import Coordinator, Member, News, Round
+from segtrain.platforms.vertex import entry as vertex
+from segtrain.platforms.vertex import local_ranks
+from segtrain.platforms.vertex.hosts import read_replicas
+from segtrain.platforms.vertex.local_ranks import Ending
+from segtrain.platforms.vertex.meeting import Coordinator, Member, News, Round
 
 HOSTS = {"workerpool0": ["w0-a-0:2222"], "workerpool1": ["w1-a-0:2222", "w1-a-1:2222"]}
 SPEC = json.dumps({"cluster": HOSTS, "task": {"type": "workerpool1", "index": 0}})

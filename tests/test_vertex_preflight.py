@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from launch.findings import Finding
-from launch.gcp.images import choose
-from launch.gcp.job import VertexJob
-from launch.gcp.preflight.machines import gpus
-from launch.gcp.preflight.offline import offline
-from launch.gcp.request import region
-from launch.job import load_job
+from launch.core.findings import Finding
+from launch.core.job import load_job
+from launch.platforms.vertex.images import choose
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.preflight.machines import gpus
+from launch.platforms.vertex.preflight.offline import offline
+from launch.platforms.vertex.request import region
 
 pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[1]

@@ -14,23 +14,23 @@ from conftest import Zygote, refused
 from test_plan import a_run
 
 from launch import vertex
-from launch.gcp import bundle
-from launch.gcp.job import VertexJob
-from launch.gcp.rehearse import plan, run
-from launch.gcp.rehearse.play import VertexRehearsal
-from launch.gcp.rehearse.run import rehearse
-from launch.gcp.request import custom_job
-from launch.job import ROOT, load_job
-from launch.rehearse import network
-from launch.rehearse.apart import SPEC, RehearsalSpec, stage
-from launch.rehearse.buckets import BucketServer
-from launch.rehearse.cluster import Plant
-from launch.rehearse.report import Report, load, show
+from launch.core.job import ROOT, load_job
+from launch.core.rehearse import network
+from launch.core.rehearse.apart import SPEC, RehearsalSpec, stage
+from launch.core.rehearse.buckets import BucketServer
+from launch.core.rehearse.cluster import Plant
+from launch.core.rehearse.report import Report, load, show
+from launch.platforms.vertex import bundle
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.rehearse import plan, run
+from launch.platforms.vertex.rehearse.play import VertexRehearsal
+from launch.platforms.vertex.rehearse.run import rehearse
+from launch.platforms.vertex.request import custom_job
 from segtrain.bucket.client import client_of
 from segtrain.bucket.versions import read_version, write_version
 from segtrain.config import load_config
-from segtrain.parallel.vertex_hosts import read_replicas
-from segtrain.plan.record import record
+from segtrain.insight.plan.record import record
+from segtrain.platforms.vertex.hosts import read_replicas
 
 NAMESPACES = network.namespaces()[0] is not None
 NAME = "segtrain-2026-11-23-03-56-05-089"
@@ -71,8 +71,8 @@ def test_the_command_line_gives_the_number_of_hosts(
         asked.append((job.hosts, spec.hosts, spec.namespaces, spec.settings))
         return SimpleNamespace(exit_code=0)
 
-    monkeypatch.setattr("launch.gcp.rehearse.run.rehearse", keep)
-    monkeypatch.setattr("launch.gcp.bundle.build", lambda *_: None)
+    monkeypatch.setattr("launch.platforms.vertex.rehearse.run.rehearse", keep)
+    monkeypatch.setattr("launch.platforms.vertex.bundle.build", lambda *_: None)
     keys = {**KEYS, "hosts": 5, "project": "street-scenes"}
     (tmp_path / "job.yaml").write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
     words = ["--job", str(tmp_path / "job.yaml"), "--rehearse", "--folder", str(tmp_path / "play")]

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from launch.gcp import bundle
-from launch.gcp import request as made
-from launch.gcp.job import VertexJob
-from launch.gcp.job_parts import Accelerator, Lustre, Nfs
-from launch.job import ROOT, load_job
+from launch.core.job import ROOT, load_job
+from launch.platforms.vertex import bundle
+from launch.platforms.vertex import request as made
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.job_parts import Accelerator, Lustre, Nfs
 from tests.conftest import refused
 
 NOW = datetime(2026, 11, 21, 3, 56, 5, 89_000)
@@ -143,7 +143,7 @@ def test_the_container_becomes_the_training(tmp_path: Path, storage: Any) -> Non
     for name, text in {
         "segtrain/__init__.py": "",
         "segtrain/platforms/__init__.py": "",
-        "segtrain/platforms/vertex.py": STAND_IN,
+        "segtrain/platforms/vertex/entry.py": STAND_IN,
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -202,7 +202,7 @@ def test_a_bare_python_looks_at_a_job() -> None:
 def test_the_shipped_job_is_sound_but_for_its_placeholders(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("yaml")
     from launch import vertex
-    from launch.gcp.prepare import prepare, read
+    from launch.platforms.vertex.prepare import prepare, read
 
     _, asked, findings = prepare(read(ROOT / "configs/jobs/vertex.yaml"))
     assert [finding.code for finding in findings if finding.level != "note"] == ["placeholder"]

@@ -13,11 +13,11 @@ import torch
 from segtrain.bucket.faults import StoppedInOutage
 from segtrain.config import Data
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
-from segtrain.train import state
-from segtrain.train.loop import _late
-from segtrain.train.parts import sharing_listings
-from segtrain.train.state import on_every_rank
-from segtrain.train.step import Votes
+from segtrain.training import state
+from segtrain.training.loop import _late
+from segtrain.training.start.user_objects import sharing_listings
+from segtrain.training.state import on_every_rank
+from segtrain.training.step import Votes
 
 
 @pytest.mark.parametrize(

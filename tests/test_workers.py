@@ -24,8 +24,8 @@ from test_loader import content, kept, threads
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import EvalLoader, TrainLoader
 from segtrain.data.order import samples
+from segtrain.data.train_loader import EvalLoader, TrainLoader
 from segtrain.data.workers import memory, process
 from segtrain.data.workers.batch import BatchTask
 from segtrain.data.workers.child import _Worker

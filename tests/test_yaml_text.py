@@ -10,8 +10,8 @@ import yaml
 from conftest import refused
 
 from segtrain.config import load_config, load_saved, load_yaml
-from segtrain.runs.folder import load, settings_of
-from segtrain.runs.table import read_run
+from segtrain.insight.runs.folder import load, settings_of
+from segtrain.insight.runs.table import read_run
 
 LEVELS = "abcdefghi"
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

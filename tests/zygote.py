@@ -21,11 +21,12 @@ import torch._dynamo  # optimizers and DDP import it at their first use, which w
 import segtrain.cli
 import segtrain.infer.export
 import segtrain.models.smp
-import segtrain.train.rank
-import segtrain.train.score
-from segtrain import stopping
+import segtrain.training.evaluate_run
+import segtrain.training.rank
+from segtrain.base import stopping
 from segtrain.parallel import strategy
-from segtrain.train import crowd, loop
+from segtrain.training import loop
+from segtrain.training.start import oversubscription as crowd
 
 strategy.cores = lambda: 1  # so many compute threads, unless a test asks for more: see conftest.py
 crowd.SECONDS = 0.0  # with more ranks than cores, each one would measure for seconds

@@ -17,7 +17,7 @@ from measure import measure  # noqa: E402
 
 import segtrain.config  # noqa: E402
 from segtrain.data.datasets import open_dataset  # noqa: E402
-from segtrain.data.loader import TrainLoader  # noqa: E402
+from segtrain.data.train_loader import TrainLoader  # noqa: E402
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def _train(asked: dict[str, Any]) -> None:
 
     import segtrain
     from segtrain.models.base import as_seg_model
-    from segtrain.train import learner
+    from segtrain.training import learner
 
     class Sleeper(nn.Module):
         """Logits (N, 2, H, W) of a device that takes ``device_s`` seconds per step, and next to nothing of the cores.

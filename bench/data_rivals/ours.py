@@ -18,10 +18,10 @@ from measure import measure
 
 import segtrain.config
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import TrainLoader
 from segtrain.data.pixels import native
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.normalize import normalize
+from segtrain.data.train_loader import TrainLoader
 
 
 def packed(source: Path, target: Path, image: str) -> Path:

@@ -19,8 +19,8 @@ from bench.exam.inputs import Unusable, job_of, number, schedule_of
 from bench.exam.job import Correction, Job, rate, solve
 from bench.exam.names import transposed_passes
 from segtrain.errors import ConfigError
-from segtrain.plan import device
-from segtrain.plan.device import DENSE, Z80
+from segtrain.insight.plan import device
+from segtrain.insight.plan.device import DENSE, Z80
 
 # Standard deviations of the logarithm of (published / predicted), beside those of device.py. They are about the
 # deviations of the figures with neighbors, and larger where few are known.

@@ -10,9 +10,9 @@ from typing import Any
 from bench.exam.job import Job
 from bench.exam.names import KINDS, Network, links_named, network_named
 from segtrain.errors import closest
+from segtrain.insight.plan.device import Work, precision_named
 from segtrain.machines import Gpu, gpus
 from segtrain.machines.gpu_names import gpu_named
-from segtrain.plan.device import Work, precision_named
 
 # Samples of a step on one GPU where none is said; in 16 bits twice as many.
 BATCHES = {"conv": 64, "depthwise": 64, "dense": 8, "transformer": 64, "sequence": 32, "volume": 2, "table": 65536}

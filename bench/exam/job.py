@@ -8,9 +8,9 @@ from functools import lru_cache
 from math import exp, isfinite, log
 
 from bench.exam.names import transposed_passes
+from segtrain.insight.plan import model
+from segtrain.insight.plan.device import DENSE, Work, step
 from segtrain.machines import Gpu
-from segtrain.plan import model
-from segtrain.plan.device import DENSE, Work, step
 
 # Standard deviation of a rank's step as a share of it. With it, 8 GPUs reach 97 % of 8 times one: NVIDIA's page of
 # ResNet-50 v1.5 says 96.5 to 98.9 % for seven of its ten rows, where samples do not limit.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from segtrain.insight.plan.device import TRANSPOSED
 from segtrain.machines import Gpu
-from segtrain.plan.device import TRANSPOSED
 
 # Bytes/s and seconds of a message of an all-reduce over PCIe: 16 GB/s of version 3 at most, through the host's memory.
 PCIE = (8e9, 30e-6)

@@ -73,7 +73,7 @@ def _first_step(rig: Rig, tries: bool) -> None:
 def _steps(rig: Rig, what: str, settings: dict[str, Any], tries: bool) -> None:
     """In a process of its own, because it keeps the kernels that it has chosen."""
     from gpu_stages.speed import Case, built
-    from segtrain.precision import fitting
+    from segtrain.base.precision import fitting
 
     torch.backends.cudnn.benchmark = tries
     size, images = ((32, 32), 2) if rig.tiny else ((512, 1024), 16)
@@ -98,7 +98,7 @@ def _steps(rig: Rig, what: str, settings: dict[str, Any], tries: bool) -> None:
 
 def _pinned(rig: Rig) -> None:
     from segtrain.data.datasets import open_dataset
-    from segtrain.data.loader import TrainLoader
+    from segtrain.data.train_loader import TrainLoader
 
     data = config(rig, "pinned").data
     with TrainLoader(
@@ -110,7 +110,7 @@ def _pinned(rig: Rig) -> None:
 
 def _advice(rig: Rig) -> None:
     """A row: whether `segtrain bench data` advises no kind of worker that it has just measured as slower."""
-    from segtrain.bench.data import measure
+    from segtrain.insight.bench.data import measure
 
     found = measure(config(rig, "advice"), 8 if rig.tiny else 32, 0.05 if rig.tiny else 0.5, None)
     best: dict[str, float] = {}

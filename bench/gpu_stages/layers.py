@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpu_stages.timing import rate as calls_per_s
-from segtrain.precision import AUTOCAST
+from segtrain.base.precision import AUTOCAST
 
 # The function, the shapes of its input and its weight, its other arguments, and whether its input needs no gradient.
 Shape = tuple[str, tuple[int, ...], tuple[int, ...], tuple[Any, ...], bool]

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from gpu_stages.rig import Rig
+from segtrain.base.precision import fitting, tf32
 from segtrain.config import Loss, Model, Parallel
 from segtrain.losses import build_criterion, ways
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
-from segtrain.precision import fitting, tf32
-from segtrain.train.step import Micro, Precision, gradients
+from segtrain.training.step import Micro, Precision, gradients
 
 CLASSES = 19
 LOSSES = ("ce", "ohem", "focal", "dice", "jaccard", "tversky", "lovasz")

@@ -10,7 +10,8 @@ import torch
 from gpu_stages.rig import Rig
 from gpu_stages.runs import reported
 from gpu_stages.timing import forget, milliseconds, peak_gib
-from segtrain import bins, kernels
+from segtrain import kernels
+from segtrain.base import bins
 from segtrain.config import Config, Loss, Model
 from segtrain.data.pixels import normalize
 from segtrain.losses import build_criterion, low_res_loss, low_res_totals, ways

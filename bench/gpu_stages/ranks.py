@@ -12,8 +12,8 @@ from gpu_stages.runs import apart, relative, reported, train
 from segtrain.errors import SegtrainError
 from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import on_ranks
-from segtrain.train import rank
-from segtrain.train.sentinel import Sentinel
+from segtrain.training import rank
+from segtrain.training.sentinel import Sentinel
 
 STEPS = 3
 MOST = 1e-4  # relative difference of a tensor in fp32: deterministic kernels, but other orders of sums

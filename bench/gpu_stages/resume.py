@@ -26,7 +26,7 @@ def run(rig: Rig) -> None:
 
 def _precisions(rig: Rig) -> None:
     """In a process of its own, because it touches CUDA."""
-    from segtrain.precision import fitting
+    from segtrain.base.precision import fitting
 
     fits = fitting(torch.device(rig.device))
     (rig.folder / "precisions").write_text(" ".join(name for name in ("fp32", "bf16", "fp16") if name in fits))

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gpu_stages.rig import Rig
-from segtrain import checkpoint
+from segtrain.runfolder import checkpoint
 
 
 class StopAt:

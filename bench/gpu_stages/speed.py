@@ -17,19 +17,19 @@ from gpu_stages import layers
 from gpu_stages.rig import Rig
 from gpu_stages.runs import reported
 from gpu_stages.timing import forget, peak_gib, rate
+from segtrain.base.precision import AUTOCAST, allow_tf32, fitting
 from segtrain.config import Config, Loss, Model, Parallel
-from segtrain.data.loader import Batch
+from segtrain.data.train_loader import Batch
 from segtrain.losses import build_criterion, term
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
 from segtrain.optim import Ema, LossScaler, build_optimizer, clip_
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
-from segtrain.precision import AUTOCAST, allow_tf32, fitting
-from segtrain.train.compiled import compiled
-from segtrain.train.graphs import StepGraphs
-from segtrain.train.learner import Learner
-from segtrain.train.step import Micro, Precision, gradients
+from segtrain.training.compiled import compiled
+from segtrain.training.graphs import StepGraphs
+from segtrain.training.learner import Learner
+from segtrain.training.step import Micro, Precision, gradients
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gpu_stages.speed import built
 
 import segtrain
 from loops.task import LR, Case, Stopwatch, Task
-from segtrain.precision import allow_tf32
+from segtrain.base.precision import allow_tf32
 
 
 class Memory:
@@ -79,7 +79,7 @@ def run_step(task: Task, mark: Stopwatch) -> None:
     if task.amp:
         import torch
 
-        from segtrain.precision import AUTO, fitting
+        from segtrain.base.precision import AUTO, fitting
 
         precision = next(name for name in AUTO if name in fitting(torch.device(task.device)))
     allow_tf32(False)

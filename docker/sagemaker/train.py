@@ -2,7 +2,7 @@
 
 import sys
 
-from segtrain.platforms.sagemaker import main
+from segtrain.platforms.sagemaker.entry import main
 
 if __name__ == "__main__":
     sys.exit(main())

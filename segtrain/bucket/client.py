@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, Union
 
-from segtrain import stopping
+from segtrain.base import stopping
 from segtrain.bucket import connection, faults
 from segtrain.bucket.connection import connected, settings_of
 from segtrain.bucket.tally import OF_PROCESS, RequestTally

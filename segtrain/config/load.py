@@ -10,13 +10,13 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from segtrain.base.files import read_text
 from segtrain.config.mistakes import COMMAND_LINE, explained, fields
 from segtrain.config.paste import command, set_nested, shell_word
 from segtrain.config.run import Config
 from segtrain.config.section import blocks, members
 from segtrain.config.yaml_text import RefusedYaml, load_yaml
 from segtrain.errors import ConfigError, closest
-from segtrain.files import read_text
 
 # First characters of the config.yaml in a run folder, and in one of segtrain 0.1.
 RUN_HEADER = "# segtrain 0.2 run "

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from segtrain.base.files import cache_folder, read_text
 from segtrain.bucket import is_bucket, split_url
 from segtrain.config.data import Data
 from segtrain.config.loss import Loss
@@ -18,10 +19,9 @@ from segtrain.config.optim import AdamWOptim, Optim
 from segtrain.config.section import Section, SettingError, UserPath, outlasts
 from segtrain.config.training import Checkpoint, Eval, Log, Model, Parallel, Train
 from segtrain.errors import ConfigError
-from segtrain.files import cache_folder, read_text
 
 PARTS = "parts.json"
-# What was predicted for the run before it began (segtrain.plan.saved).
+# What was predicted for the run before it began (segtrain.insight.plan.saved).
 PLAN = "plan.json"
 
 # Settings that do not change what is trained. They are not part of the hash, and may change when a run resumes.

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "loader":
-        return import_module("segtrain.data.loader")
+        return import_module("segtrain.data.batches").BatchLoader
     raise AttributeError(f"module 'segtrain.data' has no attribute {name!r}")

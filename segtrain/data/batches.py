@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segtrain.base.cores import cores
 from segtrain.config import Config, Origin
-from segtrain.cores import cores
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import EvalLoader, TrainLoader, image_sizes, normalize, worker_kind
 from segtrain.data.order import eval_groups
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.data.pixels.floats import Floats
+from segtrain.data.train_loader import EvalLoader, TrainLoader, image_sizes, normalize, worker_kind
 from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import ConfigError
 

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from segtrain.base.memory import memory_limit
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.stages import DECODE
 from segtrain.data.storage import LOCAL, Range, Store
 from segtrain.errors import ConfigError
-from segtrain.memory import memory_limit
 
 # The memory is computed from the sizes of about this many images, evenly drawn.
 _SIZES = 128

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.base.cores import cores
 from segtrain.bucket import is_bucket
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
 from segtrain.config.paste import command
-from segtrain.cores import cores
 from segtrain.data.audit.statistics import grouped
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.split_by import POOL

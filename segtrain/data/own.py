@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.base.cores import cores
 from segtrain.config import Data
-from segtrain.cores import cores
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.labels.class_file import Row, space_of

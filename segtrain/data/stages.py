@@ -16,7 +16,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from segtrain.cores import major_faults, runqueue_wait
+from segtrain.base.cores import major_faults, runqueue_wait
 
 
 class Cost(NamedTuple):

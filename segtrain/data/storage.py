@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Union
 from weakref import WeakValueDictionary
 
-from segtrain import files
+from segtrain.base import files
 from segtrain.errors import DataError
 
 if TYPE_CHECKING:

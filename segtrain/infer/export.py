@@ -17,16 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from segtrain import __version__
+from segtrain.base.files import is_running
 from segtrain.bucket import is_bucket, split_url
 from segtrain.bucket.client import client_of
-from segtrain.checkpoint import named_best
 from segtrain.config import Config, read_parts
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, SegtrainError, some_of
-from segtrain.evaluate.load import assemble, load_run
-from segtrain.files import is_running
+from segtrain.evaluation.load import assemble, load_run
 from segtrain.infer.onnx_file import Size, require_onnx, write_onnx
 from segtrain.models.base import SegModel
+from segtrain.runfolder.checkpoint import named_best
 
 FORMATS = ("safetensors", "onnx")
 OUTAGE_S = 60.0  # longest outage of a bucket that an upload waits for

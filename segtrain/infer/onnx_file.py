@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from segtrain.data.loader import normalize
+from segtrain.data.train_loader import normalize
 from segtrain.errors import MissingExtra, SegtrainError
 from segtrain.models.base import normalization
 

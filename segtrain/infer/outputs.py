@@ -8,9 +8,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from segtrain.base.files import writing
 from segtrain.data.labels.space import LabelSpace, is_background
 from segtrain.errors import DataError
-from segtrain.files import writing
 
 # Marks the files written here: the name of a text in PNG files, and of an array in NPZ files. Only files with this mark
 # are replaced.

@@ -14,7 +14,8 @@ from threading import BoundedSemaphore
 
 import numpy as np
 
-from segtrain.cores import cores
+from segtrain.base.cores import cores
+from segtrain.base.terminal import counted
 from segtrain.data.index.names import SUFFIXES
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.decode import Reading
@@ -23,7 +24,6 @@ from segtrain.errors import DataError, some_of
 from segtrain.infer.outputs import MARK, write_mask, write_overlay, write_probabilities
 from segtrain.infer.predictor import Picture, load, read_picture
 from segtrain.infer.stream import Item, segmented
-from segtrain.terminal import counted
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from segtrain.base.precision import autocast, meant, tf32
+from segtrain.base.terminal import say
 from segtrain.config import Config
 from segtrain.config.paste import command
 from segtrain.data.audit.flips import flip_finding
@@ -25,14 +27,12 @@ from segtrain.data.pixels import decode
 from segtrain.data.pixels.normalize import normalize
 from segtrain.data.pixels.reading import PLAIN, depth_of, too_dark
 from segtrain.errors import ConfigError, DataError, file_error
-from segtrain.evaluate.load import load_run
-from segtrain.evaluate.tiles import Size, View, predict_ids, predict_scores, scaled
+from segtrain.evaluation.load import load_run
+from segtrain.evaluation.tiles import Size, View, predict_ids, predict_scores, scaled
 from segtrain.infer.stream import Found, Item, Waiting, segmented
 from segtrain.infer.view import SHARE, bytes_per_pixel, counted, fitted, free_memory, with_settings
 from segtrain.metrics import nonfinite_logits, predict_classes
 from segtrain.models.base import normalization
-from segtrain.precision import autocast, meant, tf32
-from segtrain.terminal import say
 
 # PIL modes that must be converted to RGB. Their arrays have the shape of gray or RGB images, but hold palette indices,
 # or channels of another color space.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 import torch
 
-from segtrain.evaluate.tiles import Size
+from segtrain.evaluation.tiles import Size
 
 if TYPE_CHECKING:
     from segtrain.infer.predictor import Predictor

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from segtrain.base.memory import memory_free
 from segtrain.config import Config, make_config
 from segtrain.config.load import parse_overrides
 from segtrain.errors import ConfigError
-from segtrain.evaluate.tiles import Forward, Size, View, scaled
-from segtrain.memory import memory_free
+from segtrain.evaluation.tiles import Forward, Size, View, scaled
 
 SETTINGS = (
     "eval.tile", "eval.overlap", "eval.scales", "eval.flip",

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from segtrain.base.precision import tf32
 from segtrain.losses import ways
 from segtrain.losses.criterion import Criterion
 from segtrain.losses.lowlogits import LowLogits
 from segtrain.losses.term import Logits, at_least_float32, check_shapes, parts, without_autocast
 from segtrain.losses.upsampling import Upsample, axes, by_products
-from segtrain.precision import tf32
 
 MAPS = 64  # bytes per pixel of the maps of LowLogits and of what the terms make of them, about
 

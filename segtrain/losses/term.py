@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from segtrain import bins
+from segtrain.base import bins
 from segtrain.errors import ConfigError, DataError
 from segtrain.losses.lowlogits import LowLogits
 

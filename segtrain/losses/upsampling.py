@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from segtrain.base.precision import tf32
 from segtrain.losses.taps import Axis, axis
-from segtrain.precision import tf32
 
 Size = tuple[int, int]
 Upsample = Callable[[Tensor, Size], Tensor]  # low-resolution logits (n, C, h, w) to (n, C, H, W)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from segtrain.compat import TorchDispatchMode
+from segtrain.base.compat import TorchDispatchMode
+from segtrain.base.terminal import counted
 from segtrain.errors import ConfigError
 from segtrain.models.base import SegModel
-from segtrain.terminal import counted
 
 # Operators whose gradient torch refuses on CUDA with use_deterministic_algorithms(True). Bilinear interpolation is not
 # among them: F.interpolate then uses other operators. Pooling into a single bin is a mean, which is deterministic.

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 
-from segtrain.cores import runqueue_wait
+from segtrain.base.cores import runqueue_wait
 
 REST = "other"  # time outside of all spans
 WAIT = "wait"  # phase in which the loop waits for a batch; ``cpu_wait`` leaves out the run-queue wait in this phase

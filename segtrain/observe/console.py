@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
+from segtrain.base.terminal import columns, printable
 from segtrain.observe.journal import say_on_stderr
-from segtrain.terminal import columns, printable
 
 _WINDOW = 50  # logged steps over which the remaining time is estimated
 _BAR = 24  # cells of a full bar

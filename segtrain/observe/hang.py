@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from segtrain.compat import last_collectives
+from segtrain.base.compat import last_collectives
 from segtrain.errors import some_of
 
 FOLDER = "hang"  # in a run folder

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from segtrain.base.files import open_file
+from segtrain.base.terminal import columns
 from segtrain.errors import file_error
-from segtrain.files import open_file
 from segtrain.observe.console import percent
-from segtrain.terminal import columns
 
 BEST, LAST = "images-best.csv", "images-last.csv"  # of the best and the last evaluation of a run
 COLUMNS = ("image", "miou", "accuracy", "pixels", "worst_class", "worst_iou", "note")

@@ -59,10 +59,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from segtrain import json_text
+from segtrain.base import json_text
+from segtrain.base.files import NO_WAIT, open_file
+from segtrain.base.terminal import counted, printable
 from segtrain.errors import ConfigError, file_error, some_of
-from segtrain.files import NO_WAIT, open_file
-from segtrain.terminal import counted, printable
 
 FILE = "journal.jsonl"
 # Fields that have a number (hash: a text) or null in every event that has them.

@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from segtrain.base.files import writing
 from segtrain.errors import DataError, file_error
-from segtrain.files import writing
 
 Color = tuple[int, int, int]
 Font = Union[ImageFont.ImageFont, ImageFont.FreeTypeFont]

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from segtrain.base.files import now_ns
+from segtrain.base.json_text import read_json, write_json
 from segtrain.errors import SegtrainError
-from segtrain.files import now_ns
-from segtrain.json_text import read_json, write_json
 from segtrain.observe.console import duration
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.system import state_file

@@ -23,9 +23,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from segtrain import json_text
+from segtrain.base import json_text
+from segtrain.base.files import open_file
 from segtrain.errors import file_error
-from segtrain.files import open_file
 from segtrain.observe.journal import say_on_stderr
 
 MINUTE = 60

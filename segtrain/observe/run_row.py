@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from segtrain.files import is_running, now_ns, open_file
+from segtrain.base.files import is_running, now_ns, open_file
 from segtrain.observe import journal
 
 # Keys of a row. "time": wall seconds of all processes of the run; "cpu_s": process seconds of training;

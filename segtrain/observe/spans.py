@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from segtrain import json_text
+from segtrain.base import json_text
+from segtrain.base.files import open_file
 from segtrain.errors import file_error
-from segtrain.files import open_file
 from segtrain.observe.clock import Clock
 from segtrain.observe.journal import LineFile, plain, say_on_stderr
 

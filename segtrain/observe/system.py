@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from segtrain.base.json_text import read_json, write_json
 from segtrain.errors import SegtrainError
-from segtrain.json_text import read_json, write_json
 from segtrain.observe.counters import Look, open_counters, rates
 from segtrain.observe.gpus import open_gpus
 from segtrain.observe.journal import say_on_stderr

@@ -14,9 +14,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from segtrain import stacks as sampler
+from segtrain.base import stacks as sampler
+from segtrain.base.json_text import read_json, write_json
 from segtrain.errors import DataError, SegtrainError
-from segtrain.json_text import read_json, write_json
 from segtrain.observe.journal import last_status
 from segtrain.observe.spans import Records, read_spans
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from segtrain.base.files import read_text
 from segtrain.errors import ConfigError
-from segtrain.files import read_text
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from segtrain.errors import MissingExtra
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.tracker import MLflow, TensorBoard, TrackedRun, Tracker, WandB
-from segtrain.observe.vertex import VertexExperiments
+from segtrain.platforms.vertex.tracker import VertexExperiments
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from segtrain.base.precision import tf32
 from segtrain.optim.fused import fused
 from segtrain.optim.scaler import unless
-from segtrain.precision import tf32
 
 
 def orthogonalize(matrix: Tensor, bf16: bool = False, rounds: int = 5) -> Tensor:

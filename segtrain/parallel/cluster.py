@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from segtrain.cores import tasks_per_node
+from segtrain.base.cores import tasks_per_node
 from segtrain.errors import ConfigError
-from segtrain.parallel import ray_hosts, sagemaker_hosts, slurm_hosts
 from segtrain.parallel.launchers import SLURM, Launcher, launcher_of, number
-from segtrain.parallel.vertex_hosts import Replicas, read_replicas
+from segtrain.platforms.ray import hosts as ray_hosts
+from segtrain.platforms.sagemaker import hosts as sagemaker_hosts
+from segtrain.platforms.slurm import hosts as slurm_hosts
+from segtrain.platforms.vertex.hosts import Replicas, read_replicas
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def discover(environ: Mapping[str, str] = os.environ, resource_config: Path | No
     """This process's place in the job, from the first source that is set.
 
     The sources, in this order, are the variables of launchers (see launchers.py; a worker of Ray Train sets torchrun's,
-    see segtrain/platforms/ray_worker.py), then SageMaker's file
+    see segtrain/platforms/ray/worker.py), then SageMaker's file
     resourceconfig.json, then Vertex AI's CLUSTER_SPEC or TF_CONFIG. If a SageMaker job has several hosts, NCCL and gloo
     are also told to use the network interface that its file names, whatever the launcher, because they might choose
     another interface. Raises ConfigError when a launcher's variables are incomplete or contradict each other.

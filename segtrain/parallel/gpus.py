@@ -11,7 +11,7 @@ import torch
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.meeting import Row, local_ranks, machine
-from segtrain.parallel.slurm_hosts import gpus_unsaid
+from segtrain.platforms.slurm.hosts import gpus_unsaid
 
 
 def gpus_in_sight(wanted: str, cluster: Cluster, environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from segtrain import stopping
+from segtrain.base import stopping
 from segtrain.parallel.cluster import Cluster
 
 READ_S = 5.0

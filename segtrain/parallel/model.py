@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segtrain.compat import BatchNorm
+from segtrain.base.compat import BatchNorm
 from segtrain.config import Parallel
 from segtrain.errors import ConfigError
 from segtrain.parallel import syncbn

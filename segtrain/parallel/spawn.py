@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from segtrain import stopping
+from segtrain.base import stopping
+from segtrain.base.cores import cores
 from segtrain.config import Config
-from segtrain.cores import cores
 from segtrain.errors import EXIT_RESUMABLE, ConfigError
 from segtrain.parallel.cluster import Cluster, free_port
 

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from segtrain import stopping
-from segtrain.compat import abort_process_group, nccl_options, record_collectives
+from segtrain.base import stopping
+from segtrain.base.compat import abort_process_group, nccl_options, record_collectives
+from segtrain.base.cores import cores
 from segtrain.config import Parallel
-from segtrain.cores import cores
 from segtrain.errors import ConfigError, SegtrainError
 from segtrain.parallel.board import at_work, await_rank_0
 from segtrain.parallel.cluster import Cluster, free_port

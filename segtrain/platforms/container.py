@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import ConfigError
-from segtrain.parallel.sagemaker_hosts import base_folder, decoded
+from segtrain.platforms.sagemaker.hosts import base_folder, decoded
 
 if TYPE_CHECKING:
     from segtrain.config import Config

@@ -108,8 +108,8 @@ def keep_model(run_dir: Path, model: Path, *, onnx: bool, say: Callable[[str], N
     with config.yaml and weights would look like a run without checkpoints. Raises SegtrainError.
     """
     from segtrain.infer.export import export
+    from segtrain.insight.runs.table import read_run
     from segtrain.observe.journal import curve, read_journal
-    from segtrain.runs.table import read_run
 
     try:
         done = export(run_dir, model, ("safetensors", "onnx") if onnx else ("safetensors",))

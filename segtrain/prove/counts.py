@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from segtrain import checkpoint
 from segtrain.config import Config
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import TrainLoader
-from segtrain.evaluate.evaluation import evaluate
+from segtrain.data.train_loader import TrainLoader
+from segtrain.evaluation.evaluation import evaluate
 from segtrain.models import build_model
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.prove.ranks import RankFailed, on_ranks
 from segtrain.prove.table import ONE_RANK, ProofRow, listed, row
-from segtrain.train.loop import _digest
-from segtrain.train.numerics import set_numerics
+from segtrain.runfolder import checkpoint
+from segtrain.training.loop import _digest
+from segtrain.training.start.numerics import set_numerics
 
 SCORES, WORKERS = "3 evaluation", "4 workers"
 COUNTS = (0, 1, 4)  # workers

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from segtrain.compat import BatchNorm
+from segtrain.base.compat import BatchNorm
 from segtrain.config import Config
 from segtrain.data.datasets import open_dataset
-from segtrain.data.loader import Batch, TrainLoader
 from segtrain.data.order import samples
 from segtrain.data.pixels.normalize import normalize
+from segtrain.data.train_loader import Batch, TrainLoader
 from segtrain.losses import build_criterion
 from segtrain.models import build_model
 from segtrain.observe.clock import Clock
@@ -26,8 +26,8 @@ from segtrain.parallel.strategy import start
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import changed
 from segtrain.prove.table import ONE_RANK, ProofRow, listed, row
-from segtrain.train.initial import starting_network
-from segtrain.train.step import Micro, Precision, gradients
+from segtrain.training.start.initial import starting_network
+from segtrain.training.step import Micro, Precision, gradients
 
 BOUND = 1e-6  # relative; float64 rounding stays below 1e-10
 NAME = "1 world size"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from segtrain.base.terminal import counted
 from segtrain.config import Config
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.labels.space import LabelSpace
@@ -20,8 +21,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import on_ranks
 from segtrain.prove.short import Survey, changed
 from segtrain.prove.table import ProofRow, row
-from segtrain.terminal import counted
-from segtrain.train.rank import train
+from segtrain.training.rank import train
 
 NAME = "5 labels"
 PIXELS = 7  # pixels that get the unknown value

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import segtrain.models.pico  # noqa: F401
+from segtrain.base.files import writing
 from segtrain.errors import SegtrainError
-from segtrain.files import writing
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.parallel.spawn import visible_gpus
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from segtrain import checkpoint
+from segtrain.base.terminal import counted
 from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.observe.journal import read_journal
@@ -20,8 +20,8 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.prove.ranks import TIMEOUT_S, RankFailed, Ranks, on_ranks
 from segtrain.prove.short import STEPS, changed
 from segtrain.prove.table import ProofRow, row
-from segtrain.terminal import counted
-from segtrain.train.rank import train
+from segtrain.runfolder import checkpoint
+from segtrain.training.rank import train
 
 NAME = "2 resume"
 TRIES = 5  # a fast run may finish before the signal arrives

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from segtrain.base.terminal import counted
 from segtrain.config import Config, make_config
 from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import open_dataset
@@ -15,7 +16,6 @@ from segtrain.errors import ConfigError
 from segtrain.models import build_model
 from segtrain.observe.trackers import TRACKERS
 from segtrain.parallel.cluster import Cluster
-from segtrain.terminal import counted
 
 IMAGES = 5  # per split; not a multiple of 2, 3, or 4 ranks, nor of the batch size
 STEPS = 12

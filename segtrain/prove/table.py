@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from segtrain.terminal import columns
+from segtrain.base.terminal import columns
 
 PASS, FAIL, SKIPPED = "PASS", "FAIL", "SKIPPED"
 ONE_RANK = "--ranks has only one rank, so there is nothing to compare"

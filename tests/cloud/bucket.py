@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import launch.rehearse.buckets as buckets
-from launch.rehearse.buckets import Answer
+import launch.core.rehearse.buckets as buckets
+from launch.core.rehearse.buckets import Answer
 
 FAULTS = ("503", "500", "reset", "cut")
 # Of an answer with an object: another range than asked for; a body that is longer or shorter; all of the object with status 200; another etag; a body that takes for ever.

@@ -19,7 +19,7 @@ from typing import Any
 
 from cloud.life import COMPLETES, ENDS, Life, Play
 from cloud.lustre import Lustre, Refusal
-from launch.aws.service_model import violations
+from launch.platforms.sagemaker.service_model import violations
 
 # X-Amz-Target's prefix -> (botocore's name of the service, name in the signature's scope)
 SERVICES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from launch.aws.lustre import LEAST_GB, MORE_GB
+from launch.platforms.fsx.lustre import LEAST_GB, MORE_GB
 
 SYSTEM_S, ASSOCIATION_S, IMPORT_S = 600.0, 120.0, 60.0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from launch.aws.service_model import violations
+from launch.platforms.sagemaker.service_model import violations
 
 
 class Policies:

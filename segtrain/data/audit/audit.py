@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from segtrain.base.cores import cores
+from segtrain.base.files import cache_folder
+from segtrain.base.terminal import counted
 from segtrain.bucket.faults import RequestError, ignoring_file_faults
-from segtrain.cores import cores
 from segtrain.data.audit.image_depth import Look, look_at
 from segtrain.data.audit.mask_values import MaskValues, raw_and_values, smear
 from segtrain.data.audit.statistics import AuditReport, class_weights, grouped, label_warnings, load, save
@@ -25,8 +27,6 @@ from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.jpeg_tiles import Tiles
 from segtrain.data.storage import LOCAL
 from segtrain.errors import DataError, some_of
-from segtrain.files import cache_folder
-from segtrain.terminal import counted
 
 __all__ = ["AuditReport", "audit", "check_before_training", "class_weights"]
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from segtrain import config
+from segtrain.base.files import cache_folder, writing
+from segtrain.base.json_text import read_json
 from segtrain.bucket.faults import RequestError
 from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
@@ -21,8 +23,6 @@ from segtrain.data.index.split_by import POOL, division, names_of
 from segtrain.data.index.stamps import relative
 from segtrain.data.storage import LOCAL
 from segtrain.errors import DataError
-from segtrain.files import cache_folder, writing
-from segtrain.json_text import read_json
 
 # Version of the cached results.
 VERSION = 1

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.base.terminal import counted
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import select
-from segtrain.terminal import counted
 
 _CONFIDENCE = 0.95
 

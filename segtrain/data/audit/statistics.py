@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.base.files import read_text, writing
+from segtrain.base.terminal import counted
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_values import MaskValues
 from segtrain.data.audit.sampling import Sample
 from segtrain.errors import some_of
-from segtrain.files import read_text, writing
-from segtrain.terminal import counted
 
 
 @dataclass(frozen=True)

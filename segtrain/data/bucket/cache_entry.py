@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from segtrain.base.files import NO_WAIT
 from segtrain.data.bucket.object_table import digest_of
 from segtrain.data.checksum import checksum
-from segtrain.files import NO_WAIT
 
 # The header of a file: magic, digest of the fields of ``Entry``, length and checksum of the content.
 _HEAD = struct.Struct("<8s20sQI")

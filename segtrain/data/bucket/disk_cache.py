@@ -23,10 +23,10 @@ from weakref import WeakSet
 
 import numpy as np
 
+from segtrain.base.files import NO_WAIT, PARTIAL, cache_folder
 from segtrain.config import Data
 from segtrain.data.bucket.cache_entry import CacheFile, DamagedEntry, Entry, bucket_folder, folders_in
 from segtrain.data.bucket.object_table import KnownObjects
-from segtrain.files import NO_WAIT, PARTIAL, cache_folder
 
 # Most bytes that may wait to be written.
 _QUEUE = 64 << 20

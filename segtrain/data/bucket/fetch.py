@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from segtrain.base.memory import memory_limit
 from segtrain.bucket import is_bucket
 from segtrain.config import Data, load_config
 from segtrain.data.audit.check import settings_of
@@ -23,7 +24,6 @@ from segtrain.data.bucket.store import BucketStore
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.storage import Range
 from segtrain.errors import ConfigError, DataError
-from segtrain.memory import memory_limit
 
 # Most bytes of one request; most bytes of all requests in flight, absolute and as a share of the memory.
 _REQUEST, _IN_FLIGHT, _MEMORY = 8 << 20, 256 << 20, 0.1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from segtrain.files import cache_folder, writing
+from segtrain.base.files import cache_folder, writing
 
 # Cached files with this prefix are removed after a long time without use.
 _PREFIX = "listing-bucket-"

@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from segtrain.base.files import alone, cache_folder, writing
 from segtrain.bucket.client import etag_of
-from segtrain.files import alone, cache_folder, writing
 
 _PREFIX = "listing-pages-"
 # Seconds after which a shared listing is removed. A process that starts later than that lists again.

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from segtrain.base.files import cache_folder, writing
+from segtrain.base.memory import memory_limit
 from segtrain.bucket import key_in
 from segtrain.bucket.client import Answer, Client, Stopped, client_of
 from segtrain.bucket.faults import ends_early
@@ -23,8 +25,6 @@ from segtrain.data.bucket.shared_listing import pages, rows
 from segtrain.data.checksum import checksum
 from segtrain.data.storage import LOCAL, FileStat, Range, Store, system_folder
 from segtrain.errors import DataError, file_error
-from segtrain.files import cache_folder, writing
-from segtrain.memory import memory_limit
 
 if TYPE_CHECKING:
     from segtrain.data.bucket.disk_cache import DiskCache

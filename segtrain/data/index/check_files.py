@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 
+from segtrain.base.terminal import counted
 from segtrain.bucket import is_bucket, key_in, split_url
 from segtrain.data.index.entries import Column, Entries
 from segtrain.data.index.listing import Watch
 from segtrain.data.storage import LOCAL
 from segtrain.errors import file_error, some_of
-from segtrain.terminal import counted
 
 # With this many or more listed files in one folder, reading the folder is faster than a stat of each file.
 _MANY = 1000

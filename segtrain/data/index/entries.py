@@ -20,9 +20,9 @@ from typing import Any, Union
 
 import numpy as np
 
+from segtrain.base.files import open_file, writing
 from segtrain.bucket import SCHEMES
 from segtrain.errors import DataError
-from segtrain.files import open_file, writing
 
 ENDING = ".entries"
 # A file has these 24 bytes, the length of the header (8 bytes), the header (JSON), and the blocks.

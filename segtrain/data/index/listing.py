@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Union
 
 from segtrain import config
+from segtrain.base.files import alone, cache_folder, now_ns, read_text, writing
+from segtrain.base.terminal import counted
 from segtrain.data.index import entries as kept
 from segtrain.data.index.entries import Entries
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import some_of
-from segtrain.files import alone, cache_folder, now_ns, read_text, writing
-from segtrain.terminal import counted
 
 # Version of the listers. Raise it with every change after which a lister finds different files in the same folder.
 VERSION = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from segtrain.base.terminal import counted
 from segtrain.config.paste import command
 from segtrain.data.index.entries import Column, Entries, column_of, with_endings
 from segtrain.data.index.listing import WARNING, Watch
@@ -12,7 +13,6 @@ from segtrain.data.index.names import NAME, SUFFIXES, Patterns, name_in, part, p
 from segtrain.data.index.unpaired import refuse_unicode_forms, several_masks
 from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
-from segtrain.terminal import counted
 
 # Endings that annotation tools add to the names of masks. An ending is removed only if all masks of a split have it.
 MASK_ENDINGS = ("_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_L", "-mask", "-label")

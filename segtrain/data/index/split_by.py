@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from segtrain import config
+from segtrain.base.terminal import counted
 from segtrain.config.paste import command
 from segtrain.config.split_by import Part, SplitBy, share
 from segtrain.data.datasets import Dataset
 from segtrain.data.index.subset import select
 from segtrain.errors import DataError, some_of
-from segtrain.terminal import counted
 
 TRAIN, VAL, TEST = 0, 1, 2
 # The only split of a layout without splits.

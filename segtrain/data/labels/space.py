@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.base.terminal import counted
 from segtrain.errors import ConfigError, DataError, some_of
-from segtrain.terminal import counted
 
 Color = tuple[int, int, int]
 # Masks are uint8: one value is ignore_index, and one marks unknown ids while they are mapped.

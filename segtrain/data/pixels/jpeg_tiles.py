@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from segtrain.base.files import cache_folder, open_file
 from segtrain.data.cache import SampleSource
 from segtrain.data.pixels import native
-from segtrain.files import cache_folder, open_file
 
 _HEAD = struct.Struct("<4sIIII")  # magic, sample, fingerprint of its image, bytes that follow, their checksum
 _MAGIC = b"STt2"  # change it with the form of a record or of the index, see kIndexMagic in native/jpeg.h

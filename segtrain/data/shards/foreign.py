@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+from segtrain.base.files import cache_folder
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config.paste import command
 from segtrain.data.index.split_by import POOL
@@ -20,7 +21,6 @@ from segtrain.data.shards.reader import array
 from segtrain.data.shards.tar import Member, View, members
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
-from segtrain.files import cache_folder
 
 _PICTURES = ("jpg", "jpeg", "png", "npy", "webp", "tif", "tiff", "bmp", "ppm")
 # Texts between key and extension in the names of images (KEY.jpg, KEY.image.jpg) and of masks (KEY.mask.png).

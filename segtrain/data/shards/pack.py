@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.base.cores import cores
 from segtrain.bucket import is_bucket
-from segtrain.cores import cores
 from segtrain.data.audit.check import settings_of
 from segtrain.data.datasets import Dataset, open_dataset
 from segtrain.data.index.stamps import files

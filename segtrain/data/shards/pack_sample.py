@@ -12,6 +12,7 @@ from typing import Literal, cast
 import cv2
 import numpy as np
 
+from segtrain.base.terminal import counted
 from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import Dataset
 from segtrain.data.labels.space import LabelSpace, plain_space
@@ -20,7 +21,6 @@ from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.shards import png_strips
 from segtrain.data.shards.reader import array
 from segtrain.errors import DataError, MissingExtra, file_error
-from segtrain.terminal import counted
 
 Form = Literal["keep", "recompress", "png", "raw"]
 Ids = Literal["raw", "train"]

@@ -45,7 +45,7 @@ class _Worker:
             answer = self._make(*rest)
             return answer, began, tuple(stages.end()), time.process_time(), self.requests()
         if kind == "stacks":
-            from segtrain.stacks import StackSampler
+            from segtrain.base.stacks import StackSampler
 
             if self.sampler is not None:
                 self.sampler.stop()  # so that an earlier request does not overwrite the output of this request
@@ -124,8 +124,8 @@ def main() -> None:
     import cv2
 
     cv2.setNumThreads(1)
+    from segtrain.base.terminal import say_warnings
     from segtrain.data.workers.memory import keep_freed_memory
-    from segtrain.terminal import say_warnings
 
     keep_freed_memory()
     say_warnings()

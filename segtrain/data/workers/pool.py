@@ -13,12 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 
+from segtrain.base.stacks import StackRequest
+from segtrain.base.terminal import counted
 from segtrain.data.stages import Cost, StageTotals
 from segtrain.data.workers.batch import BatchTask, SampleTask, attempt
 from segtrain.data.workers.process import WorkerProcess, pickled
 from segtrain.errors import DataError
-from segtrain.stacks import StackRequest
-from segtrain.terminal import counted
 
 MAX_CRASHES = 3  # this many crashes on one sample are an error, and so are this many failed starts in a row
 

@@ -13,12 +13,12 @@ from multiprocessing import Pipe
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from segtrain.base.stacks import StackRequest
 from segtrain.bucket.tally import OF_PROCESS
 from segtrain.data.stages import Cost
 from segtrain.data.workers.batch import Maker, SampleTask
 from segtrain.data.workers.memory import SharedBlock
 from segtrain.errors import ConfigError, SegtrainError
-from segtrain.stacks import StackRequest
 
 # A process makes one sample at a time: a library's own threads would only compete with the other workers.
 ONE_THREAD = dict.fromkeys(

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from segtrain.files import replacing
+from segtrain.base.files import replacing
 
 SOURCES = Path(__file__).parent
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-g0")  # the same as in setup.py

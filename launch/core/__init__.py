@@ -1,0 +1,1 @@
+"""What the launchers of all platforms share. It knows no platform."""

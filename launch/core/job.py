@@ -1,0 +1,163 @@
+"""The part of a job's description that all platforms share. It comes from a YAML file or keys, then flags, then
+training settings.
+
+A platform derives its own class and adds fields for what only it has (machines, data, prices). Each field holds the
+function that converts a user's input. This module imports only the standard library, so that a bare Python can check a
+job; it needs PyYAML only to read a YAML file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import segtrain.errors
+from launch.core import job_values as values
+from segtrain.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]  # has configs/ and docker/ too: a checkout, or CARRIED inside the package
+CARRIED = "_checkout"  # the name of the folder with launch/, configs/, and docker/ in an installed package (setup.py)
+PACKAGE = Path(segtrain.errors.__file__).resolve().parent
+
+Strategy = Literal["single", "ddp", "fsdp", "dp", "smddp"]
+
+
+def option(read: Callable[[Any, str], Any], flag: str = "", **default: Any) -> Any:
+    """A field of a job. ``read(value, where)`` converts a user's input or raises ConfigError; ``where`` is the name of
+    the input in messages.
+
+    ``flag``: the command-line flag, if it differs from the field's name. ``default``: as in ``dataclasses.field``.
+    """
+    return field(**default, metadata={"read": read, "flag": flag})
+
+
+def _settings(value: Any, where: str) -> dict[str, Any]:
+    return values.dotted(values.mapping(value, where))
+
+
+@dataclass(frozen=True)
+class Job:
+    """The settings that every platform needs. If one is an empty text, the launcher chooses a value and reports it."""
+
+    name: str = option(values.text, default="segtrain")
+    # A config of segtrain: relative to the working directory, or to the repository.
+    config: str = option(values.text, default="configs/scenes.yaml")
+    # Settings of the training: dotted key -> value.
+    settings: Mapping[str, Any] = option(_settings, default_factory=dict)
+    strategy: Strategy = option(values.one_of(Strategy), default="ddp")  # noqa: RUF009
+    output: str = option(values.text, default="")
+    environment: Mapping[str, str] = option(values.pairs, flag="--env", default_factory=dict)
+    image: str = option(values.text, default="")
+    max_run: int = option(values.seconds, default=86400)
+    # A pip requirements file whose lines are added to those of the package.
+    requirements: str = option(values.text, default="")
+    program: str = option(values.text, default="train.py")
+    # The folder of a past run with the same config, which tells time and cost, and whether helping hosts pay.
+    like: str = option(values.text, default="")
+
+
+JobT = TypeVar("JobT", bound=Job)
+
+
+def command(platform: str) -> str:
+    """The command that launches on a platform: with an installed package, or in a checkout."""
+    return f"segtrain launch {platform}" if PACKAGE in ROOT.parents else f"python launch/{platform}.py"
+
+
+def load_job(
+    kind: type[JobT],
+    source: str | Path | Mapping[str, Any] | None,
+    flags: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+) -> JobT:
+    """A job from a YAML file or its keys (None: only defaults), then the flags, then ``section.key=value``.
+
+    A flag whose value is None counts as not given. Raises ConfigError that names the key, the value, and the fix.
+    """
+    return build(kind, described(kind, source), given(kind, flags), overrides)
+
+
+def described(kind: type[Job], source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
+    """The fields that a YAML file, or a mapping of keys, sets."""
+    keys = values.read_mapping(source) if isinstance(source, (str, Path)) else source or {}
+    return _checked(kind, keys, label(source))
+
+
+def given(kind: type[Job], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are set by flags."""
+    return _checked(kind, {key: value for key, value in flags.items() if value not in (None, [], ())}, "")
+
+
+def label(source: str | Path | Mapping[str, Any] | None) -> str:
+    """The name that messages use for the source of the keys."""
+    return "the job" if isinstance(source, Mapping) else str(source)
+
+
+def build(
+    kind: type[JobT], described: Mapping[str, Any], given: Mapping[str, Any], overrides: Sequence[str] = ()
+) -> JobT:
+    """A job from checked fields. Flags replace the values of the file, but key=value pairs, such as labels, merge."""
+    added = {item.name for item in fields(kind) if item.metadata["read"] is values.pairs}
+    both = {key: {**described[key], **given[key]} for key in added & set(described) & set(given)}
+    job = kind(**{**described, **given, **both})
+    settings = {**job.settings, **_overrides(kind, overrides)}
+    if (other := settings.pop("parallel.strategy", job.strategy)) != job.strategy:
+        raise ConfigError(
+            f"parallel.strategy={other} and strategy={job.strategy} differ, but the machines start the ranks of one "
+            f"strategy: set it once, with --strategy {other}",
+            code="strategy-twice", found=other, expected=job.strategy,
+        )  # fmt: skip
+    return replace(job, settings=settings)
+
+
+def config_file(job: Job, root: Path = ROOT) -> Path:
+    """The path of ``job.config``: relative to the working directory if it is there, else to ``root`` (it may be in
+    neither).
+    """
+    here = Path(job.config)
+    return here if here.is_absolute() or os.path.isfile(here) else root / here
+
+
+def config_name(job: Job, root: Path = ROOT) -> str:
+    """The name of ``job.config`` in the code bundle: its own path for a file of the repository's configs/, else a name
+    in configs/job/.
+    """
+    if not job.config:
+        return ""
+    path, configs = config_file(job, root).resolve(), (root / "configs").resolve()
+    return f"configs/{path.relative_to(configs).as_posix() if configs in path.parents else f'job/{path.name}'}"
+
+
+def _checked(kind: type[Job], keys: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The fields, converted to their types. Raises ConfigError for an unknown key, or for a value of a wrong type."""
+    known = {item.name: item for item in fields(kind)}
+    checked: dict[str, Any] = {}
+    for key, value in values.known(keys, tuple(known), source or "the flags").items():
+        if value is None:  # a key without a value keeps its default
+            continue
+        flag = known[key].metadata["flag"] or f"--{key.replace('_', '-')}"
+        checked[key] = known[key].metadata["read"](value, f"{source}: {key}" if source else flag)
+    return checked
+
+
+def _overrides(kind: type[Job], arguments: Sequence[str]) -> dict[str, Any]:
+    keys = {item.name for item in fields(kind)}
+    settings: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, text = argument.lstrip("-").partition("=")
+        if not equals or not key:
+            raise ConfigError(
+                f"cannot read the argument {argument!r}: write --flag VALUE or section.key=value",
+                code="argument-unreadable", found=argument,
+            )  # fmt: skip
+        if key in keys and key != "name":
+            raise ConfigError(
+                f"{argument}: {key} is a setting of the job, not of the training: write "
+                f"--{key.replace('_', '-')} {text}",
+                code="setting-of-the-job", key=key, found=text,
+            )  # fmt: skip
+        settings[key] = values.scalar(text, key)
+    return settings

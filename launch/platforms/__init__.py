@@ -1,0 +1,1 @@
+"""One package per platform: its job, request, checks, rehearsal, and how a job is followed."""

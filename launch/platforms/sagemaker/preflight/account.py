@@ -1,0 +1,121 @@
+"""Checks of the account: the role exists and SageMaker may assume it, type and image exist, the quota suffices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from launch.core.findings import Finding, error, note, warning
+from launch.platforms.sagemaker.cloud import SERVICE, trusts
+from launch.platforms.sagemaker.instances import INSTANCES, nearest
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.job_parts import Group
+from launch.platforms.sagemaker.preflight.asking import Answer, Asking
+from launch.platforms.sagemaker.preflight.levels import IMAGE, hours
+
+
+def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+    yield from _role(job, ask)
+    yield from _offered(job, ask)
+    yield from _quota(job, ask)
+    yield from _image(request, ask)
+
+
+def kinds(job: SageMakerJob) -> dict[str, int]:
+    """Instance type -> number of instances."""
+    found: dict[str, int] = {}
+    for group in job.groups or (Group("", job.type, job.instances),):
+        found[group.type] = found.get(group.type, 0) + group.instances
+    return found
+
+
+def _role(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
+    name, owner = job.role.rpartition("/")[2], job.role.split(":")[4]
+    who = ask("the account of these credentials", lambda: ask.clients.identity)
+    if who.value and who.value["Account"] != owner:
+        yield error(
+            "role-account",
+            f"role={job.role!r} is in the account {owner}, but these credentials are for {who.value['Account']}",
+            "a role of the same account, or other credentials (AWS_PROFILE)",
+        )
+        return
+    role = ask(f"role {name}", ask.clients.iam.get_role, RoleName=name)
+    if role.absent:
+        yield error(
+            "role-missing",
+            f"role={job.role!r}: the account has no role {name!r}",
+            "aws iam list-roles; then --role ARN",
+        )
+        return
+    if role.value and not trusts(role.value["Role"].get("AssumeRolePolicyDocument") or {}):
+        yield error(
+            "role-trust",
+            f"role={job.role!r} does not let {SERVICE} assume it",
+            f"add the principal {{'Service': '{SERVICE}'}} with sts:AssumeRole to its trust policy",
+        )
+
+
+def _offered(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
+    for name in dict.fromkeys([*kinds(job), *(one.type for one in job.fallbacks)]):
+        told = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
+        if told.value == []:
+            known = name in INSTANCES and INSTANCES[name].gpus
+            others = ", ".join(one.name for one in nearest(name)) if known else "another type"
+            yield warning(
+                "type-not-offered",
+                f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is likely to have none",
+                f"--type one of: {others}; or another --region",
+            )
+
+
+def offers(ask: Asking, what: str, name: str, places: str) -> Answer:
+    """Where EC2 offers a type: items with Location. ``places``: "region", or "availability-zone" for its zones."""
+    return ask.pages(
+        what,
+        ask.clients.ec2, "describe_instance_type_offerings", "InstanceTypeOfferings",
+        LocationType=places, Filters=[{"Name": "instance-type", "Values": [name.removeprefix("ml.")]}],
+    )  # fmt: skip
+
+
+def _quota(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
+    told = ask.pages(
+        "the quotas of the account", ask.clients.quotas, "list_service_quotas", "Quotas", ServiceCode="sagemaker"
+    )
+    if told.value is None:
+        return
+    quotas = {quota["QuotaName"]: quota["Value"] for quota in told.value}
+    use = "spot training job usage" if job.spot else "training job usage"
+    for name, count in kinds(job).items():
+        uses = [use, *(["training warm pool usage"] if job.warm_pool else [])]
+        for key in (f"{name} for {use}" for use in uses):
+            if key not in quotas:
+                yield note("quota-unknown", f"the quota {key!r} is not listed in {job.region}")
+            elif quotas[key] < count:
+                yield error(
+                    "quota",
+                    f"{count} x {name}, but the quota {key!r} of this account in {job.region} is {quotas[key]:g}",
+                    "ask for more in Service Quotas (Amazon SageMaker), or take fewer, another --type or "
+                    "another --region",
+                )
+    longest = quotas.get("Longest run time for a training job")
+    if longest is not None and job.max_run > longest:
+        yield error(
+            "max-run-quota",
+            f"max_run={hours(job.max_run)} is more than this account's longest run, {hours(int(longest))}",
+            "a shorter --max-run, or ask for more in Service Quotas",
+        )
+
+
+def _image(request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+    uri = request["AlgorithmSpecification"]["TrainingImage"]
+    match = IMAGE.fullmatch(uri)
+    if match is None or not (match["tag"] or match["digest"]):
+        return
+    wanted = {"imageDigest": match["digest"]} if match["digest"] else {"imageTag": match["tag"]}
+    told = ask(
+        f"image {uri}",
+        ask.clients.ecr.batch_get_image,
+        registryId=match["account"], repositoryName=match["name"], imageIds=[wanted],
+    )  # fmt: skip
+    if told.absent or (told.value and not told.value.get("images")):
+        yield error("image-missing", f"image {uri!r} is not in that registry", "check --image, its tag and its region")

@@ -1,0 +1,89 @@
+"""All checks of a job and its request that need no AWS account."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from launch.core.findings import Finding, error, note
+from launch.core.job import config_file
+from launch.platforms.sagemaker.images import ImageChoice
+from launch.platforms.sagemaker.instances import PRICES_DATED
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.preflight.bundle_checks import Files, bundle_checks, decoder_checks
+from launch.platforms.sagemaker.preflight.channels import channels
+from launch.platforms.sagemaker.preflight.extras import extras
+from launch.platforms.sagemaker.preflight.helpers import helpers
+from launch.platforms.sagemaker.preflight.limits import limits
+from launch.platforms.sagemaker.preflight.machines import machines
+from launch.platforms.sagemaker.preflight.network import network
+from launch.platforms.sagemaker.preflight.places import places
+from launch.platforms.sagemaker.preflight.times import times
+from launch.platforms.sagemaker.preflight.training import training
+from segtrain.errors import SegtrainError
+
+# Violations of the service's model that another finding describes better, or that do not stop the job: code of that
+# finding -> beginning of the violation.
+TOLD_BY: dict[str, str | tuple[str, ...]] = {
+    "vpc-half": "VpcConfig",
+    "unknown-type": "ResourceConfig.Instance",
+    "role-name": "RoleArn",
+    "output-uri": ("OutputDataConfig.S3OutputPath", "ProfilerConfig.S3OutputPath"),
+    "checkpoints-uri": "CheckpointConfig.S3Uri",
+}
+
+
+def offline(
+    job: SageMakerJob, request: Mapping[str, Any], *, root: Path, choice: ImageChoice, now: date
+) -> list[Finding]:
+    """All findings except those of the image choice (``choice.findings``). A check that cannot run adds a note."""
+    findings = [*limits(job, request), *times(job, request), *places(job, request), *channels(job), *network(job)]
+    findings += [*machines(job, request, choice), *helpers(job, root), *extras(job, choice)]
+    files: Files = {}
+    try:
+        files = _files(root, job)
+        findings += [*bundle_checks(job, files, choice), *decoder_checks(root, choice)]
+    except SegtrainError as problem:
+        if os.path.isfile(config_file(job, root)):  # else the check of the config reports the missing file
+            findings.append(error("bundle", str(problem), "fix it in the job, or restore the file"))
+    findings += [*training(job, root, set(files)), *_prices(now)]
+    findings += _model(request, [*findings, *choice.findings])
+    return list(dict.fromkeys(findings))
+
+
+def _prices(now: date) -> Iterator[Finding]:
+    year, month = (int(part) for part in PRICES_DATED.split("-")[:2])
+    months = (now.year - year) * 12 + now.month - month
+    if months > 12:
+        yield note(
+            "prices-old",
+            f"the table of prices is from {PRICES_DATED}, {months} months ago",
+            "--price USD, today's price per hour",
+        )
+
+
+def _files(root: Path, job: SageMakerJob) -> Files:
+    from launch.platforms.sagemaker.bundle import contents
+
+    return dict(contents(root, job))
+
+
+def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Finding]:
+    """Violations of the service's own model of the request that no other finding reports; needs botocore."""
+    from launch.platforms.sagemaker.service_model import violations
+
+    wrong = violations(request)
+    if wrong is None:
+        yield note(
+            "service-model-unchecked",
+            "the request is not compared with the service's own model: this Python has no botocore",
+            "pip install 'segtrain[sagemaker]'",
+        )
+        return
+    codes = {finding.code for finding in found}
+    for line in wrong:
+        if not any(line.startswith(start) for code, start in TOLD_BY.items() if code in codes):
+            yield error("service-model", line, source="botocore's model of CreateTrainingJob")

@@ -1,0 +1,39 @@
+"""Checks of a job that need the account: role, quota, data, network, image.
+
+All calls to AWS are read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from launch.core.findings import Finding, error
+from launch.platforms.sagemaker.cloud import Clients
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.preflight.account import account_checks
+from launch.platforms.sagemaker.preflight.asking import Asking
+from launch.platforms.sagemaker.preflight.places import unset
+from launch.platforms.sagemaker.preflight.rights import rights
+from launch.platforms.sagemaker.preflight.stored import stored
+from launch.platforms.sagemaker.preflight.vpc import vpc
+
+
+def online(job: SageMakerJob, request: Mapping[str, Any], clients: Clients) -> list[Finding]:
+    """The findings. A call that is denied is a note, never an error: the job's role may have rights that the caller
+    does not have.
+    """
+    wanting = unset(job)
+    if wanting:
+        return [
+            error(
+                "placeholder",
+                f"these are still to be set: {', '.join(wanting)}",
+                "name yours, by flags or in the job's file",
+            )
+        ]
+    ask = Asking(clients)
+    findings = [*account_checks(job, request, ask), *stored(job, request, ask), *vpc(job, ask)]
+    if not any(finding.code in ("role-account", "role-missing", "role-trust") for finding in findings):
+        findings += rights(job, request, ask)
+    return list(dict.fromkeys([*findings, *ask.notes]))

@@ -1,0 +1,111 @@
+"""Checks of role, output, and checkpoints: SageMaker can use them, and the S3 prefixes do not overlap with the data or
+with each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from shlex import quote
+from typing import Any
+
+from launch.core.findings import Finding, error, note, warning
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.preflight.levels import BUCKET_RULE, folder, s3_parts
+from launch.platforms.sagemaker.regions import partition
+
+_ROLE = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::\d{12}:role/[\w+=,.@/-]+", re.ASCII)
+_ROLE_NAME = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
+# Placeholders for the user's own names, in this repository's examples and in its requests.
+_PLACEHOLDER = re.compile(
+    r"\b((MY-)?(BUCKET|ROLE|ACCOUNT|PREFIX|NAME)|MOUNTNAME|mountname|0{12})\b|<[^>]*>|^fs-\.\.\.$"
+)
+
+
+def stands_for(text: str) -> str:
+    """The placeholder in ``text``; "" where there is none."""
+    match = _PLACEHOLDER.search(text)
+    return match[0] if match else ""
+
+
+def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
+    yield from _unset(job)
+    yield from _role(job)
+    for key, uri in (("output", job.output), ("checkpoints", job.checkpoints)):
+        if uri and not stands_for(uri) and s3_parts(uri) is None:
+            yield error(
+                f"{key}-uri",
+                f"{key}={uri!r} is not an S3 address ({BUCKET_RULE}): nothing is kept elsewhere",
+                f"--{key} s3://BUCKET/NAME/",
+            )
+    yield from _apart(job, request)
+
+
+def unset(job: SageMakerJob) -> list[str]:
+    """Settings that are still to be filled in, each with its value."""
+    given = {"role": job.role, "output": job.output}
+    found = [f"{key}={value!r}" for key, value in given.items() if not value or stands_for(value)]
+    given = {"checkpoints": job.checkpoints, "image": job.image}
+    for channel in job.data:
+        given[f"data.{channel.name}"] = (
+            f"{channel.file_system}:{channel.path}" if channel.is_file_system else channel.uri
+        )
+    return found + [f"{key}={value!r}" for key, value in given.items() if stands_for(value)]
+
+
+def _unset(job: SageMakerJob) -> Iterator[Finding]:
+    wanting = unset(job)
+    if wanting:
+        yield warning(
+            "placeholder",
+            f"to be set before this can be sent: {', '.join(wanting)}",
+            "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with credentials, role "
+            "and output that are empty are looked up",
+        )
+
+
+def _role(job: SageMakerJob) -> Iterator[Finding]:
+    if not job.role or stands_for(job.role):
+        return
+    if arn := _ROLE.fullmatch(job.role):
+        if job.region and arn["partition"] != partition(job.region):
+            yield error(
+                "role-partition",
+                f"role={job.role!r} is in the partition {arn['partition']}, but region {job.region} in "
+                f"{partition(job.region)}: accounts of one do not exist in the other",
+                f"a role of an account in {partition(job.region)}, or another --region",
+            )
+        return
+    if _ROLE_NAME.fullmatch(job.role):
+        yield note("role-name", f"role={job.role!r} is a name: its ARN is looked up in your account before sending")
+
+
+def _apart(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
+    """Findings for S3 prefixes that overlap.
+
+    The next job would download results inside the data as data. SageMaker copies everything below the checkpoints'
+    prefix to every host.
+    """
+    checkpoints = request.get("CheckpointConfig", {}).get("S3Uri", "")
+    results = {"output": job.output, "checkpoints": checkpoints}
+    below = {f"data.{channel.name}": channel.uri for channel in job.data} | {"output": job.output}
+    for key, uri in below.items():
+        if checkpoints and uri and s3_parts(uri) and folder(uri).startswith(folder(checkpoints)):
+            level = warning if key == "output" else error  # copied to every host: old models and code, or all data
+            yield level(
+                "checkpoints-above",
+                f"checkpoints={checkpoints!r} is {'the same as' if folder(uri) == folder(checkpoints) else 'above'} "
+                f"{key}={uri!r}: SageMaker copies everything below the checkpoints into /opt/ml/checkpoints of "
+                "each host before it trains",
+                f"--checkpoints {quote(f'{folder(checkpoints)}checkpoints/{job.name}/')}, or another prefix of its own",
+            )
+    for channel in job.data:
+        if channel.is_file_system or not s3_parts(channel.uri):
+            continue
+        for key, uri in results.items():
+            if uri and folder(uri).startswith(folder(channel.uri)):
+                yield warning(
+                    "results-in-data",
+                    f"{key}={uri!r} is inside data.{channel.name}={channel.uri!r}: the next job downloads it as data",
+                    f"give --{key} a place beside the data",
+                )

@@ -1,0 +1,151 @@
+"""Checks of the training config for SageMaker: it finds its data and weights in channels, and its results are kept."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launch.core import preflight
+from launch.core.findings import Finding, error, note, warning
+from launch.core.forecast import file_of, on_type, told
+from launch.core.preflight import Read, files_of_weights
+from launch.platforms.sagemaker.instances import INSTANCES
+from launch.platforms.sagemaker.job import SageMakerJob
+from launch.platforms.sagemaker.preflight.cost import price_of
+from launch.platforms.sagemaker.preflight.machines import ranks
+from launch.platforms.sagemaker.request import CHANNELS, data_place, lies_in
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+    from segtrain.insight.plan.offers import Plan
+
+
+def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
+    """``bundled``: the names of the files in the code bundle; empty if they are not known."""
+    read = _read(job, root)
+    yield from read.findings
+    config = read.config
+    if config is None:
+        return
+    yield from _data(job, config, read)
+    yield from _weights(job, config)
+    yield from preflight.batch(config, _machines(job))
+    yield from preflight.hardware(config, _machines(job))
+    yield from told(partial(_predicted, job, config), config)
+    yield from _kept(job, config)
+    yield from preflight.trackers(job, config)
+    yield from preflight.files(job, root, bundled)
+
+
+def plan_file(job: SageMakerJob, root: Path) -> bytes:
+    """What is predicted for a job, for its run folder; empty if nothing is."""
+    config = _read(job, root).config if job.like else None
+    return file_of(partial(_predicted, job, config), config) if config else b""
+
+
+def _read(job: SageMakerJob, root: Path) -> Read:
+    return preflight.read_config(job, root, data_place(job), f"{CHANNELS}/train")
+
+
+def _predicted(job: SageMakerJob, config: Config) -> Plan:
+    price, _ = price_of(job, job.training_type)
+    return on_type(job, config, job.training_type, job.training_hosts, ranks(job), price)
+
+
+def _machines(job: SageMakerJob) -> preflight.Machines:
+    instance = INSTANCES.get(job.training_type)
+    machines = preflight.Machines(job.training_type, job.training_hosts, ranks(job))
+    if instance is None:
+        return machines
+    return replace(
+        machines, local=max(1, instance.gpus if job.strategy not in ("single", "dp") else 1),
+        gpus=instance.gpus, vcpus=instance.vcpus, gpu=instance.gpu, arch=instance.arch,
+    )  # fmt: skip
+
+
+def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
+    layout = config.data.layout
+    if not read.reads_files:
+        held = [place for _, place in files_of_weights(config)]
+        idle = [one.name for one in job.data if not any(lies_in(place, one.name) for place in held)]
+        if idle:
+            from segtrain.data.index.layouts import LAYOUTS
+
+            yield warning(
+                "data-unused",
+                f"data.layout=scenes draws its own images: data.{idle[0]} would be mounted and never read",
+                f"set data.layout={' or '.join(LAYOUTS)}, or leave --data out",
+            )
+        return
+    if not job.data:
+        yield error(
+            "data-missing",
+            f"config {job.config}: data.layout={layout} reads files, but the job has no data channel",
+            "--data s3://BUCKET/PREFIX/, or --fsx fs-...:/MOUNTNAME/FOLDER",
+        )
+    elif not data_place(job):
+        names = ", ".join(channel.name for channel in job.data)
+        yield error(
+            "channel-train",
+            f"data: none of the channels {names} is called 'train', so which holds the data set is not clear",
+            f"--data train=s3://..., or data.root={CHANNELS}/{job.data[0].name}",
+        )
+    if job.data:
+        yield from preflight.data_twice(read, data_place(job))
+        yield from preflight.class_names(config)
+    for channel in job.data:
+        if channel.mode == "FastFile" and not channel.is_file_system and layout != "shards":
+            yield warning(
+                "fastfile-small-files",
+                f"data.{channel.name} with mode=FastFile and data.layout={layout}: each small file is a request "
+                "to S3 of its own, again in every epoch",
+                "--mode File, or pack shards: segtrain data pack",
+                "SageMaker developer guide, model-access-training-data (FastFile for files of 50 MB and more)",
+            )
+
+
+def _weights(job: SageMakerJob, config: Config) -> Iterator[Finding]:
+    """Findings for weights that are in no channel: the bundle has only code, and the container cannot see this
+    machine's folders.
+    """
+    for key, place in files_of_weights(config):
+        if any(lies_in(place, channel.name) for channel in job.data):
+            continue
+        own = bool(job.image) and os.path.isabs(place) and not place.startswith("/opt/ml/")
+        level, where = (warning, f", unless {job.image} holds it") if own else (error, "")
+        copy = "aws s3 cp --recursive" if os.path.isdir(place) or not Path(place).suffix else "aws s3 cp"
+        inside = "" if copy.endswith("recursive") else f"/{Path(place).name}"
+        yield level(
+            "weights-missing",
+            f"{key}={place!r}: weights do not travel with the code, and the container has no such file{where}",
+            f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ "
+            f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}",
+        )
+
+
+def _kept(job: SageMakerJob, config: Config) -> Iterator[Finding]:
+    """Findings for results that are lost with the machine, restarts that begin again, and weights that need NAT."""
+    if config.out and not config.out_bucket and not config.out.startswith("/opt/ml/"):
+        yield warning(
+            "out",
+            f"out={config.out!r}: in the container only /opt/ml/checkpoints, /opt/ml/model and /opt/ml/output are kept",
+            "leave out= out of the settings",
+        )
+    if not config.checkpoint.resume and (job.spot or job.retries):
+        why = "spot=true" if job.spot else f"retries={job.retries}"
+        yield error(
+            "resume-off",
+            f"checkpoint.resume=false with {why}: every restart would begin the training again",
+            "leave checkpoint.resume out",
+        )
+    cure = f"--data weights=s3://BUCKET/weights/ and, below {CHANNELS}/weights, "
+    if job.network_isolation:
+        level, holds = (warning, f", unless {job.image} holds it in HF_HOME") if job.image else (error, "")
+        yield from preflight.download(config, level, f"network_isolation=true forbids it{holds}", cure)
+    elif job.subnets:
+        yield from preflight.download(config, note, "in a VPC that needs a NAT gateway", cure)

@@ -1,0 +1,76 @@
+"""Preparation of a SageMaker job before it is sent: its request, the S3 address of its code, and the findings of the
+offline checks.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from launch.core.findings import Finding, require
+from launch.core.job import ROOT
+from launch.platforms.sagemaker.arguments import DEFAULT_REGION
+from launch.platforms.sagemaker.bundle import build
+from launch.platforms.sagemaker.images import choose
+from launch.platforms.sagemaker.job import SageMakerJob, load_job
+from launch.platforms.sagemaker.preflight.offline import offline
+from launch.platforms.sagemaker.request import code_uri, create_training_job, output, training_job_name
+
+Source = str | Path | Mapping[str, Any] | SageMakerJob
+
+
+def read(job: Source, settings: Sequence[str]) -> SageMakerJob:
+    """The job as a SageMakerJob, from any form that a user may pass."""
+    return job if isinstance(job, SageMakerJob) else load_job(job, {}, settings)
+
+
+def sound(job: Source, settings: Sequence[str], place: str = "") -> tuple[SageMakerJob, dict[str, Any]]:
+    """The job and its request. Prints the warnings and notes of the checks, and raises ConfigError for their errors."""
+    known = read(job, settings)
+    known, asked, findings = prepare(replace(known, region=known.region or place))
+    require(findings)
+    return known, asked
+
+
+def located(job: SageMakerJob) -> tuple[SageMakerJob, list[Finding]]:
+    """The job with a region: its own, else that of the environment, else the default, with a note."""
+    for region in (job.region, os.environ.get("AWS_REGION"), os.environ.get("AWS_DEFAULT_REGION")):
+        if region:
+            return replace(job, region=region), []
+    note = Finding("note", "region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set AWS_REGION")
+    return replace(job, region=DEFAULT_REGION), [note]
+
+
+def prepare(job: SageMakerJob) -> tuple[SageMakerJob, dict[str, Any], list[Finding]]:
+    """The job with its region and role, its request, and the findings of all checks that make no call to AWS."""
+    now = datetime.now(timezone.utc)
+    job, findings = located(replace(job, role=job.role or os.environ.get("SAGEMAKER_ROLE", "")))
+    choice = choose(job.training_type, job.strategy, job.region, job.image, unknown_type_ok=job.unknown_type_ok)
+    name = training_job_name(job, now)
+    request = create_training_job(job, image=choice.uri, name=name, code=code_place(job, name))
+    findings += choice.findings
+    findings += offline(job, request, root=ROOT, choice=choice, now=now.date())
+    if choice.why:
+        findings.append(Finding("note", "image", f"image {choice.uri}: {choice.why}"))
+    return job, request, findings
+
+
+def code_place(job: SageMakerJob, name: str) -> str:
+    """The S3 address of a job's bundle."""
+    return f"{output(job)}/{name}/source/sourcedir.tar.gz"
+
+
+def upload_code(job: Source, asked: Mapping[str, Any]) -> None:
+    """Upload the code of a job to the S3 address in its request."""
+    from launch.platforms.sagemaker.cloud import connect, upload
+
+    job = read(job, ())
+    with tempfile.TemporaryDirectory() as scratch:
+        bundle = Path(scratch) / "sourcedir.tar.gz"
+        build(ROOT, job, bundle)
+        upload(connect(located(job)[0].region), bundle, code_uri(asked))

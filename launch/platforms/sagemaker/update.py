@@ -1,0 +1,107 @@
+"""Changes a job that has been sent: SageMaker's profiler (on, off, interval), remote debugging, and the warm pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launch.core import job_values as values
+from launch.platforms.sagemaker.cloud import Clients
+from launch.platforms.sagemaker.cures import explain
+from launch.platforms.sagemaker.preflight.times import INTERVALS, WARM_S
+from launch.platforms.sagemaker.progress import duration
+from segtrain.errors import ConfigError
+
+CAN = ("profile_ms", "remote_debug", "warm_pool")
+_FLAGS = "--profile-ms MS (0: off), --remote-debug, --warm-pool TIME (0: let the machines go)"
+
+
+def update(clients: Clients, name: str, changes: Mapping[str, Any], say: Callable[[str], None]) -> int:
+    """Send UpdateTrainingJob with the changes from ``wanted``. Returns 0 once AWS accepts it; raises SegtrainError."""
+    try:
+        job = clients.sagemaker.describe_training_job(TrainingJobName=name)
+    except Exception as error:
+        raise explain(error, name) from None
+    asked = request(job, changes)
+    try:
+        clients.sagemaker.update_training_job(**asked)
+    except Exception as error:
+        raise explain(error, f"UpdateTrainingJob of {name}") from None
+    for line in told(name, changes, asked):
+        say(line)
+    return 0
+
+
+def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes that flags ask for, with checked values.
+
+    Raises ConfigError if no flag is given, or if a flag cannot be changed on a job that has been sent.
+    """
+    others = [key for key in flags if key not in CAN]
+    if others:
+        raise ConfigError(
+            f"--{others[0].replace('_', '-')} cannot be changed on a job that has been sent; what can: {_FLAGS}"
+        )
+    if not flags:
+        raise ConfigError(f"--update needs what to change: {_FLAGS}")
+    found = dict(flags)
+    if "profile_ms" in found and found["profile_ms"] not in (0, *INTERVALS):
+        near = min(INTERVALS, key=lambda legal: abs(legal - found["profile_ms"]))
+        raise ConfigError(
+            f"--profile-ms {found['profile_ms']}: the profiler knows {', '.join(map(str, INTERVALS))} ms: "
+            f"--profile-ms {near}, or 0 to switch it off"
+        )
+    if "warm_pool" in found:
+        found["warm_pool"] = values.seconds(found["warm_pool"], "--warm-pool")
+        if found["warm_pool"] > WARM_S:
+            raise ConfigError(f"--warm-pool {found['warm_pool']} s: the most is {WARM_S}: --warm-pool 1h")
+    return found
+
+
+def request(job: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The UpdateTrainingJob request. ``job``: the answer of DescribeTrainingJob. Raises ConfigError if the job's state
+    does not allow the change.
+    """
+    name, status = job["TrainingJobName"], job["TrainingJobStatus"]
+    running = [key for key in changes if key != "warm_pool"]
+    if running and status != "InProgress":
+        raise ConfigError(
+            f"{name} is {status}: --{running[0].replace('_', '-')} works on running jobs only; for its profile: "
+            f"segtrain report sagemaker:{name}"
+        )
+    asked: dict[str, Any] = {"TrainingJobName": name}
+    if "profile_ms" in changes:
+        asked["ProfilerConfig"] = _profiler(job, changes["profile_ms"])
+    if "remote_debug" in changes:
+        asked["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
+    if "warm_pool" in changes:
+        asked["ResourceConfig"] = {"KeepAlivePeriodInSeconds": changes["warm_pool"]}
+    return asked
+
+
+def _profiler(job: Mapping[str, Any], ms: int) -> dict[str, Any]:
+    if not ms:
+        return {"DisableProfiler": True}
+    # A job that was sent without a profiler has no S3 path for the profiler's files yet.
+    place = job.get("ProfilerConfig", {}).get("S3OutputPath") or job["OutputDataConfig"]["S3OutputPath"]
+    return {"S3OutputPath": place, "DisableProfiler": False, "ProfilingIntervalInMilliseconds": ms}
+
+
+def told(name: str, changes: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Lines that tell the user what the change does."""
+    lines = []
+    if changes.get("profile_ms"):
+        place = asked["ProfilerConfig"]["S3OutputPath"].rstrip("/")
+        lines.append(
+            f"profiler on, every {changes['profile_ms']} ms, within a minute or two: {place}/{name}/profiler-output/"
+        )
+    elif "profile_ms" in changes:
+        lines.append("profiler off: what was written stays, and segtrain's own profile (log.profile_ms) goes on")
+    if "remote_debug" in changes:
+        lines.append(f"remote debug on: aws ssm start-session --target sagemaker-training-job:{name}_algo-1")
+    if "warm_pool" in changes:
+        kept = changes["warm_pool"]
+        lines.append(
+            f"warm pool: kept for {duration(kept)}, and billed" if kept else "warm pool: the machines are let go"
+        )
+    return lines

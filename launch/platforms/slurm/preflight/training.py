@@ -1,0 +1,162 @@
+"""Checks of the training config for a Slurm job: its ranks, its data, its time, and the run folders of an array."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launch.core import job_values as values
+from launch.core import preflight
+from launch.core.findings import Finding, error, note, warning
+from launch.core.forecast import file_of, on_nodes, told
+from launch.core.preflight import Machines, Read, files_of_weights
+from launch.platforms.slurm.job import SlurmJob
+from segtrain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+    from segtrain.insight.plan.offers import Plan
+
+_ALONE = ("single", "dp")
+
+
+def offline(job: SlurmJob, root: Path) -> list[Finding]:
+    """Everything that can be found wrong without asking the cluster."""
+    findings = [*_strategy(job), *_time(job), *_array(job), *preflight.variables(job)]
+    for task in job.tasks or ((),):
+        try:
+            findings += _trained(_of_task(job, task), root)
+        except ConfigError as problem:
+            findings.append(error("config", str(problem), "fix the setting of the array"))
+    return list(dict.fromkeys(findings))
+
+
+def plan_files(job: SlurmJob, root: Path) -> list[tuple[Path, bytes]]:
+    """What is predicted for the run in each run folder of the job; empty for a run without a prediction."""
+    found = []
+    for run, task in zip(job.runs(), job.tasks or ((),)):
+        one = _of_task(job, task)
+        config = _read(one, root).config
+        found.append((run, file_of(partial(_predicted, one, config), config) if config else b""))
+    return found
+
+
+def _of_task(job: SlurmJob, task: tuple[str, ...]) -> SlurmJob:
+    """The job of one task of an array. Raises ConfigError."""
+    pairs = [setting.partition("=") for setting in task]
+    given = {key: values.scalar(text, key) for key, _, text in pairs}
+    return replace(job, settings={**job.settings, **given})
+
+
+def _read(job: SlurmJob, root: Path) -> Read:
+    return preflight.read_config(job, root, job.data, "/FOLDER")
+
+
+def _predicted(job: SlurmJob, config: Config) -> Plan:
+    gpu = job.gpus.type if job.gpus else None
+    return on_nodes(job, config, job.nodes, job.local_ranks, job.cpus * job.local_ranks, gpu)
+
+
+def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
+    """What is wrong with the training of a job, or of one task of an array."""
+    read = _read(job, root)
+    yield from read.findings
+    if read.config is None:
+        return
+    yield from preflight.data(job, job.data, read, "--data FOLDER, on a file system that all nodes see")
+    yield from _weights(read.config)
+    yield from preflight.download(read.config, note, "without a network, nodes need it in HF_HOME or a file", "")
+    hosts = machines(job)
+    yield from preflight.batch(read.config, hosts)
+    hardware = preflight.hardware(read.config, hosts)
+    yield from (finding for finding in hardware if finding.code != "workers-many" or hosts.vcpus)
+    yield from _resume(job, read.config)
+    if job.like:
+        yield from told(partial(_predicted, job, read.config), read.config)
+
+
+def machines(job: SlurmJob) -> Machines:
+    gpus = job.gpus.count if job.gpus else 0
+    name = f"partition {job.partition}" if job.partition else "nodes of the default partition"
+    found = Machines(name, job.nodes, job.ranks, job.local_ranks, gpus, job.cpus * job.local_ranks)
+    if job.gpus is None:
+        return replace(found, type="a job that asks for no GPU")
+    return replace(found, gpu=job.gpus.type)
+
+
+def _strategy(job: SlurmJob) -> Iterator[Finding]:
+    if job.strategy == "smddp":
+        yield error("strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp")
+    elif job.strategy in _ALONE and job.ranks > (1 if job.strategy == "single" else job.nodes):
+        yield error(
+            "strategy-ranks",
+            f"strategy={job.strategy} is one process, and the job starts {job.ranks}: each would train a model of its "
+            "own in the same run folder",
+            "--strategy ddp" + (", or --procs 1" if job.nodes == 1 else ", or --nodes 1 --procs 1"),
+        )
+    elif job.strategy == "single" and job.gpus and job.gpus.count > 1:
+        cure = "--gpus 1, or --strategy ddp without --procs"
+        yield warning("gpus-idle", f"strategy=single uses one of {job.gpus.count} GPUs", cure)
+
+
+def _time(job: SlurmJob) -> Iterator[Finding]:
+    limit = -(-job.max_run // 60) * 60
+    if not job.notice:
+        yield error(
+            "notice-none",
+            "notice=0: the time limit would end the job without a signal, and the steps since its last checkpoint are "
+            "trained again",
+            "--notice 120",
+        )
+    elif job.notice >= limit - 60:
+        yield error(
+            "notice-over-limit",
+            f"notice={job.notice} s before a limit of {limit} s (Slurm may be 60 s early): the job would stop as soon "
+            "as it starts, and never get anywhere",
+            f"--max-run {job.notice + 600}, or a shorter --notice",
+        )
+    elif job.notice < 20:
+        yield warning(
+            "notice-short",
+            f"notice={job.notice} s: a checkpoint may take longer, and what is not saved is trained again",
+            "--notice 120",
+        )
+    if limit < 300 and job.notice < limit - 60:
+        yield warning(
+            "max-run-short",
+            f"max_run={job.max_run} s is short: the imports alone take up to a minute",
+            "a time with its unit, as --max-run 6h",
+        )
+
+
+def _array(job: SlurmJob) -> Iterator[Finding]:
+    for task in job.tasks:
+        for setting in task:
+            if setting.partition("=")[0] == "out":
+                yield error(
+                    "array-out",
+                    f"array: {setting}: the run folder of a task is {job.output}/{job.name}-SETTINGS, and two tasks in "
+                    "one folder overwrite each other's checkpoints",
+                    "leave out= away",
+                )
+            elif setting.startswith("parallel.strategy="):
+                yield error("array-strategy", f"array: {setting}: all tasks have one strategy", "--strategy")
+
+
+def _weights(config: Config) -> Iterator[Finding]:
+    for key, place in files_of_weights(config):
+        if "://" not in place and not os.path.exists(place):
+            yield error("weights-missing", f"{key}={place!r}: there is no such file", "the path of one that nodes see")
+
+
+def _resume(job: SlurmJob, config: Config) -> Iterator[Finding]:
+    if job.requeue and not config.checkpoint.resume:
+        yield error(
+            "resume-off",
+            "checkpoint.resume=false: a job that is queued again would begin its training again",
+            "leave checkpoint.resume out, or requeue: false in the job file",
+        )

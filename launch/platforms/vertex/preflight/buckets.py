@@ -1,0 +1,93 @@
+"""Online checks of a Vertex AI job's buckets: whether they exist, who owns them, and in which region they are."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from launch.core.findings import Finding, error, note, warning
+from launch.platforms.vertex.cloud import Clients, split_uri
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.preflight.asking import Asking
+from launch.platforms.vertex.request import default_bucket, output
+
+# The places of multi-regions, and of dual-regions without their number -> the beginnings of the regions in them.
+_CONTINENTS = {
+    "us": ("us", "northamerica"),
+    "nam": ("us", "northamerica"),
+    "eu": ("europe",),
+    "eur": ("europe",),
+    "asia": ("asia",),
+}
+
+
+def bucket_checks(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+    named = {"data": job.data, "output": output(job), "staging": job.staging, "checkpoints": job.checkpoints}
+    for key, place in named.items():
+        if not place.startswith("gs://"):
+            continue
+        bucket = split_uri(place)[0]
+        found = ask(f"the bucket of {key}", partial(clients.storage.get, f"b/{quote(bucket)}"))
+        if found is ask.ABSENT:
+            if bucket != default_bucket(job):  # the first upload creates the default bucket
+                yield error(
+                    "bucket-missing",
+                    f"{key}={place}: there is no bucket {bucket!r}",
+                    f"gcloud storage buckets create gs://{shlex.quote(bucket)} --location={shlex.quote(job.region)}",
+                )
+            continue
+        if found is not None:
+            if bucket == default_bucket(job):
+                yield from _owner(key, place, job, found, clients, ask)
+            yield from _location(key, place, job.region, found)
+            if key == "data":
+                yield from _filled(job, clients, ask)
+
+
+def _owner(
+    key: str, place: str, job: VertexJob, bucket: Mapping[str, Any], clients: Clients, ask: Asking
+) -> Iterator[Finding]:
+    """An error if the default bucket belongs to another project. Its name is predictable: somebody who created it first
+    could replace the job's code.
+    """
+    api = clients.service("cloudresourcemanager", "v1")
+    own = ask("whether the default bucket is the project's", lambda: api.get(f"projects/{job.project}"))
+    if isinstance(own, dict) and str(own.get("projectNumber")) != str(bucket.get("projectNumber")):
+        yield error(
+            "bucket-taken",
+            f"{key}={place}: the default bucket belongs to another project ({bucket.get('projectNumber')})",
+            "--output gs://BUCKET/FOLDER, with a bucket of your own",
+        )
+
+
+def _location(key: str, place: str, region: str, bucket: Mapping[str, Any]) -> Iterator[Finding]:
+    """Reading from another region is slower and has a fee. Since 2022, any read from a multi-region bucket has one."""
+    there, kind = str(bucket.get("location", "")).lower(), bucket.get("locationType", "region")
+    if kind == "region" and there == region:
+        return
+    if region.startswith(_CONTINENTS.get(there.rstrip("0123456789"), ())):
+        yield note("bucket-multi-region", f"{key}={place} is in {there.upper()} ({kind}): reads may have a fee")
+        return
+    yield warning(
+        "bucket-region",
+        f"{key}={place}: its bucket is in {there}, the job in {region}: reads are slower and have a fee",
+        f"--region {there}"
+        if kind == "region"
+        else f"a bucket in {region}: gcloud storage buckets create --location={region}",
+    )
+
+
+def _filled(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+    bucket, prefix = split_uri(job.data)
+    folder = f"{prefix.rstrip('/')}/" if prefix else ""
+    query = {"prefix": folder, "maxResults": 1, "fields": "items(name)"}
+    found = ask("the data", lambda: clients.storage.get(f"b/{quote(bucket)}/o", **query))
+    if isinstance(found, dict) and not found.get("items"):
+        yield error(
+            "data-empty",
+            f"data={job.data}: there is no object below {folder or 'the bucket'}",
+            f"gcloud storage rsync -r FOLDER {shlex.quote(job.data.rstrip('/'))}",
+        )

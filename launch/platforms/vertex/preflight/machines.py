@@ -1,0 +1,136 @@
+"""Checks of a job's machines: type, accelerators, region, number of hosts, and strategy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from launch.core.bundle import all_settings
+from launch.core.findings import Finding, error, warning
+from launch.core.job import ROOT
+from launch.platforms.vertex import machines as table
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.job_parts import Accelerator
+from launch.platforms.vertex.machines import DATED, GPUS, MACHINES, NOT_STANDARD, machine_of
+from launch.platforms.vertex.preflight.names import API
+from launch.platforms.vertex.request import region
+
+ALONE = ("single", "dp")  # strategies of one process
+
+
+def gpus(job: VertexJob) -> Accelerator | None:
+    """The accelerators of each host."""
+    return job.accelerator or table.accelerator_of(job.machine)
+
+
+def ranks(job: VertexJob) -> int:
+    return job.hosts * local_ranks(job)
+
+
+def local_ranks(job: VertexJob) -> int:
+    """The ranks that the container of each host starts: one per GPU, unless the strategy or parallel.procs differs."""
+    found, procs = gpus(job), _procs(job)
+    if job.strategy in ALONE:
+        return 1
+    return procs or (found.count if found else 1)
+
+
+def _procs(job: VertexJob) -> int:
+    """The setting parallel.procs; 0 for "auto"."""
+    procs = all_settings(job, ROOT).get("parallel.procs")
+    return procs if isinstance(procs, int) and procs > 0 else 0
+
+
+def machines(job: VertexJob) -> Iterator[Finding]:
+    yield from _type(job)
+    yield from _accelerator(job)
+    yield from _region(job)
+    yield from _hosts(job)
+    yield from _strategy(job)
+
+
+def _type(job: VertexJob) -> Iterator[Finding]:
+    if machine_of(job.machine) is not None:
+        if job.machine in NOT_STANDARD and job.scheduling == "STANDARD" and not job.reservation:
+            yield error(
+                "machine-scheduling",
+                f"machine={job.machine} is offered for spot and flex-start only, but scheduling=STANDARD",
+                "--scheduling spot, or --scheduling flex-start --max-wait 6h, or --machine a3-highgpu-8g",
+                DATED,
+            )
+        return
+    # A newer type of a known family may be one that the table does not have.
+    newer = job.machine.rpartition("-")[0] in {name.rpartition("-")[0] for name in MACHINES}
+    yield (warning if newer else error)(
+        "machine-unknown",
+        f"machine={job.machine!r} is not a machine type that segtrain knows",
+        "--machine takes a Compute Engine name, such as g2-standard-12",
+        DATED,
+    )
+
+
+def _accelerator(job: VertexJob) -> Iterator[Finding]:
+    asked, machine = job.accelerator, machine_of(job.machine)
+    if asked is None:
+        return
+    if asked.type not in GPUS:
+        yield error(
+            "accelerator-unknown",
+            f"accelerator={asked.type!r} is none of the GPUs that segtrain trains on: {', '.join(GPUS)}",
+            f"--accelerator TYPE:{asked.count}, one of these",
+            API,
+        )
+        return
+    if machine is None:
+        return
+    legal = table.counts(machine, asked.type)
+    better = f"--machine, one of {', '.join(table.taking(asked))}"
+    if not legal:
+        has = (
+            f"has {machine.accelerator.count} x {machine.accelerator.type}"
+            if machine.accelerator
+            else "takes no GPU of this kind"
+        )
+        yield error("accelerator-machine", f"accelerator={asked.type}: {machine.name} {has}", better, DATED)
+    elif asked.count not in legal:
+        yield error(
+            "accelerator-count",
+            f"accelerator={asked.type}:{asked.count}: {machine.name} takes {' or '.join(map(str, legal))} of them",
+            better,
+            DATED,
+        )
+
+
+def _region(job: VertexJob) -> Iterator[Finding]:
+    place = region(job)
+    if not re.fullmatch(r"[a-z]+-[a-z]+\d+", place):
+        near = re.match(r"[a-z]+-[a-z]+\d+(?=-[a-f]$)", place)  # of a zone
+        yield error(
+            "region-unknown",
+            f"region={place!r} is not the name of a region",
+            f"--region {near[0] if near else 'us-central1'}",
+        )
+
+
+def _hosts(job: VertexJob) -> Iterator[Finding]:
+    if job.hosts > 1 and job.strategy in ALONE:
+        yield error(
+            "strategy-hosts",
+            f"strategy={job.strategy} is one process: {job.hosts} hosts would each train a model of their own",
+            "--strategy ddp, or --hosts 1",
+        )
+
+
+def _strategy(job: VertexJob) -> Iterator[Finding]:
+    found = gpus(job)
+    if job.strategy == "smddp":
+        yield error("strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp")
+    if found and found.count > 1 and job.strategy == "single":
+        yield warning("gpus-idle", f"strategy=single uses one of {found.count} GPUs of each host", "--strategy ddp")
+    procs, backend = _procs(job), all_settings(job, ROOT).get("parallel.backend")
+    if found and procs and job.strategy not in ALONE:
+        words = f"parallel.procs={procs} of the config or the settings: each host has {found.count} GPUs"
+        if procs < found.count:
+            yield warning("gpus-idle", words, "parallel.procs=auto")
+        if procs > found.count and backend != "gloo":
+            yield error("gpus-few", words, "parallel.procs=auto")

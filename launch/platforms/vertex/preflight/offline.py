@@ -1,0 +1,55 @@
+"""The checks of a Vertex AI job that need no account, and ask Google nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from launch.core.findings import Finding, error, warning
+from launch.core.job import config_file
+from launch.core.requirements import requirements
+from launch.platforms.vertex import bundle
+from launch.platforms.vertex.images import ImageChoice
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.preflight.machines import machines
+from launch.platforms.vertex.preflight.names import names
+from launch.platforms.vertex.preflight.network import network
+from launch.platforms.vertex.preflight.places import places
+from launch.platforms.vertex.preflight.times import times
+from launch.platforms.vertex.preflight.training import training
+from segtrain.errors import SegtrainError
+
+
+def offline(job: VertexJob, *, root: Path, choice: ImageChoice) -> list[Finding]:
+    """All offline findings, with those about the image (``choice``). A check that cannot run here leaves a note."""
+    findings = [*names(job), *machines(job), *places(job), *times(job), *network(job), *choice.findings]
+    files: dict[str, Path | bytes] = {}
+    try:
+        files = dict(bundle.contents(root, job))
+        findings += _requirements(job, files, choice)
+    except SegtrainError as problem:
+        if os.path.isfile(config_file(job, root)):  # a missing config is reported by the check of the training config
+            findings.append(error("bundle", str(problem), "fix it in the job, or restore the file"))
+    if job.program != "train.py":
+        findings.append(
+            error(
+                "program",
+                f"program={job.program!r}: on Vertex AI the ranks are processes of segtrain.platforms.vertex",
+                "--start image with an image of your own that starts your program",
+            )
+        )
+    findings += training(job, root, set(files))
+    return list(dict.fromkeys(findings))
+
+
+def _requirements(job: VertexJob, files: dict[str, Path | bytes], choice: ImageChoice) -> Iterator[Finding]:
+    text = files["requirements.txt"]
+    assert isinstance(text, bytes)
+    yield from requirements(text.decode(), choice.uri, choice.torch)
+    if job.requirements and job.start == "image":
+        yield warning(
+            "requirements-unused",
+            f"requirements={job.requirements!r} with start=image: nothing is installed there",
+            "put the packages into the image",
+        )

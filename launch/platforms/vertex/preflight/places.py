@@ -1,0 +1,79 @@
+"""Checks of a job's addresses in Cloud Storage: output, staging, checkpoints, and data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from shlex import quote
+
+from launch.core.findings import Finding, error, warning
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.request import output
+
+# Placeholders in the names of the examples, which a user must replace.
+PLACEHOLDER = re.compile(r"\bMY-|\bPROJECT\b|\bBUCKET\b")
+FUSE = "Vertex AI: use Cloud Storage as a mounted file system (its mount takes no options)"
+
+
+def places(job: VertexJob) -> Iterator[Finding]:
+    unset = placeholders(job)
+    if unset:
+        yield warning(
+            "placeholder",
+            f"still to be set: {', '.join(f'{key}={text!r}' for key, text in unset.items())}",
+            "name yours, by flags or in the job's file, before the job is sent",
+        )
+    for key in ("output", "staging", "checkpoints"):
+        yield from _written(key, getattr(job, key))
+    yield from _data(job)
+    data = job.data.rstrip("/")
+    for key, folder in (("output", output(job)), ("checkpoints", job.checkpoints), ("staging", job.staging)):
+        if folder and data.startswith("gs://") and f"{folder.rstrip('/')}/".startswith(f"{data}/"):
+            yield warning(
+                "results-in-data",
+                f"{key}={folder!r} is inside data={job.data!r}: a later run would read what this one has written",
+                f"--{key} gs://BUCKET/ANOTHER-FOLDER",
+            )
+
+
+def placeholders(job: VertexJob) -> dict[str, str]:
+    """Settings that still have a placeholder; also the project, if it is not set."""
+    keys = ("project", "output", "staging", "checkpoints", "data", "service_account", "network", "tensorboard", "image")
+    found = {key: getattr(job, key) for key in keys if PLACEHOLDER.search(getattr(job, key))}
+    return found if job.project else {"project": "", **found}
+
+
+def _written(key: str, place: str) -> Iterator[Finding]:
+    if place and not place.startswith("gs://"):
+        yield error(
+            f"{key}-uri",
+            f"{key}={place!r} is not the address of a bucket: what a job writes elsewhere is gone with its machines",
+            f"--{key} gs://BUCKET/FOLDER",
+        )
+
+
+def _data(job: VertexJob) -> Iterator[Finding]:
+    data = job.data
+    mounts = [*(share.folder for share in job.nfs), *(instance.folder for instance in job.lustre)]
+    if not data or any(f"{data}/".startswith(f"{folder}/") for folder in mounts):
+        return
+    scheme = data.partition("://")[0]
+    if data.startswith("/gcs/"):
+        yield warning(
+            "data-mounted",
+            f"data={data!r} reads through a mount that cannot be tuned on Vertex AI: each file waits for requests",
+            f"--data gs://{quote(data.removeprefix('/gcs/'))}, which segtrain reads ahead",
+            FUSE,
+        )
+    elif scheme in ("s3", "az", "abfs", "abfss"):
+        yield warning(
+            "data-elsewhere",
+            f"data={data!r} is in another cloud: each byte has a fee, and the job needs credentials",
+            "copy it with the Storage Transfer Service, then --data gs://BUCKET/FOLDER",
+        )
+    elif scheme != "gs":
+        yield error(
+            "data-place",
+            f"data={data!r} is neither in a bucket, nor in a mount of the job ({', '.join(mounts) or 'it has none'})",
+            "gcloud storage rsync -r FOLDER gs://BUCKET/FOLDER, then --data gs://BUCKET/FOLDER",
+        )

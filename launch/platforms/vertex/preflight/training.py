@@ -1,0 +1,138 @@
+"""Checks of the training config for Vertex AI: its data and weights exist there, and checkpoints outlive a machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from launch.core import preflight
+from launch.core.findings import Finding, error, note, warning
+from launch.core.forecast import file_of, on_type, told
+from launch.core.preflight import Read, files_of_weights
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.machines import GPUS, machine_of
+from launch.platforms.vertex.preflight.machines import gpus, local_ranks, ranks
+from segtrain.machines import gpus as rates
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+    from segtrain.insight.plan.offers import Plan
+
+_KEPT = re.compile(r"(gs|s3|az)://|/mnt/")
+
+
+def training(job: VertexJob, root: Path, bundled: Collection[str]) -> Iterator[Finding]:
+    """Findings about the training config. ``bundled``: names of the files in the code bundle; empty if unknown."""
+    read = _read(job, root)
+    yield from read.findings
+    config = read.config
+    if config is None:
+        return
+    yield from _data(job, config, read)
+    yield from _weights(job, config)
+    yield from preflight.batch(config, _machines(job))
+    yield from preflight.hardware(config, _machines(job))
+    yield from told(partial(_predicted, job, config), config)
+    yield from _kept(job, config)
+    yield from preflight.trackers(job, config)
+    yield from preflight.files(job, root, bundled)
+
+
+def plan_file(job: VertexJob, root: Path) -> bytes:
+    """What is predicted for a job, for its run folder; empty if nothing is."""
+    config = _read(job, root).config if job.like else None
+    return file_of(partial(_predicted, job, config), config) if config else b""
+
+
+def _read(job: VertexJob, root: Path) -> Read:
+    settings = {**({"out": job.checkpoints} if job.checkpoints else {}), **job.settings}
+    return preflight.read_config(replace(job, settings=settings), root, job.data, "gs://BUCKET/FOLDER")
+
+
+def _predicted(job: VertexJob, config: Config) -> Plan:
+    return on_type(job, config, _row(job), job.hosts, ranks(job))
+
+
+def _machines(job: VertexJob) -> preflight.Machines:
+    machine, found = machine_of(job.machine), gpus(job)
+    machines = preflight.Machines(job.machine, job.hosts, ranks(job), local_ranks(job))
+    if machine is None:
+        return machines
+    name = GPUS.get(found.type, "") if found else ""
+    gpu = rates().get(name)
+    return replace(
+        machines, gpus=found.count if found else 0, vcpus=machine.vcpus,
+        gpu=name, arch=gpu.arch if gpu else "",
+    )  # fmt: skip
+
+
+def _row(job: VertexJob) -> str:
+    """The name of the job's machine in segtrain/machines/vertex.csv, such as n1-standard-32+4xT4."""
+    found, machine = gpus(job), machine_of(job.machine)
+    if found is None or machine is None or machine.accelerator is not None or found.type not in GPUS:
+        return job.machine
+    return f"{job.machine}+{found.count}x{GPUS[found.type]}"
+
+
+def _data(job: VertexJob, config: Config, read: Read) -> Iterator[Finding]:
+    root = str(read.told("data", "root"))
+    yield from preflight.data(job, job.data, read, "--data gs://BUCKET/FOLDER")
+    if read.reads_files and root and not job.data and not re.match(r"\w+://|/gcs/|/mnt/", root):
+        yield error("data-place", f"data.root={root!r} is a folder of this machine", "--data gs://BUCKET/FOLDER")
+    if read.reads_files and job.data:
+        yield from preflight.class_names(config)
+
+
+def _weights(job: VertexJob, config: Config) -> Iterator[Finding]:
+    """Checks that the container can read the weights. The bundle has only code: weights are in a bucket, a mount, or in
+    the image.
+    """
+    if job.network or job.psc_attachment:
+        where, cure = "in a VPC that needs Cloud NAT", "a file below /gcs/BUCKET/weights, and "
+        yield from preflight.download(config, note, where, cure)
+    for key, place in files_of_weights(config):
+        if re.match(r"(gs|s3|az)://|/gcs/|/mnt/", place):
+            continue
+        own = bool(job.image) and place.startswith("/")
+        yield (warning if own else error)(
+            "weights-missing",
+            f"{key}={place!r}: weights do not travel with the code, and "
+            + (
+                f"unless {job.image} holds it, the container has no such file"
+                if own
+                else "the container has no such file"
+            ),
+            f"gcloud storage cp -r {quote(place)} gs://BUCKET/weights/, "
+            f"then {key}=/gcs/BUCKET/weights/{quote(Path(place).name)}",
+        )
+
+
+def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:
+    """Checks that checkpoints survive a machine. Without ``out``, the run folder is the job's AIP_CHECKPOINT_DIR."""
+    if config.out and config.out.startswith("/gcs/"):
+        yield warning(
+            "out-mounted",
+            f"out={config.out!r}: a mount of a bucket has no atomic renames",
+            f"remove out=, and give --checkpoints gs://{quote(config.out.removeprefix('/gcs/'))}",
+        )
+    elif config.out and not _KEPT.match(config.out):
+        lost = job.scheduling == "SPOT"
+        yield (error if lost else warning)(
+            "spot-without-checkpoints" if lost else "out",
+            f"out={config.out!r} is on the disk of the machine, which is deleted with it"
+            + (": a machine that is taken away takes the checkpoints along" if lost else ""),
+            "remove out=, or give --checkpoints gs://BUCKET/FOLDER",
+            "Vertex AI: use Spot VMs with training" if lost else "",
+        )
+    if not config.checkpoint.resume and not job.disable_retries:
+        level = error if job.scheduling == "SPOT" or job.restart_all else warning
+        yield level(
+            "resume-off",
+            "checkpoint.resume=false: every restart of a worker would begin the training again",
+            "leave checkpoint.resume out",
+        )

@@ -1,0 +1,1 @@
+"""Scores of a network on a split, and the networks of finished runs."""

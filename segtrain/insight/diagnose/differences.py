@@ -1,0 +1,130 @@
+"""Settings that matter for speed and differ between two runs, compared with a proposed fix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from segtrain.errors import ConfigError
+from segtrain.insight.diagnose.verdict import Verdict
+
+# Settings that do not change the speed: names, lengths of runs, and values that only affect what the model learns.
+IDLE = {
+    "out", "name", "train.seed", "train.duration", "data.check", "data.faults", "data.label_map", "data.ignore_index",
+    "model.encoder_weights", "loss.class_weights", "loss.class_weight_power", "loss.aux_weight", "optim.lr",
+    "optim.encoder_lr", "optim.weight_decay", "optim.muon_lr", "optim.momentum", "optim.betas", "optim.schedule",
+    "optim.poly_power", "optim.warmup", "parallel.timeout_s", "checkpoint.keep", "checkpoint.resume", "log.hang_s",
+}  # fmt: skip
+EXACT, MORE, OTHER, WORDS = "exact", "more", "other", "words"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A setting in two runs. ``proposed``: its value in the proposed fix, None if the fix does not name it."""
+
+    key: str
+    before: Any
+    after: Any
+    proposed: Any = None
+    cure: bool = False  # whether the fix names it
+
+    @property
+    def as_proposed(self) -> bool:
+        return self.cure and equal(self.after, self.proposed)
+
+    @property
+    def text(self) -> str:
+        return f"{self.key} {shown(self.before)} -> {shown(self.after)}"
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ and can matter for speed: ``section.key`` -> both values. A missing key has its default."""
+    left, right = _flat(before), _flat(after)
+    usual: dict[str, Any] = {}
+    if left.keys() != right.keys():
+        from segtrain.config import Config
+
+        usual = _flat(Config().model_dump(mode="json"))
+    pairs = {key: (left.get(key, usual.get(key)), right.get(key, usual.get(key))) for key in {**left, **right}}
+    return {key: pair for key, pair in pairs.items() if key not in IDLE and not equal(*pair)}
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mapping[str, Any]) -> tuple[Change, ...]:
+    """The settings of the fix, changed or not, then all other differences. ``proposed``: ``section.key`` -> value."""
+    found, same = differing(before, after), _flat(before)
+    pairs = {**{key: (same.get(key), same.get(key)) for key in proposed}, **found}
+    return tuple(
+        Change(key, was, now, proposed.get(key), key in proposed)
+        for key, (was, now) in sorted(pairs.items(), key=lambda item: item[0] not in proposed)
+    )
+
+
+def possible(
+    verdict: Verdict, settings: Mapping[str, Any], takes: Callable[[Mapping[str, Any]], bool] = lambda _: True
+) -> Verdict:
+    """The verdict, with a fix of settings that a run with the config ``settings`` lacks, and that its rules accept.
+
+    Every fix that is printed comes from here. ``takes``: another rule for the settings of a choice.
+    """
+    has = _flat(settings)
+    fix = verdict.fix.within(
+        lambda key, value: equal(has.get(key), value), lambda change: takes(change) and accepted(settings, change)
+    )
+    return verdict if fix == verdict.fix else replace(verdict, fix=fix, gain=verdict.gain if fix.settings else 1.0)
+
+
+def accepted(settings: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+    """Whether the config ``settings`` is valid with ``change`` (``section.key`` -> value), or is not without it."""
+    from segtrain.config import make_config
+
+    def valid(changed: Mapping[str, Any]) -> bool:
+        sections = {key: dict(part) if isinstance(part, Mapping) else part for key, part in settings.items()}
+        for key, value in changed.items():
+            section, _, name = key.partition(".")
+            sections.setdefault(section, {})[name] = value
+        try:
+            make_config(sections, saved=True)
+        except ConfigError:
+            return False
+        return True
+
+    return valid(change) or not valid({})
+
+
+def fit(found: Sequence[Change]) -> str:
+    """How the changes fit the fix. ``exact``: all of it and nothing else; ``more``: all of it and other settings;
+    ``other``: not all of it, or other values; ``words``: the fix is advice without settings.
+    """
+    fix = [change for change in found if change.cure]
+    if not fix:
+        return WORDS
+    if not all(change.as_proposed and not equal(change.before, change.after) for change in fix):
+        return OTHER
+    return EXACT if len(fix) == len(found) else MORE
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for section, content in settings.items():
+        if isinstance(content, Mapping):
+            found.update({f"{section}.{key}": value for key, value in content.items()})
+        else:
+            found[section] = content
+    return found
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two values mean the same setting, although YAML turned ``off`` into false or a tuple into a list."""
+    return _plain(a) == _plain(b)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return "off" if value is False else value
+
+
+def shown(value: Any) -> str:
+    return value or "''" if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,80 @@
+"""Evidence of a run's speed: its spans, journal, system profile, and settings, read from its folder.
+
+In a copy of a SageMaker job's output, spans and journal are in one part of the folder and the profile is in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from segtrain.insight.runs.folder import read_folder
+from segtrain.observe import journal
+from segtrain.observe.profile_format import Series
+from segtrain.observe.spans import Records
+
+
+@dataclass(frozen=True)
+class HostLoad:
+    """Mean load of one host over the time that the spans cover. Shares are between 0 and 1."""
+
+    node: str
+    cores: int
+    busy: float  # cores that all programs keep busy
+    iowait: float  # share of the time of all cores
+    memory: float  # largest share in use
+    swap_bytes_s: float  # into swap and out of it
+    gpu: float | None = None  # share of the time in which a kernel ran, mean over GPUs
+
+
+@dataclass(frozen=True)
+class Evidence:
+    ranks: tuple[Records, ...]
+    events: tuple[Mapping[str, Any], ...] = ()
+    hosts: tuple[HostLoad, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """``section.key`` of the run's config.yaml."""
+        value: Any = self.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return default if value is None else value
+
+    def of(self, *kinds: str) -> list[Mapping[str, Any]]:
+        """The events of these kinds, in order."""
+        return [event for event in self.events if event.get("event") in kinds]
+
+    @property
+    def start(self) -> Mapping[str, Any]:
+        """The newest ``run_start``; empty where there is none."""
+        return (self.of("run_start") or [{}])[-1]
+
+
+def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evidence:
+    """Read the evidence of a run. Raises DataError where there are no spans."""
+    found = read_folder(run, say)
+    ranks = found.spans()
+    times = [time for records in ranks for w in records.windows for time in (w["ts"], w["ts"] + w["seconds"])]
+    tracks = found.profile(min(times), max(times), say) if times else {}
+    nodes = sorted({series.node for series in tracks})
+    hosts = tuple(_load(node, {of: track.values for of, track in tracks.items() if of.node == node}) for node in nodes)
+    return Evidence(ranks, found.events, hosts, found.config)
+
+
+def _load(node: str, readings: Mapping[Series, Sequence[float]]) -> HostLoad:
+    def means(key: str, *names: str) -> list[float]:
+        return [sum(values) / len(values) for series, values in readings.items() if getattr(series, key) in names]
+
+    used, gpus = means("dimension", "CPUUtilization"), means("dimension", "GPUUtilization")
+    return HostLoad(
+        node=node,
+        cores=len(used),
+        busy=sum(used) / 100,
+        iowait=sum(means("dimension", "I/OWaitPercentage")) / 100 / max(1, len(used)),
+        memory=max((max(v) for series, v in readings.items() if series.name == "MemoryUsedPercent"), default=0.0) / 100,
+        swap_bytes_s=sum(means("name", "SwapInBytesPerSecond", "SwapOutBytesPerSecond")),
+        gpu=sum(gpus) / len(gpus) / 100 if gpus else None,
+    )

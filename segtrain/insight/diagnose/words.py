@@ -1,0 +1,127 @@
+"""Text of a diagnosis: a page for `segtrain diagnose`, one line for the console."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from itertools import chain, count
+from pathlib import Path
+
+from segtrain.insight.diagnose.causes import CAUSES
+from segtrain.insight.diagnose.cores_rules import CROWD
+from segtrain.insight.diagnose.verdict import HEALTHY, Diagnosis, rounded
+
+WIDTH = 110
+# A run that uses at least this share of its cores is as fast as they allow, even if other programs use a few.
+BUSY = 0.85
+WORTH = 1.25  # gain above which cheaper samples are mentioned
+
+
+def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "") -> str:
+    """Text: what bounds the run, each cause with its evidence and fix, and commands that try the first fix.
+
+    ``earlier``: the line about an earlier run whose diagnosis predicted the speed of this one. ``shown``: the place
+    from which the copy in ``run`` was fetched; then there are no commands, because the run trains elsewhere.
+    """
+    lines = [f"{shown or run}: {headline(found)}"]
+    if "step_ms" in found.facts:
+        lines.append("  " + _step(found))
+    if earlier:
+        lines.append(f"  {earlier}")
+    for number, verdict in enumerate(found.verdicts, 1):
+        lines += ["", f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} confidence)"]
+        do = [("or" if number else "do", choice.text) for number, choice in enumerate(verdict.fix.choices)]
+        gain = f"about {verdict.gain:.2f}x faster, predicted by the model of a step"
+        for head, text in (("why", verdict.evidence), *do, ("gain", gain if verdict.gain > 1.005 else "not predicted")):
+            lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {head:<5}", subsequent_indent=" " * 8)
+    lines += _ways(found)
+    return "\n".join(lines if shown else lines + _try(run, found))
+
+
+def _ways(found: Diagnosis) -> list[str]:
+    """A table of ways to make the run faster, with the cost of the same work; empty if no prices are known."""
+    known = found.facts.get("remedies")
+    if not known:
+        return []
+    now = f"now: {known['machine']}, ${known['price']:g}/h"
+    lines = ["", f"ways to more speed, the cheapest for the same work first ({now}):"]
+    for way in known["ways"]:
+        price = f"${way['price']:.4g}/h"
+        speed = f"{'up to ' * way['most']}{way['gain']:.2f}x"
+        lines += textwrap.wrap(
+            f"{speed:>11}  {price:>9}  {100 * (way['cost'] - 1):+4.0f} % cost  {way['name']}",
+            WIDTH, initial_indent="  ", subsequent_indent=" " * 38,
+        )  # fmt: skip
+    return lines + ([f"  {known['note']}"] if known["note"] else [])
+
+
+def _try(run: Path, found: Diagnosis) -> list[str]:
+    """Commands that train with each choice of the first fix, and compare the runs.
+
+    Empty if the fix is only advice, or if the run has no config.yaml.
+    """
+    first = found.proposed
+    choices = [choice.words for choice in first.fix.choices if choice.settings] if first else []
+    if not choices or not (run / "config.yaml").is_file():
+        return []
+    run = run.resolve() if run.name in ("", "..") else run
+    names = (run.with_name(f"{run.name}-fixed{number}") for number in chain([""], count(2)))
+    free = (name for name in names if not name.exists())
+    lines = [""]
+    for number, settings in enumerate(choices):
+        again = str(next(free))
+        train = ["segtrain", "train", str(run / "config.yaml"), *settings, f"out={again}"]
+        lines.append(f"{'or' if number else 'try':<5} {shlex.join(train)}")
+        lines.append(f"      {shlex.join(['segtrain', 'diagnose', str(run), '--against', again])}")
+    return lines
+
+
+def headline(found: Diagnosis) -> str:
+    if found.bound == HEALTHY:
+        return "bound by the device: nothing holds it up"
+    if found.bound in CAUSES:
+        return f"bound by {CAUSES[found.bound].words} ({found.bound})"
+    return str(found.facts.get("why", "it waits for its samples, and its spans do not say why: segtrain bench data"))
+
+
+def line(found: Diagnosis) -> str:
+    """The diagnosis in short, for the console: while a run waits for its samples, and at the end of a run."""
+    if not found.verdicts:
+        return headline(found)
+    first = found.verdicts[0]
+    gain = f", about {rounded(first.gain, 2)}x faster" if first.gain > 1.05 else ""
+    return f"{headline(found)}: {first.evidence}\n          try {first.fix.texts}{gain}"
+
+
+def closing(found: Diagnosis, run: Path) -> str:
+    """``line`` for the end of a run. If cores are too few, a line about the speed: the run is not at fault then."""
+    if found.bound != "too-few-cores":
+        return line(found)
+    cores, first = found.facts["cores"], found.verdicts[0]
+    if found.facts["own_cores"] >= BUSY * cores:
+        why = f", as fast as {'this core allows' if cores == 1 else f'these {cores} cores allow'}"
+    else:
+        why = f"; its threads wait for a core {first.share:.0%} of the time"
+    more = f"; cheaper samples would make it up to {rounded(first.gain, 2)}x faster" if first.gain > WORTH else ""
+    return f"{rounded(found.facts['images_per_s'])} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
+
+
+def _step(found: Diagnosis) -> str:
+    facts = found.facts
+    parts = sorted(facts["phases"].items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{phase} {share:.0%}" for phase, share in parts if share >= 0.01)
+    speed = f"{rounded(facts['images_per_s'], 4)} images/s"
+    text = f"a step takes {rounded(facts['step_ms'], 4)} ms ({shares}), {speed}"
+    others = facts.get("cores_of_others", 0.0)
+    if others > CROWD:
+        text += f"\n  other programs kept {others:.1f} cores busy meanwhile"
+    bucket = facts.get("bucket", {})
+    if bucket.get("retries"):
+        text += f"\n  the bucket failed {bucket['failures']}; retries took {rounded(bucket['retry_s'])} s, and "
+        text += f"the other requests {rounded(bucket['seconds'])} s"
+    if bucket.get("late"):
+        text += f"\n  the bucket answered {bucket['late']:,} of {bucket['requests']:,} requests so late "
+        text += "that they were sent a second time"
+    if not facts["steady"]:
+        text += "\n  the run is so short that these figures include its start"
+    return text

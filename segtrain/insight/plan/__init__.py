@@ -1,0 +1,1 @@
+"""Times and costs of jobs, predicted before a machine is rented."""

@@ -1,0 +1,119 @@
+"""The command `segtrain plan`: a plan of a config or of a past run, as text or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from segtrain.base.terminal import say
+from segtrain.errors import ConfigError
+from segtrain.insight.plan.limits import budget_of, described_of, hosts_of, seconds_of
+from segtrain.insight.plan.places import machines_of
+
+if TYPE_CHECKING:
+    from segtrain.insight.plan.market import Market
+    from segtrain.insight.plan.offers import Plan
+
+
+def plan(args: Namespace, overrides: list[str]) -> None:
+    """Print the plan that the arguments ask for. Raises SegtrainError."""
+    if args.record is not None:
+        _record(args, overrides)
+    elif args.like:
+        _like(args, overrides)
+    elif args.config or overrides:
+        _config(args, overrides)
+    else:
+        text = "nothing to plan: name a config file, or write --like=RUN"
+        raise ConfigError(text, code="plan-of-nothing")
+
+
+def _like(args: Namespace, overrides: list[str]) -> None:
+    if args.config or overrides or args.probe:
+        what = args.config or " ".join(overrides) or "--probe"
+        text = f"--like={args.like} takes all of its figures from the run: remove {what}, or remove --like"
+        raise ConfigError(text, code="plan-of-two", found=what)
+    from segtrain.insight.plan import offers, words
+    from segtrain.insight.plan.market import market_of
+    from segtrain.insight.plan.saved import save
+    from segtrain.insight.plan.terms import terms_like
+    from segtrain.insight.runs.find import run_home
+    from segtrain.insight.runs.folder import settings_of
+    from segtrain.insight.runs.remote import local
+
+    limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)
+    where = machines_of(args.where)
+    run = local(args.like)
+    if not run.folder.is_dir():
+        text = f"--like={args.like}: there is no such folder: name the folder of a run, such as runs/NAME"
+        raise ConfigError(text, code="folder-missing", found=args.like)
+    terms, own = terms_like(run.folder, args.on)
+    found = offers.plan(terms, hosts, where, own)
+    market = market_of(args.spot, args.preemptions, run.folder)
+    if args.save:
+        settings = settings_of(run_home(run.folder))
+        _note(f"kept in {save(found, settings, args.save, found.terms.machine)}")
+    shown = run.shown or str(run.folder)
+    if args.json:
+        print(json.dumps({**words.as_dict(found, *limits, market), "terms": vars(found.terms)}))
+    else:
+        _show(args, found, words.about_run(found, shown), shown, limits, market)
+
+
+def _config(args: Namespace, overrides: list[str]) -> None:
+    from segtrain.config import load_config
+    from segtrain.insight.plan import words
+    from segtrain.insight.plan.config_words import about_config, about_job
+    from segtrain.insight.plan.market import market_of
+    from segtrain.insight.plan.probe import plan as plan_of
+    from segtrain.insight.plan.saved import save
+
+    limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)
+    market = market_of(args.spot, args.preemptions)
+    config = load_config(args.config, overrides)
+    described = described_of(args.images, args.image_size)
+    found = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, described=described, say=_note)
+    if args.save:
+        _note(f"kept in {save(found, config.model_dump(mode='json'), args.save)}")
+    offer = found.best(*limits) or next(iter(found.offers), None)
+    if args.json:
+        print(json.dumps({**words.as_dict(found, *limits, market), **about_job(found, offer)}))
+    else:
+        _show(args, found, about_config(found, offer), config.name or "the defaults", limits, market)
+
+
+def _show(
+    args: Namespace,
+    found: Plan,
+    about: tuple[str, list[str]],
+    of: str,
+    limits: tuple[float, float],
+    market: Market | None,
+) -> None:
+    from segtrain.insight.plan import words
+
+    text = words.page(found, about, *limits, args.all, market)
+    say(text)
+    if args.page:
+        from segtrain.insight.plan import page
+
+        _note(f"page: {page.write(args.page, found, text, of, *limits)}")
+
+
+def _record(args: Namespace, overrides: list[str]) -> None:
+    other = args.config or " ".join(overrides) or args.like
+    if other:
+        raise ConfigError(f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other)
+    from segtrain.insight.plan import record
+
+    found = record.record(args.record or ["runs"], args.on)
+    if args.json:
+        print(json.dumps({**vars(found), "errors": record.errors(found.rows)}))
+    else:
+        say(record.text(found))
+
+
+def _note(text: str) -> None:
+    print(f"plan: {text}", file=sys.stderr)

@@ -1,0 +1,100 @@
+"""The page of a plan, one HTML file: time and money over numbers of machines, the parts of a step, and its words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from segtrain import __version__
+from segtrain.insight.plan.offers import PARTS, Offer, Plan, shown
+from segtrain.insight.plan.words import choice
+from segtrain.insight.report import html
+from segtrain.insight.report import page as report_page
+from segtrain.insight.report.charts import Charts
+from segtrain.insight.report.html import details, esc, figure, page, short_seconds, table, utc
+
+COLORS = ("a", "b", "update", "gradient_sync", "eval", "extra1")  # Color-blind readers can tell these apart.
+BARS = 14
+# What a step is made of -> color.
+PART_COLORS = dict(zip(PARTS, ("forward", "gradient_sync", "wait", "sync")))
+TITLES = {"device": "device", "gradients": "wait for gradients", "samples": "wait for samples",
+          "slowest rank": "wait for the slowest rank"}  # fmt: skip
+
+
+def write(file: Path, found: Plan, text: str, of: str, deadline_s: float, budget: float) -> Path:
+    """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run. Raises DataError."""
+    return report_page.write(file, render(found, text, of, deadline_s, budget))
+
+
+def render(found: Plan, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0) -> str:
+    best = found.best(deadline_s, budget)
+    head = f"<h1>Plan of {esc(of)}</h1>"
+    if not found.offers:
+        return page(f"Plan of {of}", [("", "", head), ("words", "In words", _words(text))], {}, _footer())
+    said = f'<p class="headline {"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, found))}</p>'
+    offers, drawn = _few(found, best), Charts()
+    sections = [
+        ("", "", f"{head}<p class=quiet>{found.terms.total:,.0f} images</p>{said}"),
+        ("money", "Time and money", _curves(drawn, found, offers, deadline_s, budget)),
+        ("step", "A step", _steps(offers)),
+        ("words", "In words", _words(text)),
+    ]
+    return page(f"Plan of {of}", sections, drawn, _footer())
+
+
+def _footer() -> str:
+    return f"segtrain {__version__}, made {utc()}"
+
+
+def _few(found: Plan, best: Offer | None) -> list[Offer]:
+    """The offers worth a bar, the cheapest first, and the best one."""
+    ordered = sorted(shown(found), key=lambda one: (one.dollars[1], one.seconds[1]))
+    few = ordered[:BARS]
+    return few if best is None or best in few else [best, *few[:-1]]
+
+
+def _curves(drawn: Charts, found: Plan, offers: list[Offer], deadline_s: float, budget: float) -> str:
+    names = list(dict.fromkeys(offer.machine.name for offer in offers))[: len(COLORS)]
+    own = {name: sorted((o for o in found.offers if o.machine.name == name), key=lambda o: o.hosts) for name in names}
+    figures = ""
+    kinds = (("hours", "Time to the end", "h", 3600.0, deadline_s), ("dollars", "Cost on demand", "$", 1.0, budget))
+    for chart, title, unit, scale, limit in kinds:
+        if chart == "dollars" and not all(one.dollars[0] for many in own.values() for one in many):
+            continue  # the nodes of a cluster cost nothing
+        series, rows, ends = [], [], [limit / scale] * bool(limit)
+        for (name, many), color in zip(own.items(), COLORS):
+            values = [one.seconds if chart == "hours" else one.dollars for one in many]
+            low, usual, high = ([value[k] / scale for value in values] for k in range(3))
+            hosts = [one.hosts for one in many]
+            line = {"label": name, "color": color, "knee": found.knee(name)}
+            series.append({**line, "x": hosts, "y": usual, "low": low, "high": high})
+            ends += [*low, *high]
+            rows += [(name, *row) for row in zip(hosts, *([f"{v:,.2f}" for v in part] for part in (low, usual, high)))]
+        numbers = table(("type", "hosts", "10 %", "usual", "90 %"), rows)
+        label = f"{'deadline' if chart == 'hours' else 'budget'} {limit / scale:.3g} {unit}"
+        drawn[chart] = {
+            "type": "lines", "axis": "hosts", "unit": unit, "height": 300, "points": True, "log": True,
+            "range": [min(ends) / 1.15, max(ends) * 1.15], "series": series,
+            "limit": {"y": limit / scale, "label": label} if limit else None,
+        }  # fmt: skip
+        note = "bars: 80 % of the cases; ring: the knee, beyond which doubling pays little"
+        figures += figure(chart, title, numbers, note)
+    return figures
+
+
+def _steps(offers: list[Offer]) -> str:
+    rows, cells = [], []
+    longest = max(one.step[1] for one in offers)
+    for one in sorted(offers, key=lambda one: one.step[1]):
+        name = f"{one.hosts} x {one.machine.name}"
+        low, middle, high = map(short_seconds, one.step)
+        parts = [(one.parts[part] / longest, PART_COLORS[part]) for part in PARTS]
+        rows.append((name, middle, parts, f"{low} to {high}", ""))
+        cells.append((name, f"{one.batch:,.0f}", *(short_seconds(one.parts[part]) for part in PARTS), middle))
+    key = html.key([(TITLES[part], color) for part, color in PART_COLORS.items()])
+    numbers = table(("machines", "images", *(TITLES[part] for part in PARTS), "step"), cells)
+    caption = "<b>Parts of a step</b> in the usual case, and the interval of the whole"
+    return html.bars(caption, ("machines", "step", "80 % of the cases"), rows) + key + details("as a table", numbers)
+
+
+def _words(text: str) -> str:
+    return f'<pre class="words">{esc(text)}</pre>'

@@ -1,0 +1,69 @@
+"""The machines that a plan chooses from: a cloud's table, a Slurm partition, or types by name."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+from segtrain.errors import ConfigError, closest
+from segtrain.insight.plan.nodes import node
+from segtrain.machines import Machine, machines
+
+CLOUDS = {"aws": "sagemaker", "gcp": "vertex"}
+_SINFO = ("sinfo", "--noheader", "--Node", "--format=%N|%c|%m|%G")
+_GRES = re.compile(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)")
+
+
+def machines_of(where: str) -> list[Machine]:
+    """The machines of ``where``: "aws", "gcp", "slurm:PARTITION", or types with commas, also retired ones.
+
+    Raises ConfigError.
+    """
+    if where in CLOUDS:
+        return list(machines(CLOUDS[where]).values())
+    if where.startswith("slurm:"):
+        return partition(where.removeprefix("slurm:"))
+    known = {name: one for cloud in CLOUDS.values() for name, one in machines(cloud).items()}
+    names = [name.strip() for name in where.split(",")]
+    for name in names:
+        if name not in known:
+            near = closest(name, [*known, *CLOUDS], 0.6)
+            fix = f"did you mean {near}?" if near else "write aws, gcp, slurm:PARTITION, or types of their tables"
+            text = f"--where={where}: unknown machine type {name!r}: {fix}"
+            raise ConfigError(text, code="unknown-machine-type", found=name)
+    return [replace(known[name], retired="") for name in names]  # a type that is named is wanted
+
+
+def partition(name: str) -> list[Machine]:
+    """The kinds of node in a Slurm partition, by ``sinfo``. Nodes of a partition cost nothing. Raises ConfigError."""
+    if not shutil.which("sinfo"):
+        text = f"--where=slurm:{name}: this host has no sinfo: run plan on a login node of the cluster"
+        raise ConfigError(text, code="no-sinfo", found=name)
+    asked = [*_SINFO, "--partition", name]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=20)
+    except subprocess.TimeoutExpired:
+        done = subprocess.CompletedProcess(asked, 1, "", "no answer within 20 s")
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        text = f"--where=slurm:{name}: sinfo failed ({reason}): check that the cluster can be reached from this host"
+        raise ConfigError(text, code="sinfo-failed", found=name)
+    found = nodes(done.stdout)
+    if not found:
+        text = f"--where=slurm:{name}: sinfo lists no node in this partition: `sinfo` lists the partitions"
+        raise ConfigError(text, code="no-such-partition", found=name)
+    return found
+
+
+def nodes(text: str) -> list[Machine]:
+    """The kinds of node in the output of sinfo, one for each number of cores and kind of GPU: the smallest memory."""
+    kinds: dict[tuple[int, str, int], Machine] = {}
+    for line in text.splitlines():
+        name, cores, memory, gres = (word.strip() for word in line.split("|"))
+        (kind, count) = next(iter(_GRES.findall(gres)), ("", "0"))
+        one = node(name, int(cores), int(memory.rstrip("+")) / 1024, kind, int(count))
+        before = kinds.setdefault((one.vcpus, one.gpu, one.gpus), one)
+        kinds[(one.vcpus, one.gpu, one.gpus)] = replace(before, memory_gb=min(before.memory_gb, one.memory_gb))
+    return list(kinds.values())

@@ -1,0 +1,181 @@
+"""Text and JSON of a plan: offers, the one to take, and which figures were measured, looked up, and assumed."""
+
+from __future__ import annotations
+
+from math import isinf
+from typing import Any
+
+from segtrain.insight.plan.market import NO_SPOT, Market
+from segtrain.insight.plan.offers import KNEE, Offer, Plan, assumed, shown
+from segtrain.insight.plan.terms import Terms
+from segtrain.machines import all_types, dated, sources
+from segtrain.observe.console import duration
+
+MOST = 16  # lines of the table
+NOTABLE = 0.1  # share of a host's cores
+LEFT_OUT = 4  # types that are named for each reason
+
+
+def page(
+    found: Plan,
+    about: tuple[str, list[str]],
+    deadline_s: float = 0.0,
+    budget: float = 0.0,
+    every: bool = False,
+    market: Market | None = None,
+) -> str:
+    """The plan as text. ``about``: its first line, and notes on its figures (``about_run``, and ``about_config``).
+
+    ``every``: all offers, not only the best for each GPU and number of hosts. ``market``: of spot machines, for a
+    column of their dollars.
+    """
+    best, (head, notes) = found.best(deadline_s, budget), about
+    lines = [f"{head}. In parentheses: 80 % of the cases.", ""]
+    if found.offers:
+        lines += [*table(found, best, every, market), ""]
+    lines += [choice(best, deadline_s, budget, found), *notes, market.note(best) if market else NO_SPOT]
+    return "\n".join([*lines, *_left_out(found)])
+
+
+def as_dict(found: Plan, deadline_s: float, budget: float, market: Market | None = None) -> dict[str, Any]:
+    best = found.best(deadline_s, budget)
+    return {
+        "offers": [offer.to_dict() for offer in found.offers],
+        **({"spot": market.rows(found)} if market else {}),
+        "left_out": found.left_out,
+        "best": best and best.to_dict(),
+    }
+
+
+def table(found: Plan, best: Offer | None, every: bool, market: Market | None = None) -> list[str]:
+    """The lines of the offers. ``every``: all of them, not only the best for each GPU and number of hosts."""
+    offers = list(found.offers) if every else shown(found)
+    offers.sort(key=lambda one: (one.dollars[1], one.seconds[1]))
+    cut = offers if every else offers[:MOST]
+    if best is not None and best not in cut:
+        cut.append(best)
+    on_spot = ["dollars on spot"] if market else []
+    head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", *on_spot, "bound by", "cores: needs, has", "")
+    cells = [head, *(_cells(offer, found, best, market) for offer in cut)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
+
+
+def _cells(offer: Offer, found: Plan, best: Offer | None, market: Market | None) -> tuple[str, ...]:
+    marks = ["<- best"] * (offer is best) + ["knee"] * (offer.hosts == found.knee(offer.machine.name))
+    low, middle, high = offer.rate
+    machine = offer.machine
+    return (
+        # The names of nodes, which are of no type, say it already.
+        f"{machine.name} ({machine.gpus} x {machine.gpu})" if machine.gpus and machine.price_source else machine.name,
+        str(offer.hosts),
+        f"{middle:,.0f} ({low:,.0f} to {high:,.0f})",
+        f"{offer.efficiency:.0%}",
+        _spread(offer.seconds, 3600),
+        _spread(offer.dollars, 1),
+        *([_spread(market.dollars(offer), 1)] if market else []),
+        offer.bound,
+        f"{offer.needs:.1f}, {offer.has:.1f}",
+        ", ".join(marks),
+    )
+
+
+def _spread(interval: tuple[float, float, float], unit: float) -> str:
+    low, middle, high = (amount(value / unit) for value in interval)
+    return middle if isinf(interval[1]) else f"{middle} ({low} to {high})"
+
+
+def amount(value: float) -> str:
+    """Hours or dollars with two digits after the point; infinite ones in words."""
+    return "does not end" if isinf(value) else f"{value:,.2f}"
+
+
+def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) -> str:
+    """The offer to take, or why there is none."""
+    if not found.offers:
+        return "no type can be offered: none is of the run's kind, or see below what was left out"
+    limits = [duration(deadline_s)] * bool(deadline_s) + [f"${budget:g}"] * bool(budget)
+    within = f" within {' and '.join(limits)} in 90 % of the cases" if limits else ""
+    if best is None:
+        fastest = min(found.offers, key=lambda one: one.seconds[1])
+        cheapest = min(found.offers, key=lambda one: one.dollars[1])
+        return (
+            f"no offer ends{within}: the fastest is {fastest.hosts} x {fastest.machine.name} with "
+            f"{fastest.seconds[1] / 3600:.2f} h, and the cheapest {cheapest.hosts} x {cheapest.machine.name} with "
+            f"${cheapest.dollars[1]:,.2f}"
+        )
+    kind = "the fastest" if budget and not deadline_s else "the cheapest"
+    known = all_types().get(best.machine.name)
+    retired = f"; {best.machine.name} is retired: {known.retired}" if known and known.retired else ""
+    hours, dollars = best.seconds[1] / 3600, best.dollars[1]
+    return f"{kind}{within}: {best.hosts} x {best.machine.name}, {hours:.2f} h, ${dollars:,.2f}{retired}"
+
+
+def _memory(terms: Terms) -> list[str]:
+    """What data.cache=ram means for the costs of samples."""
+    if terms.cold:
+        return [
+            "the run ended in its first epoch, before its samples were in memory (data.cache=ram): those of later "
+            "epochs cost less than planned; name a run of two epochs or more"
+        ]
+    if not terms.kept:
+        return []
+    cost = 1000 * terms.first[1]
+    return [f"until it is in memory (data.cache=ram), each of {terms.kept:,.0f} samples costs {cost:.3g} ms of CPU"]
+
+
+def _others(terms: Terms) -> list[str]:
+    """What the run's own speed was not."""
+    if terms.others < NOTABLE:
+        return []
+    return [
+        f"other programs used {terms.others:.0%} of the cores of the run's hosts: the plan is for hosts without them, "
+        "so its speed is higher than the run's"
+    ]
+
+
+def pauses(scores: tuple[float, float], saves: tuple[float, float]) -> str:
+    return (
+        f"counted: {scores[0]:.0f} evaluations of {scores[1]:.3g} s on one rank, shared by all ranks, and "
+        f"{saves[0]:.0f} checkpoints of {saves[1]:.3g} s"
+    )
+
+
+def tables(found: Plan) -> str:
+    dates = sorted({dated(offer.machine.price_source) for offer in found.offers} - {""})
+    prices = f"prices on demand ({', '.join(dates)}), " if dates else ""
+    return f"from tables: {prices}sizes of machines, and rates of GPUs ({sources('gpus')['sheet']})"
+
+
+def _left_out(found: Plan) -> list[str]:
+    names: dict[str, list[str]] = {}
+    for name, why in found.left_out.items():
+        names.setdefault(why, []).append(name)
+    lines = [
+        f"  {', '.join(some[:LEFT_OUT])}{' ...' if len(some) > LEFT_OUT else ''}: {why}"
+        for why, some in sorted(names.items(), key=lambda item: -len(item[1]))
+    ]
+    return ["left out:", *lines] if lines else []
+
+
+def about_run(found: Plan, run: str) -> tuple[str, list[str]]:
+    """The first line of a plan from a run, and its notes."""
+    terms = found.terms
+    kind = all_types().get(terms.machine)  # None: of no type, with a GPU
+    on_gpus = kind is None or kind.gpus > 0
+    sent = f"{terms.gradients / 1e6:.3g} MB of gradients"
+    notes = [
+        "",
+        f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
+        f"{1000 * terms.cpu:.3g} ms of CPU, {sent}",
+        *_memory(terms),
+        *_others(terms),
+        pauses(terms.scores, terms.saves),
+        tables(found),
+        "assumed: " + "; ".join(assumed(*(("again on CPUs",) if on_gpus else ("again", "speed")))),
+        f"knee: twice as many hosts bring less than {KNEE:g}x the speed",
+        "the global batch grows with the number of devices: choose lr and schedule for it",
+    ]
+    if not on_gpus:
+        notes.append("no GPU is offered: the run trained on CPUs, and that does not tell the time of a step on a GPU")
+    return f"{terms.total:,.0f} images, at {terms.images:g} per device and step as in {run}", notes

@@ -1,0 +1,196 @@
+"""Charts of a run as HTML: each with its description and its table.
+
+Each function adds the data of its chart to the dict ``charts``, under the id of the figure. report.js draws it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from segtrain.insight.report import heat
+from segtrain.insight.report.html import figure, figures, short_seconds, table, thinned
+from segtrain.insight.report.speed import PHASES, quantiles, words
+from segtrain.insight.report.timeline import Axis, Lap, Stretch, steady
+from segtrain.insight.runs.folder import Event, RunFolder
+from segtrain.observe.console import duration, percent
+from segtrain.observe.run_row import number
+
+Chart = dict[str, Any]
+Charts = dict[str, Chart]  # by the id of the figure
+Curve = tuple[str, str, Sequence[Event], Callable[[Event], float | None]]  # label, color, events, value of an event
+LOOP, STEPS = "What the loop did", "Time of a step"  # titles
+KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
+# Phases that have their own color in report.css. Color-blind readers can tell these colors apart (Okabe and Ito).
+COLORS = {*PHASES, *KINDS}
+
+
+def clock(run: RunFolder, time: Axis) -> Chart:
+    """Maps seconds of the run to steps, so that charts over steps and charts over time zoom together."""
+    points = [(at, step["step"]) for step in run.steps if (at := time.at(step["ts"])) is not None]
+    kept = thinned([*points[:1], *(point for before, point in pairwise(points) if point[0] > before[0])], 2000)
+    return {"t": [round(at, 3) for at, _ in kept], "step": [step for _, step in kept], "end": round(time.length, 3)}
+
+
+def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: Axis) -> str:
+    """Chart of the share of time that each phase of the loop took, over the time of the run."""
+    stops = [kind for kind in KINDS if any(piece.kind == kind for piece in parts)]
+    rows = _over_time(parts, time, lambda lap: 100 / lap.seconds if lap.seconds else 0.0)
+    for piece, row in zip(parts, rows):
+        row.update({kind: 100.0 if piece.kind == kind else None for kind in stops})
+    series = [(name, words(name)) for name in names] + [(kind, KINDS[kind]) for kind in stops]
+    wall = defaultdict[str, float](float)
+    for piece in parts:
+        lap = piece.lap if piece.lap and piece.lap.seconds else None
+        for name, value in lap.spans.items() if lap else [(piece.kind, 1.0)]:
+            wall[name] += (piece.end - piece.begin) * value / (lap.seconds if lap else 1.0)
+    total = sum(wall.values()) or 1.0
+    numbers = table(
+        ("what", "time", "share"),
+        [(label, duration(wall[name]), percent(wall[name] / total)) for name, label in series],
+    )
+    charts["loop"] = _stack(rows, series, "%", 130, 100)
+    return figure("loop", LOOP, numbers, "share of the time, each stretch between two log lines")
+
+
+def steps(charts: Charts, parts: Sequence[Stretch], found: Sequence[Lap], names: Sequence[str], time: Axis) -> str:
+    """Milliseconds of each phase of a step, stacked over time."""
+    series = [(name, words(name)) for name in names]
+    numbers = table(
+        ("until step", "step time", *(label for _, label in series)),
+        [
+            (lap.step, short_seconds(lap.seconds / lap.steps),
+             *(short_seconds(lap.spans.get(name, 0.0) / lap.steps) for name in names))
+            for lap in thinned(found)
+        ],
+    )  # fmt: skip
+    # A slow first lap would make all others look flat, so the axis ends just above the steady laps.
+    longest = max(lap.seconds / lap.steps for lap in steady(found))
+    rows = _over_time(parts, time, lambda lap: 1000 / lap.steps)
+    charts["steptime"] = _stack(rows, series, "ms", 240, 1150 * longest)
+    return figure("steptime", STEPS, numbers, "milliseconds, the phases on top of each other")
+
+
+def _over_time(parts: Sequence[Stretch], time: Axis, scale: Callable[[Lap], float]) -> list[dict[str, Any]]:
+    rows = []
+    for piece in parts:
+        lap = piece.lap
+        values = {name: seconds * scale(lap) for name, seconds in lap.spans.items()} if lap else {}
+        rows.append({"begin": time.at(piece.begin), "end": time.at(piece.end), **values})
+    return rows
+
+
+def _stack(
+    rows: Sequence[dict[str, Any]], series: Sequence[tuple[str, str]], unit: str, height: int, top: float
+) -> Chart:
+    """Data of a stacked chart. Each stretch goes from ``x`` to ``ends``; a time without a stretch stays empty."""
+    kept = [row for row in rows if row["begin"] is not None and row["end"] is not None]
+    extra = [name for name, _ in series if name not in COLORS]
+    return {
+        "type": "stack", "axis": "time", "unit": unit, "height": height, "top": figures(top),
+        "x": [round(row["begin"], 3) for row in kept], "ends": [round(row["end"], 3) for row in kept],
+        "series": [
+            {"label": label, "color": f"extra{extra.index(name) % 3 + 1}" if name in extra else name,
+             "y": [figures(row.get(name)) for row in kept]}
+            for name, label in series
+        ],
+    }  # fmt: skip
+
+
+def spread(charts: Charts, found: Sequence[Lap], names: Sequence[str]) -> str:
+    kept = steady(found)
+    times = [lap.seconds / lap.steps for lap in kept]
+    rows = [("whole step", *map(short_seconds, quantiles(times, 0.1, 0.5, 0.9, 1.0)))]
+    for name in names:
+        values = [lap.spans.get(name, 0.0) / lap.steps for lap in kept]
+        rows.append((words(name), *map(short_seconds, quantiles(values, 0.1, 0.5, 0.9, 1.0))))
+    numbers = table(("phase", "10 %", "median", "90 %", "longest"), rows)
+    # The last of at most 40 bins also has the largest hundredth of the times.
+    low, most = 1000 * min(times), max(1000 * quantiles(times, 0.99)[0], 1010 * min(times))
+    edges = np.linspace(low, most, max(1, min(40, len(times) // 2)) + 1)
+    marks = [(1000 * value, label) for value, label in zip(quantiles(times, 0.5, 0.9), ("median", "90 %"))]
+    charts["spread"] = _histogram([min(1000 * value, most) for value in times], edges, "ms", "stretches", marks)
+    each = "" if all(lap.steps == 1 for lap in kept) else ", each the mean of the steps between two log lines"
+    return figure("spread", "Distribution of step times", numbers, f"{len(kept)} stretches{each}")
+
+
+def image_scores(charts: Charts, values: Sequence[float], note: str) -> str:
+    """Histogram of the mIoU of single images: ``values`` in [0, 1], at least one."""
+    shares = [100 * value for value in values]
+    width = next((width for width in (1, 2) if (max(shares) - min(shares)) / width <= 30), 5)
+    first, last = (min(int(share // width), 100 // width - 1) for share in (min(shares), max(shares)))
+    names = ("worst", "10 %", "median", "90 %", "best")
+    found = quantiles(shares, 0.0, 0.1, 0.5, 0.9, 1.0)
+    numbers = table(names, [tuple(f"{value:.1f} %" for value in found)], left=())
+    marks = [(found[1], "one in ten below"), (found[2], "median")]
+    charts["imagescores"] = _histogram(shares, np.arange(first, last + 2) * width, "%", "images", marks)
+    return figure("imagescores", "Distribution of the images' mIoU", numbers, note)
+
+
+def _histogram(
+    values: Sequence[float], edges: np.ndarray, unit: str, label: str, marks: Sequence[tuple[float, str]]
+) -> Chart:
+    counts, _ = np.histogram(values, edges)
+    width = float(edges[1] - edges[0])
+    return {
+        "type": "bars", "axis": "value", "unit": unit, "height": 190, "width": figures(width),
+        "x": [figures(float(edge) + width / 2) for edge in edges[:-1]],
+        "marks": [{"x": figures(value), "label": text} for value, text in marks],
+        "series": [{"label": label, "color": "forward", "y": counts.tolist()}],
+    }  # fmt: skip
+
+
+def lines(
+    charts: Charts, key: str, title: str, series: Sequence[Curve], *, unit: str = "", height: int = 220,
+    points: bool = False, log: bool = False,
+) -> str:  # fmt: skip
+    """Curves over steps. Empty if there are no values."""
+    drawn: list[dict[str, Any]] = []
+    rows: dict[int, dict[str, str]] = {}
+    for label, color, events, value in series:
+        kept = [(event["step"], y) for event in events if (y := value(event)) is not None]
+        for step, y in kept:
+            rows.setdefault(step, {})[label] = f"{y:.4g}"
+        if kept:
+            few = thinned(kept, 1500)
+            x, y_few = [step for step, _ in few], [figures(y, 5) for _, y in few]
+            drawn.append({"label": label, "color": color, "x": x, "y": y_few})
+    if not drawn:
+        return ""
+    labels = [item["label"] for item in drawn]
+    cells = [(step, *(row.get(label, "") for label in labels)) for step, row in thinned(sorted(rows.items()))]
+    # Only a logarithmic axis shows both the first fall of a loss and its small changes later. It cannot show zero.
+    log = log and all(y > 0 for item in drawn for y in item["y"])
+    charts[key] = {
+        "type": "lines", "axis": "step", "unit": unit, "height": height, "points": points, "log": log, "series": drawn,
+    }  # fmt: skip
+    note = "logarithmic axis" if log else "the axis is cut to the range of the values"
+    return figure(key, title, table(("step", *labels), cells, left=()), note)
+
+
+def field(name: str) -> Callable[[Event], float | None]:
+    """A function from an event to one of its numbers."""
+    return lambda event: number(event.get(name))
+
+
+def score(name: str) -> Callable[[Event], float | None]:
+    """A function from an ``eval`` event to a score in percent."""
+    return lambda event: None if (found := number(event["scores"].get(name))) is None else 100 * found
+
+
+def heat_map(charts: Charts, key: str, found: heat.Map, what: str) -> str:
+    means = found.means()
+    numbers = table(
+        ("", f"mean {what}"), [(row, percent(None if m is None else m / 100)) for row, m in zip(found.rows, means)]
+    )
+    cell = 22 if len(found.rows) <= 10 else 14 if len(found.rows) <= 24 else 7 if len(found.rows) <= 64 else 4
+    charts[key] = {
+        "type": "heat", "axis": "time", "unit": "%", "height": cell * len(found.rows) + 44, "rows": found.rows,
+        "width": found.width, "columns": found.cells.shape[1], "cells": found.encoded(),
+    }  # fmt: skip
+    note = f"percent {what} of each over time" if what == "use" else f"{what} over time"
+    return figure(key, found.title, numbers, note)

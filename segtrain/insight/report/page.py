@@ -1,0 +1,120 @@
+"""The report of a run, ``RUN/report.html``: one file that needs no network."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+from segtrain import __version__
+from segtrain.base.files import writing
+from segtrain.errors import file_error
+from segtrain.insight.report import bound, charts, classes, facts, flame, summary
+from segtrain.insight.report.gallery import gallery
+from segtrain.insight.report.heat import read_maps, read_waits
+from segtrain.insight.report.html import esc, page, utc
+from segtrain.insight.report.speed import phases, speed
+from segtrain.insight.report.timeline import axis, laps, merged, pauses, pieces
+from segtrain.insight.runs.folder import RunFolder, load
+from segtrain.observe.journal import say_on_stderr
+
+FILE = "report.html"
+_LAPS = 700  # most laps in a chart: a screen could not show more
+NO_PROFILE = "This run wrote no system profile: log.profile_ms=500 shows here how busy each core and each GPU was."
+NO_READING = "There are no readings of a system profile: none were written yet, or they were not copied with the run."
+
+
+def report(
+    folder: str | Path,
+    open_it: bool = False,
+    say: Callable[[str], None] = say_on_stderr,
+    *,
+    out: Path | None = None,
+    shown: str = "",
+) -> Path:
+    """Write the page into the run folder, or to ``out``. ``shown``: the place of the run if ``folder`` is a copy.
+
+    Raises DataError for a folder without a run, or one that cannot be written.
+    """
+    run = load(folder, say)
+    path = write(out or run.folder / FILE, render(run, say, shown))
+    if open_it:
+        webbrowser.open(path.absolute().as_uri())
+    return path
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a page whole or not at all, so that a browser never loads half of it."""
+    try:
+        with writing(path) as stream:
+            stream.write(text.encode())
+    except OSError as error:
+        problem = f"the page cannot be written: {error.strerror or error}: check the permissions of the folder"
+        raise file_error(str(path), problem, code="page-unwritable") from None
+    return path
+
+
+def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: str = "") -> str:
+    time, all_laps = axis(run.events), laps(run.events)
+    maps, waits = read_maps(run, time, say), read_waits(run, time)
+    pace = speed(all_laps)
+    diagnosis, why_none = bound.diagnosis_of(run)
+    drawn: charts.Charts = {"clock": charts.clock(run, time)}
+    places: dict[str, str] = {}  # title of a chart -> id of its figure
+    few = merged(all_laps, _LAPS)
+    names, stops = phases(all_laps), pauses(run.events, few)
+    parts = pieces(few, stops)
+    when = when_it_worked = ""
+    if pace is not None:
+        when = charts.loop(drawn, parts, names, time)
+        when_it_worked = charts.steps(drawn, parts, few, names, time) + charts.spread(drawn, all_laps, names)
+        places |= {charts.LOOP: "loop", charts.STEPS: "steptime"}
+    for kind, of_kind, what in (("heat", maps, "use"), ("wait", waits, "share of each second")):
+        for number_of, found in enumerate(of_kind):
+            places[found.title] = f"{kind}{number_of}"
+            when += charts.heat_map(drawn, places[found.title], found, what)
+    if when and not maps:
+        missing = NO_READING if facts.mapping(run.config.get("log")).get("profile_ms") else NO_PROFILE
+        when += f"<p class=quiet>{missing}</p>"
+    sample = bound.sample_cost(diagnosis)
+    if sample:
+        places[bound.COST] = bound.COST_ID
+    held = bound.html(diagnosis, why_none, run, places)
+    said = summary.summary(run, pace)
+    sections = [
+        ("", "", f"<h1>{esc(run.name)}</h1><p class=quiet>{esc(_subtitle(run))}</p>"),
+        ("summary", "Summary", summary.section(said, held, summary.tiles(run, pace))),
+        ("when", "Over time", when),
+        ("speed", "Time of a step", when_it_worked + sample),
+        ("stacks", "Python stacks", flame.section(run.folder)),
+        ("learning", "Learning", _learning(drawn, run)),
+        ("classes", "Classes", classes.section(run)),
+        ("pictures", "Pictures", gallery(drawn, run)),
+        ("facts", "Facts", facts.config_table(run) + facts.pairs("Environment", facts.environment(run))
+         + facts.pairs("Data and protocol", facts.data(run)) + facts.happenings(run)),
+    ]  # fmt: skip
+    return page(
+        f"{run.name}: report", sections, drawn, f"segtrain {__version__}, made {utc()} from {esc(shown or run.folder)}"
+    )
+
+
+def _subtitle(run: RunFolder) -> str:
+    derived = run.start.get("derived")
+    parts = [f"#{run.row['hash']}" if run.row["hash"] else ""]
+    if isinstance(derived, dict):
+        parts += [str(derived[key]) for key in ("model", "data", "ranks") if key in derived]
+    if run.row["started"]:
+        parts.append(utc(run.row["started"]))
+    return " · ".join(part for part in parts if part)
+
+
+def _learning(drawn: charts.Charts, run: RunFolder) -> str:
+    scores: list[charts.Curve] = [
+        ("mIoU", "a", run.evals, charts.score("miou")),
+        ("pixel accuracy", "eval", run.evals, charts.score("accuracy")),
+    ]
+    return (
+        charts.lines(drawn, "loss", "Loss", [("loss", "a", run.steps, charts.field("loss"))], log=True)
+        + charts.lines(drawn, "miou", "Scores on the validation split", scores, unit="%", points=True)
+        + charts.lines(drawn, "lr", "Learning rate", [("lr", "a", run.steps, charts.field("lr"))], height=140)
+    )

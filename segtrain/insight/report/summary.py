@@ -1,0 +1,121 @@
+"""Summary of a run: a headline, a few sentences, and the figures that matter most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from segtrain.insight.diagnose.data_rules import STARVED
+from segtrain.insight.report import html
+from segtrain.insight.report.html import esc, short_seconds
+from segtrain.insight.report.speed import Speed, words
+from segtrain.insight.runs.folder import RunFolder, few
+from segtrain.observe.console import duration, percent
+from segtrain.observe.run_row import number
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """``mood``: good, bad, or open (the run goes on, or can be continued)."""
+
+    mood: str
+    headline: str
+    sentences: tuple[str, ...]
+
+
+def summary(run: RunFolder, pace: Speed | None) -> RunSummary:
+    """The summary of a run. It does not say what held the run up; the diagnosis does."""
+    mood, headline = _state(run)
+    said = [_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])]
+    if pace is not None:
+        said += [where_time_went(pace, str(run.start.get("device", "cpu"))), _worst_tenth(pace)]
+    return RunSummary(mood, headline, tuple(sentence for sentence in said if sentence))
+
+
+def _state(run: RunFolder) -> tuple[str, str]:
+    """Mood and headline."""
+    progress = f"step {run.row['step'] or 0} of {run.row['steps'] or '?'}"
+    signal = next((name for event in reversed(run.events) if (name := _stopped_by(event))), "a signal")
+    larger = " with a larger limit" if "=" in signal else ""
+    gone = "its process is gone; the same command continues from the last checkpoint"
+    states = {
+        "done": ("good", f"Finished: {progress}, {duration(run.row['time'] or 0)}"),
+        "failed": ("bad", f"Failed at {progress}: {run.end.get('error') or 'no error was recorded'}"),
+        "stopped": ("open", f"Stopped by {signal} at {progress}: the same command{larger} continues it"),
+        "killed": ("bad", f"Ended without a message at {progress}: {gone}"),
+        "running": ("open", f"Running: {progress} when this page was made"),
+    }
+    return states.get(run.row["status"], ("open", "No process of this run has written anything yet"))
+
+
+def _stopped_by(event: Mapping[str, Any]) -> str:
+    """The signal or the limit that stopped a process, if this event tells it."""
+    if event["event"] == "limit" and event.get("what") == "reached":
+        return str(event.get("limit"))
+    return str(event.get("signal")) if event["event"] == "signal" else ""
+
+
+def _scores(run: RunFolder) -> str:
+    best = run.best
+    if not best:
+        return "It has not been evaluated yet."
+    last = run.evals[-1]
+    text = f"Best mIoU {percent(best['scores']['miou'], 2)}{few(best)} at step {best['step']}"
+    if last["step"] != best["step"]:
+        miou = percent(number(last["scores"].get("miou")), 2)
+        text += f", {miou}{few(last)} at the last evaluation (step {last['step']})"
+    return text + "."
+
+
+def where_time_went(pace: Speed, device: str) -> str:
+    """The sentence about a step: the largest phases, up to 95 % of the time."""
+    shown = 0.0
+    parts: list[str] = []
+    for phase, share in sorted(pace.shares.items(), key=lambda item: -item[1]):
+        if shown <= 0.95:
+            parts.append(f"{percent(share, 0)} {words(phase)}")
+        shown += share
+    text = f"A step took {short_seconds(pace.step_s)}: {', '.join(parts)}."
+    if device.startswith("cuda"):
+        text += " These are GPU times: a wait for data that is hidden behind GPU work counts as that work."
+    return text
+
+
+def _worst_tenth(pace: Speed) -> str:
+    """A sentence about the tenth of the run that waited most, because a short slow part does not show in the mean."""
+    if pace.wait >= STARVED or pace.worst_wait < STARVED:
+        return ""
+    return (
+        f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in the "
+        f"tenth of the run that ends with step {pace.worst_step}: something slowed the input down there."
+    )
+
+
+def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
+    """(what, value, remark) of the figures that matter most."""
+    found = [("best mIoU", "-", "not evaluated")]
+    if best := run.best:
+        found = [("best mIoU", percent(best["scores"]["miou"], 2), f"step {best['step']}{few(best)}")]
+    if pace is not None:
+        rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
+        found += [
+            ("images/s", rate, "median, all ranks"),
+            ("time of a step", short_seconds(pace.step_s), "median, without evaluation"),
+            ("waiting for data", percent(pace.wait), "of the time of steps"),
+        ]
+        if pace.cores is not None:
+            found.append(("CPU use", f"{pace.cores:.3g}", "cores busy, all ranks"))
+    if run.row["time"] is not None:
+        remark = "" if run.row["cpu_s"] is None else f"{run.row['cpu_s']:,.0f} CPU-s"
+        found.append(("time", duration(run.row["time"]), remark))
+    return found
+
+
+def section(said: RunSummary, bound: str, figures: list[tuple[str, str, str]]) -> str:
+    """``bound``: the block that says what held the run up, as HTML."""
+    sentences = "".join(f"<p>{esc(sentence)}</p>" for sentence in said.sentences)
+    return (
+        f'<p class="headline {said.mood}">{esc(said.headline)}</p>{bound}{html.tiles(figures)}'
+        f'<div class="prose">{sentences}</div>'
+    )

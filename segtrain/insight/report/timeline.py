@@ -1,0 +1,172 @@
+"""Timeline of a run: laps, pauses, and one axis of time without the gaps between its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from segtrain.insight.runs.folder import Event
+from segtrain.observe.run_row import number
+
+START, EVAL, CHECKPOINT = "start", "eval", "checkpoint"
+_SLACK = 2.0  # seconds that a profile may begin before the first event and end after the last
+
+
+@dataclass(frozen=True)
+class Lap:
+    """The time from one ``step`` event of the journal to the next: ``steps`` optimizer steps, up to step ``step``.
+
+    Times are Unix seconds.
+    """
+
+    begin: float
+    end: float
+    step: int
+    steps: int
+    spans: dict[str, float]
+    first: bool  # first lap of its process; it is too slow to measure speed: the loader fills, and kernels are chosen
+    event: Event
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, without evaluation and checkpoints."""
+        return sum(self.spans.values())
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A period in which the run did one thing: either training (``lap``), or the pause that ``kind`` names.
+
+    ``kind``: start, eval, or checkpoint; "" for training.
+    """
+
+    begin: float
+    end: float
+    lap: Lap | None = None
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Converts Unix time to seconds since the run began, leaving out the time in which none of its processes ran."""
+
+    parts: tuple[tuple[float, float], ...]  # begin and end of each process
+
+    def at(self, ts: float) -> float | None:
+        """Seconds since the run began at a Unix time; None for a moment in which no process ran."""
+        before = 0.0
+        for begin, end in self.parts:
+            if begin - _SLACK <= ts <= end + _SLACK:
+                return before + min(max(ts, begin), end) - begin
+            before += end - begin
+        return None
+
+    @property
+    def length(self) -> float:
+        return sum(end - begin for begin, end in self.parts)
+
+
+def axis(events: Sequence[Event]) -> Axis:
+    parts: list[list[float]] = []
+    for event in events:
+        if event["event"] == "run_start" or not parts:
+            # A clock that was set back must not make time run backwards.
+            begin = max(event["ts"], parts[-1][1]) if parts else event["ts"]
+            parts.append([begin, begin])
+        parts[-1][1] = max(parts[-1][1], event["ts"])
+    return Axis(tuple((begin, end) for begin, end in parts))
+
+
+def laps(events: Iterable[Event]) -> list[Lap]:
+    """All laps in order of time, including laps whose steps a resumed process repeated later."""
+    found: list[Lap] = []
+    step, before, first = 0, 0.0, True
+    for event in events:
+        if event["event"] == "run_start":
+            step, first = 0, True
+        elif event["event"] == "resume" and isinstance(event.get("step"), int):
+            step = event["step"]
+        elif event["event"] == "step" and isinstance(event.get("step"), int):
+            value = event.get("spans")
+            items = value.items() if isinstance(value, dict) else ()
+            spans = {str(phase): seconds for phase, item in items if (seconds := number(item)) is not None}
+            if event["step"] > step and spans:
+                begin = event["ts"] - sum(spans.values()) if first else before
+                found.append(Lap(begin, event["ts"], event["step"], event["step"] - step, spans, first, event))
+            step, before, first = event["step"], event["ts"], False
+    return found
+
+
+def steady(found: Sequence[Lap]) -> list[Lap]:
+    """The laps that measure speed: without the first of each process, if there are others."""
+    return [lap for lap in found if not lap.first] or list(found)
+
+
+def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Stretch]:
+    kept = []
+    for index, event in enumerate(events):
+        seconds = number(event.get("seconds"))
+        if event["event"] in (EVAL, CHECKPOINT) and seconds:
+            begin = event["ts"] - seconds
+            before = events[index - 1] if index else event
+            if event["event"] == EVAL and before["event"] == "step" and before.get("step") == event.get("step"):
+                begin = min(begin, before["ts"])  # Before the scores, weights are averaged: this time counts too.
+            end = _until(event, events[index + 1 :], found)
+            kept.append(Stretch(begin, end, kind=event["event"]))
+        elif event["event"] == "run_start":
+            begins = [lap.begin for lap in found if lap.first and lap.begin >= event["ts"]]
+            if begins:
+                kept.append(Stretch(event["ts"], min(begins), kind=START))
+    return sorted(kept, key=lambda pause: pause.begin)
+
+
+def _until(event: Event, later: Sequence[Event], found: Sequence[Lap]) -> float:
+    """When training went on after a pause. The ``seconds`` of an evaluation leave out the drawing of its pictures."""
+    end = float(event["ts"])
+    if event["event"] != EVAL or not later:
+        return end
+    after = later[0]
+    if after["event"] == CHECKPOINT:
+        return max(end, after["ts"] - (number(after.get("seconds")) or 0.0))
+    lap = next((lap for lap in found if lap.begin < end <= lap.end), None)
+    if lap is None:  # after the last step
+        return max(end, after["ts"])
+    stood = lap.end - lap.begin - lap.seconds  # time outside of all phases of a step
+    return max(end, min(lap.begin + stood, lap.end))
+
+
+def pieces(found: Sequence[Lap], stops: Sequence[Stretch]) -> list[Stretch]:
+    """Laps with the pauses cut out of them, in order of time and without overlap."""
+    cut = [stop for stop in stops if stop.end > stop.begin]
+    for lap in found:
+        begin = lap.begin
+        for stop in stops:
+            if lap.begin <= stop.begin and stop.end <= lap.end + 1e-3:
+                if stop.begin > begin:
+                    cut.append(Stretch(begin, stop.begin, lap))
+                begin = max(begin, stop.end)
+        if lap.end > begin:
+            cut.append(Stretch(begin, lap.end, lap))
+    return sorted(cut, key=lambda piece: piece.begin)
+
+
+def merged(found: Sequence[Lap], most: int) -> list[Lap]:
+    """At most about ``most`` laps: neighbors of one process are added up. ``event`` is that of the last one."""
+    size = -(-len(found) // most)
+    if size <= 1:
+        return list(found)
+    groups: list[list[Lap]] = []
+    for lap in found:
+        if lap.first or not groups or len(groups[-1]) >= size or groups[-1][-1].first:
+            groups.append([])
+        groups[-1].append(lap)
+    return [_sum(group) for group in groups]
+
+
+def _sum(group: Sequence[Lap]) -> Lap:
+    spans: dict[str, float] = {}
+    for lap in group:
+        for phase, seconds in lap.spans.items():
+            spans[phase] = spans.get(phase, 0.0) + seconds
+    steps = sum(lap.steps for lap in group)
+    return replace(group[-1], begin=group[0].begin, steps=steps, spans=spans, first=group[0].first)

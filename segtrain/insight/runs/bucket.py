@@ -1,0 +1,171 @@
+"""Lists and fetches the objects of runs in the buckets of S3, Google, and Azure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from segtrain.base.files import replacing
+from segtrain.bucket import split_url
+from segtrain.bucket.client import Client, client_of, etag_of
+from segtrain.bucket.download import download
+from segtrain.errors import ConfigError, DataError, file_error
+
+SCHEMES = ("s3://", "gs://", "az://")
+OUTAGE_S = 60.0  # seconds without an answer after which a request fails
+PARALLEL = 16  # files fetched at the same time: most are small, and take one round trip
+MOST_OBJECTS = 300_000  # Listing more takes minutes, and so many objects are a whole bucket rather than one run.
+HEAD = 1 << 16  # bytes fetched from the start of a file that is too large to be fetched whole
+TRIES = 3  # tries to read both parts of an object from one version, if the object is replaced at the same time
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object of a bucket; ``etag`` changes with its content; ``modified``: Unix time."""
+
+    bucket: str
+    key: str
+    size: int
+    etag: str
+    modified: float
+    scheme: str = "s3"
+
+    @property
+    def base(self) -> str:
+        return f"{self.scheme}://{self.bucket}"
+
+    @property
+    def uri(self) -> str:
+        return f"{self.base}/{self.key}"
+
+
+@dataclass(frozen=True)
+class WantedFile:
+    """An object to fetch.
+
+    If it has more than ``most`` + HEAD bytes, only its first lines and its last ``most`` bytes are fetched.
+    """
+
+    item: Object
+    most: int
+
+    @property
+    def mark(self) -> str:
+        """A text that identifies the bytes to fetch: if it is equal to an earlier one, they have not changed."""
+        return f"{self.item.etag} {self.bytes} {self.item.size}"
+
+    @property
+    def cut(self) -> bool:
+        return self.item.size > self.most + HEAD
+
+    @property
+    def bytes(self) -> int:
+        return self.most if self.cut else self.item.size
+
+
+def list_objects(uri: str) -> list[Object]:
+    """All objects below the folder ``uri``, in the order of keys."""
+    base, prefix = split_url(uri)
+    scheme, bucket = uri.partition(":")[0], base.partition("://")[2]
+    if not bucket:
+        raise ConfigError(f"{uri!r} names no bucket: {scheme}://BUCKET/PREFIX", code="bucket-name-missing")
+    found: list[Object] = []
+    with explained(uri):
+        for page in client_of(base).below(prefix and f"{prefix}/", OUTAGE_S):
+            found += [
+                Object(bucket, item["path"], item["size"], etag_of(item), item["last_modified"].timestamp(), scheme)
+                for item in page
+            ]
+            if len(found) > MOST_OBJECTS:
+                problem = f"there are more than {MOST_OBJECTS} objects: name the prefix of one run"
+                raise file_error(uri, problem, code="too-many-objects")
+    return found
+
+
+def stream(item: Object) -> Any:
+    """The bytes of an object, as a file that is removed when it is closed."""
+    file = tempfile.NamedTemporaryFile()  # noqa: SIM115 (the caller closes it)
+    with explained(item.uri):
+        download(client_of(item.base), item.key, Path(file.name), item.size, OUTAGE_S)
+    return file
+
+
+def fetch(wanted: WantedFile, target: Path) -> None:
+    """Copy an object, or the first and the newest lines of a large one, to a file, atomically."""
+    item, client = wanted.item, client_of(wanted.item.base)
+    with explained(item.uri, target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as partial:
+            if not wanted.cut:
+                download(client, item.key, partial, item.size, OUTAGE_S)
+            else:
+                head, tail = _ends(client, wanted)
+                # The tail usually begins in the middle of a line.
+                partial.write_bytes(head[: head.rfind(b"\n") + 1] + tail[tail.find(b"\n") + 1 :])
+            # The age of a journal shows whether its run is alive.
+            os.utime(partial, (item.modified, item.modified))
+
+
+def _ends(client: Client, wanted: WantedFile) -> tuple[bytes, bytes]:
+    """The first and the last bytes of an object, both from the same version, even if a run replaces it meanwhile."""
+    for left in reversed(range(TRIES)):
+        try:
+            head = client.get(wanted.item.key, (0, HEAD), "", OUTAGE_S)
+            span = max(0, head.size - wanted.most), head.size
+            tail = client.get(wanted.item.key, span, head.etag, OUTAGE_S)
+            return bytes(head.content), bytes(tail.content)
+        except DataError as error:
+            if error.code != "object-changed" or not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def explained(what: str, target: Path | None = None) -> Iterator[None]:
+    """Name the location in the error of an outage, and leave out data.outage_s, which does not apply here."""
+    try:
+        yield
+    except DataError as error:
+        if error.code != "bucket-unreachable":
+            raise
+        problem = f"the bucket did not answer for {OUTAGE_S:g} s: check the network, and the address of the bucket"
+        raise file_error(what, problem, code="bucket-unreachable") from None
+    except OSError as error:
+        raise unwritable(target or Path(tempfile.gettempdir()), error) from None
+
+
+def unwritable(path: Path, error: OSError) -> DataError:
+    """The error for a copy that cannot be written."""
+    problem = f"it cannot be written: {error.strerror or error}: set SEGTRAIN_CACHE to a folder with free space"
+    return file_error(str(path), problem, code="cache-unwritable")
+
+
+# The command of each cloud that lists objects.
+LIST_COMMANDS = {"s3": "aws s3 ls", "gs": "gcloud storage ls", "az": "az storage blob list -c CONTAINER"}
+
+
+def print_command(item: Object) -> str:
+    """The command that writes an object to the standard output."""
+    if item.scheme == "az":
+        return f"az storage blob download -c {quote(item.bucket)} -n {quote(item.key)} --no-progress"
+    return f"gcloud storage cat {quote(item.uri)}" if item.scheme == "gs" else f"aws s3 cp {quote(item.uri)} -"
+
+
+def to_read_all_of(home: str) -> str:
+    """A sentence with the command that copies a folder from a bucket.
+
+    The commands for S3 and Google leave out checkpoints; the one for Azure copies them too.
+    """
+    copy = f"aws s3 sync {quote(home)} FOLDER --exclude 'checkpoints/*'"
+    if home.startswith("gs://"):
+        copy = f"gcloud storage rsync -r --exclude='.*\\.pt$' {quote(home)} FOLDER"
+    if home.startswith("az://"):
+        container, _, prefix = home.removeprefix("az://").partition("/")
+        copy = f"az storage blob download-batch -s {quote(container)} -d FOLDER --pattern {quote(prefix + '/*')}"
+    return f"To read all of it: {copy}, then name FOLDER"

@@ -1,0 +1,165 @@
+"""Samples made by Ray Data, which also divides them among the ranks: for comparison with ``data.helpers=ray``.
+
+The same code makes the samples, so each one has the same pixels. But Ray decides in which order they come, and which
+rank gets which. So batches differ from run to run, and a run cannot resume: see docs/helpers.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from segtrain.data.sample import COLOR_BYTES
+from segtrain.data.train_loader import Batch, TrainLoader
+from segtrain.data.workers.batch import BatchTask, offsets
+from segtrain.data.workers.memory import Ring
+from segtrain.errors import ConfigError, DataError
+from segtrain.platforms.ray.helpers import wire
+from segtrain.platforms.ray.helpers.cluster import HELPS, ROLE, seats_of
+from segtrain.platforms.ray.helpers.helper import identity, refuse_other_files
+from segtrain.platforms.ray.helpers.making import CHUNK, Making
+
+BLOCK_BYTES = 16 << 20  # of the samples that travel together
+PART_BYTES, MOST_PARTS = 256 << 20, 2000  # of the samples that one task of Ray Data makes; tasks of a run
+AHEAD = 2  # blocks that a rank fetches ahead
+
+START = (
+    "helpers   ray-data: Ray makes all samples of training, in an order of its own: batches differ from run to run, "
+    "and this run cannot resume"
+)
+Share = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]  # run on rank 0; every rank gets the result
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place in a batch, with the arrays that tell which sample came there."""
+
+    indices: np.ndarray
+    epochs: np.ndarray
+    number: int
+
+
+class Rows:
+    """Writes the next sample that Ray Data delivers into a slot. Local worker threads call it."""
+
+    def __init__(self, batches: Iterator[dict[str, np.ndarray]], source: Any) -> None:
+        self._batches, self._source, self._lock = batches, source, threading.Lock()
+        self._block: dict[str, np.ndarray] = {}
+        self._at = 0
+        self._failed: DataError | None = None
+
+    def __call__(self, slot: Slot, image: np.ndarray, mask: np.ndarray, colors: np.ndarray | None = None) -> None:
+        with self._lock:
+            while self._at >= len(self._block.get("index", ())):
+                self._block, self._at = self._next(), 0
+            block, k = self._block, self._at
+            self._at += 1
+        index = int(block["index"][k])
+        refuse_other_files(self._source, index, block["files"][k])
+        image[:], mask[:] = block["image"][k], block["mask"][k]
+        if colors is not None:
+            colors[:] = block["colors"][k]
+        slot.indices[slot.number], slot.epochs[slot.number] = index, block["epoch"][k]
+
+    def _next(self) -> dict[str, np.ndarray]:
+        """The next block. Raises DataError, the same one for all samples that are left."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            return next(self._batches)
+        except StopIteration:
+            says = "Ray Data delivered fewer samples than the run needs: see the logs of Ray on the hosts that help"
+            self._failed = DataError(says, code="ray-data-ended")
+        except Exception as error:
+            reason = " ".join(str(error).split())[-500:]
+            says = f"Ray Data cannot make samples ({reason}): see the logs of Ray, or set data.helpers=ray"
+            self._failed = DataError(says, code="ray-data-failed", found=reason)
+        raise self._failed
+
+
+class RayDataLoader(TrainLoader):
+    """A TrainLoader whose samples come from Ray Data. ``share`` is a collective, see Share; the rest is as there.
+
+    Raises ConfigError if the run resumes, if its batches cannot be divided evenly, or if no host helps.
+    """
+
+    def __init__(self, *args: Any, share: Share, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._world, self._rank, accumulate = settings["world"], settings["rank"], settings["accumulate"]
+        if self.first_step:
+            says = (
+                f"data.helpers=ray-data: a run cannot resume (here at step {self.first_step}), because Ray decides the "
+            )
+            says += "order of its samples: start it again in another run folder, or use data.helpers=ray"
+            raise ConfigError(says, code="ray-data-resume", key="data.helpers", step=self.first_step)
+        if self.batch_size % (self._world * accumulate):
+            says = (
+                f"data.helpers=ray-data gives every rank as many samples: train.batch_size={self.batch_size} must be "
+            )
+            says += f"a multiple of {self._world * accumulate} (ranks x train.accumulate)"
+            raise ConfigError(says, code="ray-data-uneven", key="train.batch_size", found=self.batch_size)
+        splits = share(self._split)["splits"]
+        self._rows = Rows(_batches_of(splits[self._rank]), self.maker.source)
+
+    def _split(self) -> dict[str, Any]:
+        """Start Ray Data, on rank 0. Returns an iterator for each rank, as text."""
+        import ray
+        import ray.data
+
+        data = self.maker.data
+        cores = len(seats_of(ray.nodes(), data.helper_cores, 0, 1))
+        if not cores:
+            says = "data.helpers=ray-data: no host of the cluster helps: start one with --labels=segtrain/role=help"
+            raise ConfigError(says, code="ray-data-no-helpers", key="data.helpers")
+        context, (crop, scale) = ray.data.DataContext.get_current(), self.crop_and_scale(0)
+        context.enable_progress_bars, context.target_max_block_size = False, BLOCK_BYTES
+        total = self.last_step * self.batch_size
+        # Each core gets several parts, so that all end at about the same time.
+        size = min(PART_BYTES // (4 * crop[0] * crop[1]), total // (4 * cores))
+        size = max(CHUNK, size, -(-total // MOST_PARTS))
+        parts = [np.array([[begin, min(begin + size, total)]]) for begin in range(0, total, size)]
+        _, content = wire.packed(self.maker)
+        ours, place = identity(self.maker.transforms is not None), (os.getcwd(), sys.path)
+        made = ray.data.from_numpy(parts).map_batches(
+            Making,
+            batch_size=1,
+            fn_constructor_args=(content, ours, crop, scale, self.colors, place),
+            compute=ray.data.ActorPoolStrategy(size=cores),
+            num_cpus=1,
+            label_selector={ROLE: HELPS},
+        )
+        self.splits = made.streaming_split(self._world, equal=True)  # kept: the other ranks only borrow them
+        return {"splits": [base64.b64encode(ray.cloudpickle.dumps(one)).decode() for one in self.splits]}
+
+    def _read_ahead(self) -> None:
+        return None
+
+    def _batches(self, ring: Ring) -> Generator[BatchTask, None, None]:
+        crop, _ = self.crop_and_scale(0)
+        counts = [part.stop - part.start for part in self.parts]
+        for _ in range(self.first_step, self.last_step):
+            shapes = [(count, *crop) for count in counts]
+            batch, start = BatchTask(self._rows, ring.take(sum(offsets(shape)[-1] for shape in shapes)), []), 0
+            for count, shape in zip(counts, shapes):
+                indices, epochs = np.zeros(count, np.int64), np.zeros(count, np.int64)
+                slots = [Slot(indices, epochs, number) for number in range(count)]
+                images, masks, memory = batch.lay_out(self.dataset, slots, [0] * count, shape, start, self.colors)
+                looks = torch.from_numpy(memory.reshape(-1, COLOR_BYTES)) if self.colors else None
+                batch.result.append(Batch(images, masks, indices, epochs, looks))
+                start = offsets(shape, start)[-1]
+            yield batch
+
+
+def _batches_of(split: str) -> Iterator[dict[str, np.ndarray]]:
+    import ray
+
+    iterator = ray.cloudpickle.loads(base64.b64decode(split))
+    return iter(iterator.iter_batches(batch_size=None, prefetch_batches=AHEAD, batch_format="numpy"))

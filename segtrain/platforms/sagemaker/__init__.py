@@ -1,0 +1,1 @@
+"""The inside of a SageMaker job: the entry point, hosts, and helping hosts."""

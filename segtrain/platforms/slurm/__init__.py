@@ -1,0 +1,1 @@
+"""The inside of a Slurm step: its hosts and ranks."""

@@ -1,0 +1,1 @@
+"""The inside of a Vertex AI job: the entry point, ranks, folders, and the experiment that it writes to."""

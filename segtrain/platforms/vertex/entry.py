@@ -1,0 +1,133 @@
+"""Entry point of a container of a Vertex AI job: meets the other hosts, and starts one rank per GPU.
+
+``python -m segtrain.platforms.vertex [FILE] [section.key=value ...]`` is process 1 of its container and passes signals
+on to its ranks. Vertex AI goes by its exit code: a container that does not end with 0 is started again, and the job has
+succeeded when the container of the primary replica ends with 0. It imports no torch; its ranks do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from segtrain.base.stopping import note_signals
+from segtrain.errors import EXIT_RESUMABLE, SegtrainError
+from segtrain.parallel.cluster import Cluster, free_port
+from segtrain.parallel.spawn import ranks_here, visible_gpus
+from segtrain.platforms.vertex import local_ranks
+from segtrain.platforms.vertex import rank as vertex_rank
+from segtrain.platforms.vertex.hosts import Replicas, read_replicas
+from segtrain.platforms.vertex.meeting import Coordinator, Member, News, Round
+
+if TYPE_CHECKING:
+    from segtrain.config import Config
+
+# A round (see meeting.py) is one start of the ranks on all hosts. This is the largest number of short rounds in a row.
+# A round of at least LONG_S seconds resets the count, because spot machines lose some hosts every day. Only rounds
+# that ended because of another host count: if its own ranks fail, the container ends, and Vertex AI counts restarts.
+MOST_ROUNDS = 6
+LONG_S = 3600.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train on this host, and return the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")  # see cli.py
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")  # Cloud Logging gets each line at once.
+    try:
+        return _host(words, note_signals(signal.SIGTERM, signal.SIGINT))
+    except SegtrainError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+def _host(argv: list[str], received: list[int]) -> int:
+    config, replicas = vertex_rank.settings(argv), read_replicas()
+    command = [sys.executable, "-m", "segtrain.platforms.vertex.rank", *argv]
+    if replicas is not None:
+        replicas.refuse_idle()
+    if replicas is not None and len(replicas.training) > 1:
+        return _with_others(config, command, replicas, received)
+    ranks = ranks_here(config, _say)
+    first = Cluster(0, ranks, 0, ranks, "127.0.0.1", free_port(), "vertex")
+    return local_ranks.run(command, first, received, _say).code
+
+
+def _with_others(config: Config, command: list[str], replicas: Replicas, received: list[int]) -> int:
+    """Run rounds with the other hosts, until the ranks of all hosts are done, or this host failed or was stopped."""
+    hosts, number, address = len(replicas.training), replicas.number, replicas.address
+    names = [replicas.name(host) for host in range(hosts)]
+    ranks = _ranks(config)
+    with Coordinator(names, address[1], _say) if number == 0 else contextlib.nullcontext():
+        member = Member(address, number, hosts, ranks, _say)
+        left = MOST_ROUNDS
+        while left:
+            found = member.meet(stopped=lambda: bool(received))
+            if found is None:
+                _say("stopped by a signal while this host waited for the others")
+                return EXIT_RESUMABLE
+            first = _first(found, replicas, ranks)
+            _say(f"round {found.number}: all {hosts} hosts are here, with {first.world_size} ranks")
+            began = time.monotonic()
+            ending = local_ranks.run(command, first, received, _say, member.heard)
+            left = MOST_ROUNDS if time.monotonic() - began >= LONG_S else left - 1
+            early = ending.early
+            if not early and ending.code == 0:
+                member.done()
+                news = _all_done(member, received)
+                if news is None or news.over:
+                    return 0 if news else EXIT_RESUMABLE
+                early = news.why
+            elif not early and ending.code == EXIT_RESUMABLE:
+                # Said before the connection ends, because the other hosts end their ranks soon if a host is lost.
+                member.again("was stopped", saving=True)
+                early = "this host was stopped"
+            elif not early and (ending.cause or received):
+                return ending.code
+            elif not early:
+                member.again("has lost another host")
+                early = "this host has lost another host"
+            if received and ending.code == EXIT_RESUMABLE:
+                return EXIT_RESUMABLE
+            _say(f"the hosts meet again: {early}")
+    raise SegtrainError(
+        f"the ranks lost each other {MOST_ROUNDS} times: look at the logs of all replicas for the first failure",
+        code="hosts-lost-often", found=MOST_ROUNDS,
+    )  # fmt: skip
+
+
+def _first(found: Round, replicas: Replicas, ranks: int) -> Cluster:
+    """The ``Cluster`` of this host's first rank, which follows the ranks of the hosts before it.
+
+    Hosts may have different numbers of GPUs.
+    """
+    before = sum(found.counts[: replicas.number])
+    return Cluster(before, sum(found.counts), 0, ranks, replicas.address[0], found.port, "vertex")
+
+
+def _all_done(member: Member, received: list[int]) -> News | None:
+    """Wait until the ranks of the other hosts have ended too.
+
+    Returns the news that the round is over, or why it ended early. Returns None after a signal.
+    """
+    while not received:
+        if news := member.heard(1.0):
+            return news
+    return None
+
+
+def _ranks(config: Config) -> int:
+    """Number of ranks on this host, if the job has several hosts: one per GPU, or as parallel.procs says."""
+    if config.parallel.strategy in ("single", "dp", "smddp") or config.parallel.procs != "auto":
+        return ranks_here(config, _say)
+    return max(1, visible_gpus() if config.train.device != "cpu" else 0)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,281 @@
+"""Checkpoints: finding the newest and the best one, reading them, and checking that they fit; writer.py writes them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from segtrain.base.files import open_file, write_atomically
+from segtrain.base.json_text import read_json
+from segtrain.config import Origin, refuse_older_run
+from segtrain.errors import CheckpointError, some_of
+from segtrain.models.weights import misfit
+
+FORMAT = 2
+SUFFIX = ".pt"
+# Required parts of a checkpoint and their types; written by Session.save and learner_state.
+PARTS = {
+    **dict.fromkeys(("model", "buffers", "criterion", "optimizer", "ema", "scaler", "state"), dict),
+    **dict.fromkeys(("config_hash", "decoder", "precision"), str),
+    "world_size": int,
+}
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """Whole checkpoints by step, oldest first (a file has its final name only when it is whole)."""
+    found = Path(run_dir, "checkpoints").glob(f"step-*{SUFFIX}")
+    return sorted(path for path in found if path.stem.removeprefix("step-").isdecimal())
+
+
+def step_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+def fingerprint(path: Path) -> str:
+    """SHA-256 of the checksums in a checkpoint's ZIP directory: equal on two hosts whose files are equal.
+
+    Raises CheckpointError if the file is missing or incomplete.
+    """
+    try:
+        with open_file(path, math.inf) as file, zipfile.ZipFile(file) as archive:
+            table = [(item.filename.partition("/")[2], item.CRC, item.file_size) for item in archive.infolist()]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise _incomplete(path, str(error)) from None
+    return hashlib.sha256(repr(table).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Best:
+    """The step with the best score so far."""
+
+    step: int
+    miou: float
+
+    @property
+    def file(self) -> str:
+        return f"step-{self.step:08d}{SUFFIX}"
+
+
+def best_of(state: Mapping[str, Any]) -> Best | None:
+    """The best step according to a checkpoint's state. None if nothing was scored."""
+    step, miou = state.get("best_step"), state.get("best_miou")
+    known = type(step) is int and step > 0 and isinstance(miou, float)
+    return Best(step, miou) if known else None  # type: ignore[arg-type]
+
+
+def named_best(run_dir: Path) -> Best | None:
+    """The best step according to best.json; None if the file is missing or damaged."""
+    try:
+        found = read_json(Path(run_dir, "best.json"))
+        best = Best(int(found["step"]), float(found["miou"]))
+        return best if found["checkpoint"] == best.file else None
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def write_best(run_dir: Path, best: Best) -> None:
+    content = {"checkpoint": best.file, "step": best.step, "miou": best.miou}
+    write_atomically(run_dir / "best.json", json.dumps(content).encode())
+
+
+def mend_best(run_dir: Path, state: Mapping[str, Any]) -> tuple[Best | None, list[str]]:
+    """Make best.json agree with the checkpoint that a run resumes from. Returns the best step, and a remark per change.
+
+    The best step is None if nothing was scored yet or its file is missing: the next score is then the best.
+    """
+    named = named_best(run_dir)
+    best, path = best_of(state), run_dir / "best.json"
+    if best is not None and not (run_dir / "checkpoints" / best.file).is_file():
+        path.unlink(missing_ok=True)
+        return None, [f"the best checkpoint {best.file} is missing: only scores from here on count toward the best"]
+    if best is None:
+        if not path.exists():
+            return None, []
+        path.unlink()
+        return None, [f"{path} named a score from later steps, which will be repeated: removed"]
+    if best == named:
+        return best, []
+    before = f"named {named.file}" if named else "was damaged" if path.exists() else "was missing"
+    write_best(run_dir, best)
+    return best, [f"{path} {before}: rewritten, the best so far is {best.file} (mIoU {100 * best.miou:.2f}%)"]
+
+
+def read(path: Path, content: bytes | None = None, lazily: bool = False) -> dict[str, Any]:
+    """Load one checkpoint to the CPU with ``weights_only=True`` (tensors and plain values; no code in it is run).
+
+    ``content``: the bytes of the file, if another host sent them. ``lazily``: memory-map the tensors.
+
+    Raises CheckpointError if the file is missing, unreadable, damaged, or not a checkpoint of this format.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            source = str(path) if content is None else io.BytesIO(content)
+            if content is None:
+                open_file(path, math.inf).close()  # refuses a pipe or a device
+            mapped = lazily and content is None
+            state = torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+        if not lazily:  # torch.load does not verify the checksums in the archive
+            with zipfile.ZipFile(path if content is None else io.BytesIO(content)) as archive:
+                damaged = archive.testzip()
+            if damaged is not None:
+                raise zipfile.BadZipFile(f"{damaged} has another checksum")
+        if isinstance(state, dict):
+            state["origin"] = Origin.read(state.get("origin", {}))
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no checkpoint {path}", code="checkpoint-missing", file=str(path)) from None
+    except OSError as error:
+        text = f"cannot read the checkpoint {path}: {error.strerror or error}: check its permissions and its disk"
+        raise CheckpointError(text, code="checkpoint-not-read", file=str(path)) from None
+    except Exception as error:  # zip, pickle, and zlib each raise their own exceptions
+        raise _incomplete(path, type(error).__name__) from None
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        text = f"{path} is not a checkpoint of format {FORMAT}: use another, or the segtrain version that wrote it"
+        raise CheckpointError(text, code="checkpoint-foreign", file=str(path))
+    return state
+
+
+def _incomplete(path: Path, reason: str) -> CheckpointError:
+    text = f"{path} is incomplete or damaged ({reason}): use another checkpoint"
+    return CheckpointError(text, code="checkpoint-damaged", file=str(path), reason=reason)
+
+
+def misfits(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:
+    """How ``weights`` differ from a model's tensors: one remark per tensor."""
+    return [
+        *(f"{key} is missing" for key in own if key not in weights),
+        *(f"{key} is unknown" for key in weights if key not in own),
+        *misfit(own, weights),
+    ]
+
+
+def refuse_foreign(
+    state: Mapping[str, Any], own: Mapping[str, Any], run_dir: str, averaged: Mapping[str, Tensor] | None = None
+) -> None:
+    """Raise CheckpointError if a checkpoint lacks a part or belongs to a different network.
+
+    ``averaged``: the moving average of this run's weights, or None. The average in the checkpoint must fit it.
+    """
+    found = _faults(state, own)
+    if not found and averaged is not None:
+        found = [f"ema: {text}" for text in misfits(averaged, state["ema"])]
+    if found:
+        raise CheckpointError(
+            f"the newest checkpoint in {run_dir} is from a different run ({len(found)} differences; {found[0]}): "
+            "move it out of checkpoints/, or choose another out=FOLDER",
+            code="checkpoint-foreign", run=run_dir, found=found,
+        )  # fmt: skip
+
+
+def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
+    """Remarks on missing and invalid parts. If all parts are valid, remarks on tensors that do not fit ``own``."""
+    found = [
+        f"{part} is a {type(state[part]).__name__}" if part in state else f"{part} is missing"
+        for part, kind in PARTS.items()
+        if not isinstance(state.get(part), kind)
+    ]
+    if found:
+        return found
+    found = misfits(own, state["model"])
+    if not all(isinstance(state["scaler"].get(key), (int, float)) for key in ("scale", "good")):
+        found.append("scaler.scale or scaler.good is not a number")
+    if not isinstance(state.get("buffers_of_ranks"), (Tensor, type(None))):
+        found.append("buffers_of_ranks is not a tensor")
+    for name, slots in state["optimizer"].items():
+        if name not in own:
+            found.append(f"optimizer.{name} is unknown")
+        elif not isinstance(slots, dict):
+            found.append(f"optimizer.{name} is a {type(slots).__name__}")
+        else:
+            found += [
+                f"optimizer.{name}.{key} differs in shape from its weight"
+                for key, value in slots.items()
+                if isinstance(value, Tensor) and value.dim() and value.shape != own[name].shape
+            ]
+    return found
+
+
+def newest(run_dir: Path, lazily: bool = False) -> tuple[dict[str, Any] | None, list[str]]:
+    """The newest checkpoint that loads, and one line about each newer checkpoint that does not."""
+    _, state, remarks = newest_file(run_dir, lazily)
+    return state, remarks
+
+
+def newest_file(run_dir: Path, lazily: bool = False) -> tuple[Path | None, dict[str, Any] | None, list[str]]:
+    remarks: list[str] = []
+    for path in reversed(checkpoints(run_dir)):
+        try:
+            return path, read(path, lazily=lazily), remarks
+        except CheckpointError as error:
+            remarks.append(f"skipped: {error}")
+    return None, None, remarks
+
+
+def best_file(run_dir: Path) -> Path | None:
+    """The best checkpoint, as named by the newest complete checkpoint or else by best.json. None if nothing was scored.
+
+    Raises CheckpointError if the named file is missing.
+    """
+    last = newest(run_dir, lazily=True)[0]
+    state = (last or {}).get("state")
+    named = [best_of(state) if isinstance(state, dict) else None, named_best(run_dir)]
+    files = [run_dir / "checkpoints" / best.file for best in named if best]
+    found = next((path for path in files if path.is_file()), None)
+    if files and found is None:
+        fix = "use the last one (--which last)" if last else "no other one loads: restore this one, or train again"
+        text = f"the best checkpoint of {run_dir}, {files[-1].name}, is not there: {fix}"
+        raise CheckpointError(text, code="checkpoint-missing", file=str(files[-1]))
+    return found
+
+
+def load_weights(run_dir: Path, which: str = "best") -> dict[str, Tensor]:
+    """State dict of the best or the last checkpoint; raises as ``load_best`` does."""
+    return load_best(run_dir, which)[0]
+
+
+def load_best(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Origin]:
+    """State dict of the best or the last checkpoint: the moving average if the run has one, otherwise the model.
+
+    Raises CheckpointError if the run folder has no checkpoint, or if the weights are not finite.
+    """
+    run_dir = Path(run_dir)
+    refuse_older_run(run_dir)
+    if which not in ("best", "last"):
+        raise CheckpointError(f"which={which!r}: choose best or last", code="unknown-checkpoint", found=which)
+    path = best_file(run_dir) if which == "best" else None
+    state: dict[str, Any] | None = read(path) if path is not None else newest(run_dir)[0]
+    if state is None:
+        text = f"{run_dir} holds no checkpoint: train it first (segtrain train ... out={quote(str(run_dir))})"
+        raise CheckpointError(text, code="no-checkpoint", run=str(run_dir))
+    weights, averages = state.get("model"), state.get("ema") or {}
+    if not isinstance(weights, dict) or not isinstance(averages, dict):
+        text = f"the checkpoint of {run_dir} holds no weights: take another"
+        raise CheckpointError(text, code="no-weights", run=str(run_dir))
+    weights, trained = {**weights, **averages}, state.get("optimizer")
+    bad = [
+        name
+        for name, value in weights.items()
+        # A buffer or a frozen weight may be infinite on purpose, such as a mask of an attention.
+        if not isinstance(trained, dict) or name in (trained or weights)
+        # A tensor that was expanded may have more numbers than memory holds; its shape is compared with the network's.
+        if isinstance(value, Tensor) and value.nbytes <= value.untyped_storage().nbytes() and not value.isfinite().all()
+    ]
+    if bad:
+        raise CheckpointError(
+            f"the {which} checkpoint of {run_dir} holds values that are not finite, in {some_of(bad, 1)}: "
+            "take an earlier checkpoint, or train again with a lower optim.lr",
+            code="not-finite", run=str(run_dir), found=bad,
+        )  # fmt: skip
+    return weights, state["origin"]

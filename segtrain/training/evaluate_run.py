@@ -1,0 +1,213 @@
+"""Evaluation of a run: `segtrain eval` and `segtrain.evaluate`, on one rank or many."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from segtrain.base.cores import cores
+from segtrain.base.terminal import say
+from segtrain.config import Config, parse_overrides, read_parts
+from segtrain.config.mistakes import fields
+from segtrain.data.audit.audit import refuse_void
+from segtrain.data.audit.flips import flip_finding
+from segtrain.data.audit.statistics import label_warnings
+from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.index.subset import without
+from segtrain.data.labels.space import LabelSpace
+from segtrain.data.own import own_dataset
+from segtrain.data.workers.autoscaler import worker_count
+from segtrain.errors import ConfigError, DataError
+from segtrain.evaluation import evaluation
+from segtrain.evaluation.load import load_run
+from segtrain.evaluation.named_scores import NamedScores
+from segtrain.observe.console import of_classes
+from segtrain.observe.image_table import table
+from segtrain.parallel.cluster import Cluster, discover
+from segtrain.parallel.strategy import start
+from segtrain.runfolder.rundir import open_run
+from segtrain.training.score_output import extremes, open_folder, refuse_confusion, write_confusion, write_images
+from segtrain.training.start.faults import FILE, left_out
+from segtrain.training.start.numerics import chosen_precision
+from segtrain.training.start.same_data import DAMAGED, list_file, read_list, rows_of
+from segtrain.training.start.user_objects import sharing_listings
+
+_SHOWN = 5  # worst images that are listed
+# A run counts as trained on these samples if there are more than _SURE x (1 + number by chance) matches.
+_SURE = 3
+# Settings that an evaluation reads.
+_READ = re.compile(
+    r"name|parallel\..*|train\.(device|precision)|log\.pictures|eval\.(?!every$).*|data\.(root|layout|split|train_split|images|"
+    r"masks|pair|index|classes|label_map|ignore_index|flip_pairs|bits|extra_bands|split_by|limit|base_scale|workers|scenes|scene_size)"
+)
+
+
+def evaluate(
+    run: str | Path,
+    *overrides: str,
+    data: Any = None,
+    which: str = "best",
+    model: nn.Module | None = None,
+    images: str | Path | None = None,
+    confusion: str | Path | None = None,
+    quiet: bool = True,
+) -> NamedScores:
+    """Score a run on a split, as ``segtrain eval`` does. Under torchrun every rank calls it and gets the same scores.
+
+    overrides: settings of the sections data and eval, such as ``"data.split=test"`` or ``"eval.flip=true"``.
+    data: the folder of the data, if not that of the run, or a map-style dataset of (image, mask, id).
+    which: the ``best`` or the ``last`` checkpoint. model: as for ``segtrain.load``.
+    images: a folder for the scores of all images and for pictures of the worst and the best ones.
+    confusion: a .csv or .json file for the confusion matrix. quiet: print no table. Raises SegtrainError.
+    """
+    folder = [f"data.root={json.dumps(str(data))}"] if isinstance(data, (str, Path)) else []
+    items = None if folder else data
+    settings = [*folder, *overrides]
+    image_file, matrix_file = (Path(path) if path is not None else None for path in (images, confusion))
+    values = score(Path(run), settings, which, discover(), quiet, image_file, matrix_file, items=items, module=model)
+    return NamedScores.of(values, values["class_names"])
+
+
+def score(
+    run_dir: Path,
+    overrides: list[str],
+    which: str,
+    cluster: Cluster,
+    quiet: bool,
+    images: Path | None = None,
+    confusion: Path | None = None,
+    items: Any = None,
+    module: nn.Module | None = None,
+) -> dict[str, Any]:
+    """Scores, protocol, and checkpoint as JSON values. Rank 0 prints a table unless ``quiet``, and writes files.
+
+    The arguments are those of ``evaluate``; ``items``: its ``data`` if that is a dataset, ``module``: its ``model``.
+    """
+    if confusion:
+        refuse_confusion(confusion)
+    _refuse_unread(overrides)
+    model, trained, labels = load_run(run_dir, which, module)
+    config = open_run(run_dir, overrides)
+    with start(config.parallel, cluster, config.train.device) as strategy:
+        with sharing_listings(config.data, strategy):
+            dataset = _dataset(run_dir, config, labels, items, overrides)
+        skipped = left_out(run_dir, dataset)
+        dataset = without(dataset, skipped)
+        if skipped and not quiet and not cluster.rank:
+            say(f"{len(skipped):,} faulty images of {dataset.split} are left out, as in the run: {run_dir / FILE}")
+        refuse_void(dataset)
+        if images and not cluster.rank:
+            open_folder(images)
+        local_ranks, on_cpu = strategy.cluster.local_world_size, strategy.device.type == "cpu"
+        workers = worker_count(config.data.workers, cores(), local_ranks, on_cpu)
+        result = evaluation.evaluate(
+            model.to(strategy.device),
+            dataset,
+            config.eval,
+            device=strategy.device, precision=chosen_precision(config.train.precision, strategy),
+            rank=strategy.rank, world_size=strategy.world_size, all_reduce=strategy.reduce,
+            workers=workers.start, base_scale=config.data.base_scale, extremes=extremes(config) if images else 0,
+        )  # fmt: skip
+    flips = flip_finding("eval.flip" if config.eval.flip else "", dataset.labels)
+    caveats = (*label_warnings(labels.names, result.scores.pixels), *_trained_on(run_dir, dataset, trained))
+    caveats += tuple(finding.text() for finding in flips)
+    worst = [row for row in result.images.rows(dataset) if row.miou is not None][:_SHOWN]
+    if not cluster.rank:
+        lines = []
+        if images:
+            total = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"
+            written = write_images(images, result, dataset, f"{config.title}  {which}  {total}")
+            lines.append(f"written into {images}: {', '.join(written)}\n")
+        if confusion:
+            write_confusion(confusion, result.confusion.tolist(), labels.names)
+            lines.append(f"confusion matrix (rows: truth, columns: prediction, pixels) in {confusion}\n")
+        if not quiet:
+            say(result.scores.table(labels.names))
+            say(f"\n{table(worst)}\n" if worst else "no image has a score: all of them are void")
+            for line in lines:
+                say(line)
+            say(f"mIoU {100 * result.scores.miou:.2f}%{of_classes(result.scores.pixels)}  {result.protocol['line']}")
+            for text in caveats:
+                say(f"warning: {dataset.split}: {text}")
+    return {
+        **result.scores.to_dict(),
+        "class_names": list(labels.names),
+        "warnings": list(caveats),
+        "protocol": result.protocol,
+        "run": str(run_dir),
+        "which": which,
+        "worst_images": [asdict(row) for row in worst],
+        "seconds": round(result.seconds, 3),
+    }
+
+
+def _refuse_unread(overrides: list[str]) -> None:
+    """Raise ConfigError for a setting that would change nothing in an evaluation."""
+    for section, values in parse_overrides(overrides).items():
+        for name in values if isinstance(values, dict) else [""]:
+            key = f"{section}.{name}".rstrip(".")
+            if key in fields() and not _READ.fullmatch(key):
+                text = f"{key} has no effect on an evaluation: leave it out, or give it to segtrain train"
+                raise ConfigError(text, code="setting-not-for-eval", key=key)
+
+
+def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, overrides: list[str]) -> Dataset:
+    """The split to score. Raises ConfigError if the run used a dataset from Python, and none was passed.
+
+    Raises DataError if the number of classes differs.
+    """
+    own = read_parts(run_dir).get("val_data", "")
+    if items is not None:
+        dataset = own_dataset(items, labels, config.data.split)
+    elif own and not any(word.lstrip("-").startswith("data.") for word in overrides):
+        call = f"segtrain.evaluate({str(run_dir)!r}, data={own.rpartition('.')[2]}(...))"
+        text = f"{run_dir} was scored on a {own} from Python: pass one, as in {call}, or set data.layout and data.root"
+        raise ConfigError(text, code="own-data-missing", data=own)
+    else:
+        dataset = open_dataset(config.data, config.data.split)
+    if dataset.labels.num_classes != labels.num_classes:
+        raise DataError(
+            f"{dataset.name} has {dataset.labels.num_classes} classes, but the run {run_dir} was trained on "
+            f"{labels.num_classes}: score it on data with the same classes",
+            code="class-count-differs", found=dataset.labels.num_classes, expected=labels.num_classes,
+        )  # fmt: skip
+    return dataset
+
+
+def _trained_on(run_dir: Path, dataset: Dataset, trained: Config) -> list[str]:
+    """A warning if the run was trained on some of these images."""
+    count = trained_on(run_dir, dataset, dataset.split == trained.data.train_split)
+    if not count:
+        return []
+    images = "these images" if count == len(dataset) else f"at least {count:,} of these {len(dataset):,} images"
+    return [f"by names and sizes, the run was trained on {images}: the score says little about new images"]
+
+
+def trained_on(run_dir: Path, dataset: Dataset, same_split: bool) -> int:
+    """Count the samples of ``dataset`` that the run was trained on, by names and file sizes; 0 if that is unknown.
+
+    ``same_split``: ``dataset`` has the name of the split that was trained on. If all samples with a common name then
+    have equal sizes, they all count. Otherwise, other images may have the same names, so there must be clearly more
+    matches than by chance. Samples whose sizes the run has not recorded do not count. Raises DataError for a missing
+    file.
+    """
+    mine = {name: (image, mask) for name, image, mask, _ in rows_of(dataset, dataset.stamps()[:, :, 0])}
+    sizes: Counter[int] = Counter()
+    named = found = 0
+    try:
+        for name, image, mask, _ in read_list(list_file(run_dir, "train")):
+            sizes[image] += 1
+            named += name in mine
+            found += mine.get(name) == (image, mask)
+    except DAMAGED:
+        return 0
+    if not dataset.root or (same_split and found == named):  # generated samples have no files: names identify them
+        return found
+    by_chance = named * sum(count * count for count in sizes.values()) / max(1, sizes.total()) ** 2
+    return found if found > _SURE * (1 + by_chance) else 0

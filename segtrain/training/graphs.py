@@ -1,0 +1,161 @@
+"""Forward, loss, and backward of a step as CUDA graphs, which the host launches instead of each of their kernels.
+
+A graph repeats the same kernels on the same memory, so batches are copied to where it reads them. What the host decides
+in each step (learning rate, seed of dropout, votes, the update) stays outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from segtrain.config import Config, Size
+from segtrain.data.sample import COLOR_BYTES
+from segtrain.data.train_loader import Batch
+from segtrain.errors import ConfigError, SegtrainError
+from segtrain.observe.clock import Clock
+from segtrain.parallel.strategy import Strategy
+from segtrain.training.learner import Learner
+from segtrain.training.step import gradients, seed_generators, seed_of
+
+WARM = 3  # passes before a capture: they choose kernels, compile them, and create constants
+
+
+@dataclass(frozen=True)
+class _Captured:
+    batch: Batch  # what the graphs read
+    forward: torch.cuda.CUDAGraph  # normalization, network, and loss
+    backward: torch.cuda.CUDAGraph
+    share: Tensor
+    grads: list[Tensor | None]
+
+
+class StepGraphs:
+    """``step.gradients`` for one micro-batch on one GPU, with a pair of CUDA graphs for each crop size.
+
+    All graphs share one pool of memory, because they never run at the same time. It stays reserved for the whole run.
+    """
+
+    def __init__(self, learner: Learner, strategy: Strategy, aux_weight: float) -> None:
+        self._learner, self._strategy, self._aux_weight = learner, strategy, aux_weight
+        # Warm-up and capture use one stream, because autograd remembers on which one a gradient is accumulated.
+        self._stream = torch.cuda.Stream(strategy.device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._captured: dict[Size, _Captured] = {}
+        self._parameters = learner.parameters
+
+    def capture(self, images: int, size: Size, colors: bool) -> None:
+        """Capture the graphs for ``images`` images of ``size`` (height, width), by passes over noise without effect.
+
+        ``colors``: with color jitter. Raises ConfigError if something in the step cannot be captured.
+        """
+        buffers = list(self._learner.plain.buffers())
+        before, current = [buffer.clone() for buffer in buffers], torch.cuda.current_stream(self._strategy.device)
+        batch = noise(self._learner, images, size, self._strategy.device, colors)
+        self._stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self._stream):
+                for _ in range(WARM):
+                    self._pass(batch, Tensor.backward)
+                    self._drop()
+                # As torch.cuda.graph does. A graph takes new memory, and cannot use what the passes before it left.
+                torch.cuda.synchronize()
+                gc.collect()
+                torch.cuda.empty_cache()
+                self._captured[size] = self._capture(batch)
+        except (SegtrainError, torch.cuda.OutOfMemoryError):
+            raise
+        except RuntimeError as error:
+            raise ConfigError(
+                f"train.cuda_graph=true: a step of this network and loss cannot be captured as a CUDA graph "
+                f"({str(error).splitlines()[0]}): set it to false",
+                code="cuda-graph-impossible", key="train.cuda_graph", found=str(error),
+            ) from error  # fmt: skip
+        current.wait_stream(self._stream)
+        self._drop()
+        if buffers:
+            with torch.no_grad():
+                torch._foreach_copy_(buffers, before)
+
+    def _capture(self, batch: Batch) -> _Captured:
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        running = forward
+        # Other threads may use CUDA meanwhile, for example to page-lock memory.
+        forward.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+
+        def turn(loss: Tensor) -> None:
+            nonlocal running
+            forward.capture_end()
+            running = backward
+            backward.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            loss.backward()
+            backward.capture_end()
+
+        try:
+            share = self._pass(batch, turn)
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # no call of CUDA works before the capture has ended
+                running.capture_end()
+            raise
+        return _Captured(batch, forward, backward, share, [p.grad for p in self._parameters])
+
+    def _pass(self, batch: Batch, backward: Callable[[Tensor], None]) -> Tensor:
+        """Gradients of a batch as in ``step.gradients``; returns the share of the loss."""
+        learner, strategy = self._learner, self._strategy
+        votes = torch.zeros(1, dtype=torch.float64, device=strategy.device)
+        share, _ = gradients(
+            learner.model, [learner.micro(batch)], learner.criterion, strategy, learner.precision,
+            seed=0, votes=votes, aux_weight=self._aux_weight, loss_scale=learner.scaler.factor, clock=Clock(),
+            backward=backward,
+        )  # fmt: skip
+        return share
+
+    def _drop(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def gradients(self, batch: Batch, *, seed: int, votes: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
+        """As ``step.gradients``. The share of the loss and the gradients are valid until the next call."""
+        captured = self._captured[(batch.masks.shape[1], batch.masks.shape[2])]
+        with clock("device"):
+            for name in ("images", "masks", "looks"):
+                if (given := getattr(batch, name)) is not None:
+                    getattr(captured.batch, name).copy_(given, non_blocking=True)
+        seed_generators(seed_of(seed, self._strategy.rank, 0))
+        with clock("forward"):
+            captured.forward.replay()
+        with clock("backward"):
+            captured.backward.replay()
+        for parameter, grad in zip(self._parameters, captured.grads):
+            parameter.grad = grad
+        return captured.share, votes
+
+
+def noise(learner: Learner, images: int, size: Size, device: torch.device, colors: bool = False) -> Batch:
+    """A batch of random pixels and labels on the device."""
+    levels = torch.randint(256, (images, *size, 3), dtype=torch.uint8, device=device)
+    masks = torch.randint(learner.criterion.num_classes, (images, *size), dtype=torch.uint8, device=device)
+    looks = torch.zeros((images, COLOR_BYTES), dtype=torch.uint8, device=device) if colors else None
+    none = torch.zeros(0).long().numpy()
+    return Batch(levels, masks, none, none, looks)
+
+
+def refuse_graphs(config: Config, strategy: Strategy, own_criterion: bool) -> None:
+    """Raise ConfigError where ``train.cuda_graph`` cannot work."""
+    if not config.train.cuda_graph:
+        return
+    why = ""
+    if strategy.device.type != "cuda":
+        why = "it needs a GPU"
+    elif strategy.name != "single":
+        why = f"it needs one process, not {strategy.name} on {strategy.world_size} (train.compile takes several)"
+    elif own_criterion:
+        why = "a loss that was passed to segtrain.train waits for the GPU in each step"
+    if why:
+        text = f"train.cuda_graph=true: {why}: set it to false"
+        raise ConfigError(text, code="cuda-graph-unfit", key="train.cuda_graph", found=why)

@@ -1,0 +1,190 @@
+"""The training loop, top to bottom."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from segtrain.data.device_feed import DeviceFeed
+from segtrain.data.train_loader import Batch, TrainLoader, colors_on_device
+from segtrain.data.workers.autoscaler import Autoscaler
+from segtrain.observe.clock import Clock
+from segtrain.optim import clip_, multiplier, set_lr
+from segtrain.parallel.collective import table
+from segtrain.parallel.strategy import Strategy
+from segtrain.training.instruments import clock_of, compile_first, first_batch, graphs_first, instruments
+from segtrain.training.output import finish, stop
+from segtrain.training.sentinel import Sentinel
+from segtrain.training.session import Session
+from segtrain.training.state import not_finite, on_rank_0
+from segtrain.training.step import Votes, gradients
+
+
+def run(session: Session, signals: list[int]) -> int:
+    """Train from the session's step to the last one, or until a signal or a limit. Returns the exit code."""
+    config, plan, state, strategy, learner = (
+        session.config, session.plan, session.state, session.strategy, session.learner,
+    )  # fmt: skip
+    model, optimizer, scaler, ema = learner.model, learner.optimizer, learner.scaler, learner.ema
+    parameters, begun, logged = learner.parameters, state.step, state.step
+    clock, votes, loader = clock_of(strategy.device), Votes(strategy), _train_loader(session)
+    sentinel = Sentinel(config, plan, strategy, learner, session.dataset, state.step)
+    model.train()
+    with instruments(session, loader, clock) as on_step_end:
+        with clock("forward"):
+            compile_first(session, loader)
+            graphs = graphs_first(session, loader)
+        with clock("wait"):
+            batches = DeviceFeed(loader, strategy.device)
+            first_batch(session, loader)
+        for step in range(state.step, plan.steps):
+            # Every rank reads the sum of the votes of the same earlier step, so all ranks stop at the same step.
+            if votes.stop():
+                return stop(session, signals, votes.signaled)
+
+            with clock("wait"):
+                loaded, placed = next(batches)
+            with clock("device"):
+                micros = [learner.micro(batch) for batch in placed] if graphs is None else []
+            lr = config.optim.lr * multiplier(config.optim, step, plan.steps, plan.warmup)
+            set_lr(optimizer, lr)
+            for parameter in parameters:
+                parameter.grad = None
+            over = session.guard is not None and session.guard.over(step, votes.delay)
+            own = votes.own(len(signals), over, _digest(loaded) if config.log.digest else 0)
+            if config.train.compile == "reduce-overhead":  # the outputs of the last step may be overwritten now
+                torch.compiler.cudagraph_mark_step_begin()
+            # Forward, loss, and backward of each micro-batch, with one collective for the denominators of the loss.
+            if graphs is None:
+                share, summed = gradients(
+                    model, micros, learner.criterion, strategy, learner.precision,
+                    seed=config.train.seed + step, votes=own, aux_weight=config.loss.aux_weight,
+                    loss_scale=scaler.factor, clock=clock,
+                )  # fmt: skip
+            else:
+                share, summed = graphs.gradients(placed[0], seed=config.train.seed + step, votes=own, clock=clock)
+            votes.send_home(summed)
+            with clock("update"):
+                scaler.unscale_(parameters)
+                norm = clip_(parameters, config.optim.clip) if config.optim.clip or scaler.enabled else None
+                if session.copies is not None:
+                    session.copies.before_update()
+                skipped = scaler.step(optimizer, norm)
+                if ema is not None:
+                    ema.update(step, skipped)
+            with clock("device"):
+                batches.ahead()
+            state.step = step + 1
+
+            last = state.step == plan.steps
+            if last or step == begun or state.step % config.log.every == 0:  # the first step of a process apart
+                with clock("log"):
+                    _log(session, clock, share, summed, lr, state.step - logged)
+                logged = state.step
+            sentinel.step(state.step, loaded, clock)
+
+            _score_and_save(session, clock, last)
+            on_step_end(state.step)
+    return finish(session)
+
+
+def _score_and_save(session: Session, clock: Clock, last: bool) -> None:
+    """Evaluate, and write a checkpoint, when they are due.
+
+    Both are due at their intervals and after the last step, and a checkpoint also at a new best score, and once at the
+    beginning of a run with a limit.
+    """
+    state, plan, better = session.state, session.plan, False
+    if last or state.step % plan.eval_every == 0:
+        with clock("eval"):
+            miou = session.score()
+        session.learner.model.train()
+        better = miou > state.best_miou
+        if better:
+            state.best_miou, state.best_step = miou, state.step
+    if last or better or state.step % plan.save_every == 0 or state.step == session.first_save:
+        with clock("checkpoint"):
+            session.save("end" if last else "best" if better else "periodic")
+
+
+def _train_loader(session: Session) -> TrainLoader:
+    """This rank's batches from the session's step on."""
+    config, plan, strategy, workers = session.config, session.plan, session.strategy, session.plan.worker_count
+    kind: Callable[..., TrainLoader] = TrainLoader
+    if config.data.helpers == "ray-data":
+        from segtrain.platforms.ray.helpers.raydata import START, RayDataLoader
+
+        session.output.screen.say(START)
+        kind = partial(RayDataLoader, share=partial(on_rank_0, strategy))
+    return kind(
+        session.dataset,
+        config.data,
+        seed=config.train.seed,
+        batch_size=config.train.batch_size,
+        accumulate=config.train.accumulate,
+        rank=strategy.rank,
+        world=strategy.world_size,
+        first_step=session.state.step,
+        last_step=plan.steps,
+        crop_and_scale=plan.crop_and_scale,
+        pin_memory=strategy.device.type == "cuda",
+        colors=colors_on_device(config.data, strategy.device.type),
+        prefetch=config.data.prefetch,
+        pool=session.pool,
+        autoscaler=Autoscaler(workers.start, workers.most, workers.least),
+    )
+
+
+def _digest(batches: list[Batch]) -> int:
+    """Checksum of the ids, epochs and pixels of these samples.
+
+    It is a sum over samples, so the total of all ranks does not depend on which rank has which sample.
+    """
+    total = 0
+    for batch in batches:
+        for *sample, image, mask in zip(batch.indices, batch.epochs, batch.images, batch.masks):
+            crc = zlib.crc32(image.numpy().data, zlib.crc32(np.array(sample).tobytes()))
+            total += zlib.crc32(mask.numpy().data, crc)
+    return total
+
+
+def _late(strategy: Strategy, spans: dict[str, float]) -> dict[str, float]:
+    """This rank's "wait" and "sync", if its wait for a rank that waits longer for samples counts as a wait for data."""
+    own, sync = spans.get("wait", 0.0), spans.get("sync", 0.0)
+    waits = table(strategy, torch.full((1,), int(1e9 * own), device=strategy.device))
+    late = min(sync, max(0.0, int(waits.max()) / 1e9 - own))
+    return {"wait": own + late, "sync": sync - late} if late else {}
+
+
+def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float, steps: int) -> None:
+    """Log the last ``steps`` steps. The loss is read only here, because reading waits for the device (docs/gpu.md)."""
+    config, plan, state, output = session.config, session.plan, session.state, session.output
+    loss = float(session.strategy.reduce(share))
+    if not math.isfinite(loss):
+        raise not_finite(state.step, f"the loss ({loss})", config, updated=state.step > 1)
+    session.settle()
+    session.watch.lap(state)
+    if session.lock.lost:
+        session.lock.check()
+    # Evaluation and checkpoints are not phases of a step.
+    spans = {phase: seconds for phase, seconds in clock.take().items() if phase not in ("eval", "checkpoint")}
+    whole = sum(spans.values()) or 1e-9
+    if session.strategy.world_size > 1:
+        spans |= _late(session.strategy, spans)
+    rate, wait, epoch = steps * plan.batch_size / whole, spans.get("wait", 0.0) / whole, plan.epoch(state.step)
+    output.screen.step(state.step, epoch, loss, lr, rate, wait)
+    if session.guard:
+        session.guard.logged(state.step)
+    digest = {"digest": int(votes[2])} if config.log.digest else {}
+    output.journal.write(
+        "step", step=state.step, epoch=epoch, loss=loss, lr=lr, images_per_s=rate, spans=spans, cpu_s=state.cpu_s,
+        **digest,
+    )  # fmt: skip
+    rates = {"train/images_per_s": rate, "train/wait": wait, "train/epoch_s": whole / plan.epoch(steps)}
+    output.trackers.scalars({"train/loss": loss, "train/lr": lr, **rates}, state.step)

@@ -1,0 +1,106 @@
+"""One rank of a run, from the start of the process group to the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from segtrain.config import Config, read_parts
+from segtrain.errors import EXIT_RESUMABLE, SegtrainError
+from segtrain.observe.profile import sampling
+from segtrain.parallel.cluster import Cluster
+from segtrain.parallel.strategy import start
+from segtrain.runfolder.upload import lock_of
+from segtrain.training import loop
+from segtrain.training.output import further, write_end
+from segtrain.training.session import Session, open_session
+from segtrain.training.start.trial import try_parts
+from segtrain.training.start.user_objects import Parts
+from segtrain.training.state import stop_signals
+
+
+def train(
+    config: Config,
+    cluster: Cluster,
+    received: list[int] | None = None,
+    parts: Parts | None = None,
+    met: Callable[[], None] = lambda: None,
+    report: Callable[[Exception], int] | None = None,
+) -> int:
+    """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal.
+
+    ``received``: the signals that a caller has recorded since the process started; if one rank passes it, all must.
+    ``parts``: a model, a loss, datasets and trackers that replace those of the config. ``met``: called when all ranks
+    are connected. ``report``: prints an error and returns the exit code, in place of segtrain's own report, if this
+    process must end at once because of the error, and the caller would not get it (NCCL, several ranks).
+    """
+    with (
+        stop_signals(received) as signals,
+        start(config.parallel, cluster, config.train.device, report) as strategy,
+        lock_of(config, strategy.cluster) as lock,
+    ):
+        met()
+        try:
+            count = torch.tensor([len(signals)], device=strategy.device)
+            if received is not None and strategy.reduce(count).item():
+                if strategy.rank == 0:
+                    print("stopped by a signal before the first step: start the same command again")
+                return EXIT_RESUMABLE
+            return _run(open_session(config, strategy, lock, parts), signals)
+        except (RuntimeError, ValueError, MemoryError) as error:
+            explained = _explained(error, config, cluster, str(strategy.device))
+            if explained is None:
+                raise
+            raise explained from error
+
+
+def _run(session: Session, signals: list[int]) -> int:
+    config, state, output = session.config, session.state, session.output
+    try:
+        if state.step >= session.plan.steps:
+            output.screen.say(f"this run is finished\n{further(config.run_dir, False, read_parts(config.run_dir))}")
+            # Write run_end again: the process may have been killed between the last checkpoint and this event.
+            write_end(session, "done")
+            return 0
+        try_parts(session)
+        with sampling(config.run_dir, config.log.profile_ms, session.strategy.cluster):
+            return loop.run(session, signals)
+    except BaseException as error:
+        output.journal.write(
+            "run_end", status="failed", error=str(error), step=state.step, seconds=state.wall_s, cpu_s=state.cpu_s
+        )
+        output.trackers.close("failed")
+        raise
+    finally:
+        # The lock is released after this, so wait until no checkpoint is being written. If that fails too, say so.
+        if session.writer and (unsaved := session.writer.settle()):
+            output.screen.say(f"warning: {unsaved}")
+        output.close()
+
+
+def _explained(error: Exception, config: Config, cluster: Cluster, device: str) -> SegtrainError | None:
+    """An error with advice for the two errors of torch that a setting can fix; None for any other error."""
+    images = config.train.batch_size // config.train.accumulate // cluster.world_size
+    reason, size = str(error).splitlines()[0] if str(error) else "", "x".join(map(str, config.data.crop))
+    full = ("out of memory", "can't allocate memory", "not enough memory")
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in full):
+        return SegtrainError(
+            f"out of memory on {device} with {images} images of {size} at once: raise train.accumulate, or lower "
+            "data.crop or train.batch_size; in an evaluation set eval.tile, or lower eval.size, eval.scales or "
+            f"eval.batch_size ({reason})",
+            code="out-of-memory", device=device, images=images,
+        )  # fmt: skip
+    if "the same" in reason and "type" in reason:
+        text = (
+            f"the model computes in another type than float32 ({reason}): pass model.float(), and set train.precision"
+        )
+        return SegtrainError(text, code="model-dtype", found=reason)
+    if "more than 1 value per channel" in reason:
+        return SegtrainError(
+            f"batch norm of model.arch={config.model.arch} gets a single value per channel from {images} image of "
+            f"{size}: raise train.batch_size or data.crop, lower train.accumulate or the number of ranks, or set "
+            "parallel.sync_bn=true",
+            code="batch-norm-single-value", images=images,
+        )  # fmt: skip
+    return None

@@ -1,0 +1,124 @@
+"""Check that all ranks were started for the same run, on the same files, before anything is written or trained."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from segtrain.config import Config
+from segtrain.data.datasets import Dataset
+from segtrain.data.index.stamps import listing_text, stamps
+from segtrain.data.index.subset import whole
+from segtrain.data.shards.reader import ShardDataset
+from segtrain.errors import ConfigError, DataError, some_of
+from segtrain.observe.trackers import TRACKERS
+from segtrain.parallel.collective import broadcast_bytes, broadcast_json, names_of, table
+from segtrain.parallel.strategy import Strategy
+from segtrain.runfolder.rundir import differences
+from segtrain.training.start.same_data import looked_at
+
+# Settings that may differ between hosts. All others decide what is trained, or the order of the collectives.
+OWN = {
+    "out": True,
+    "name": True,
+    "data": {"root", "workers", "worker_kind", "prefetch", "cache", "color_jitter_on"},
+    "parallel": {"procs", "threads"},
+    "log": {"profile_ms", "vertex_tensorboard", *(kind.setting for kind in TRACKERS if kind.extra)},
+}
+SHOWN = 5  # settings in one error
+
+
+def agree_on_config(config: Config, parts: dict[str, str], strategy: Strategy) -> None:
+    """Raise ConfigError on every rank if one of them was started with other settings than rank 0. A collective.
+
+    ``parts``: qualified names of the parts that were passed in, by role.
+    """
+    mine = {**config.model_dump(mode="json", exclude=OWN), "passed": parts}  # type: ignore[arg-type]
+    _agree(mine, strategy, "settings", "start all ranks with one config, the same overrides, and the same parts")
+
+
+def agree_on_network(network: nn.Module, strategy: Strategy) -> None:
+    """Raise ConfigError on every rank if one has other parameters or buffers than rank 0, or another order of them.
+
+    DDP would match them by their order alone. A collective.
+    """
+    named = enumerate([*network.named_parameters(), *network.named_buffers()])
+    mine = {f"tensor {k}": f"{name} {[*v.shape]} {v.dtype} {v.requires_grad}" for k, (name, v) in named}
+    _agree(mine, strategy, "network", "construct the model alike on all ranks, and not in the order of a set")
+
+
+def _agree(mine: dict[str, Any], strategy: Strategy, what: str, fix: str) -> None:
+    if strategy.world_size == 1:
+        return
+    digest = hashlib.sha256(json.dumps(mine, sort_keys=True, default=str).encode()).digest()
+    outliers, _ = _outliers(strategy, [int.from_bytes(digest[:7], "big")])
+    if not outliers:
+        return
+    of_rank_0 = broadcast_json(strategy, 0, mine)
+    changes = broadcast_json(strategy, outliers[0], differences(mine, of_rank_0, "on rank 0"))
+    things = "tensors" if what == "network" else what
+    raise ConfigError(
+        f"the {things} of {names_of(strategy, outliers)} differ from those of rank 0: "
+        f"{some_of(changes, SHOWN, '; ')}: {fix}",
+        code=f"rank-{what}-differ", ranks=outliers, changes=changes,
+    )  # fmt: skip
+
+
+def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strategy) -> None:
+    """Raise DataError on every rank if one of them lists other files than rank 0. A collective.
+
+    It compares the names of all files under the root, their order, the classes, and the sizes of some files
+    (``looked_at``). The error names the rank and the first file that differs.
+    """
+    if strategy.world_size == 1 or not config.log.sentinel:
+        return
+    sizes = {role: _sizes(split) for role, split in splits.items()}
+    numbers = [[len(split), int(split.fingerprint(sizes[role]), 16)] for role, split in splits.items()]
+    for (role, split), (outliers, rows) in zip(splits.items(), [_outliers(strategy, pair) for pair in numbers]):
+        if outliers:
+            found, expected = rows[outliers[0]][0], rows[0][0]
+            difference = _first_difference(split, sizes[role], strategy, outliers[0])
+            raise DataError(
+                f"{split.name} {split.split} ({role}): {names_of(strategy, outliers)} found other files than rank 0, "
+                f"{found:,} images against {expected:,}; {difference}: bring the same data to every host (data.root)",
+                code="rank-files-differ", split=split.split, ranks=outliers,
+            )  # fmt: skip
+
+
+def _outliers(strategy: Strategy, numbers: Sequence[int]) -> tuple[list[int], list[list[int]]]:
+    """Ranks whose numbers differ from those of rank 0, and the numbers of all ranks."""
+    rows = table(strategy, torch.tensor(numbers, dtype=torch.int64, device=strategy.device)).tolist()
+    return [rank for rank, row in enumerate(rows) if row != rows[0]], rows
+
+
+def _sizes(split: Dataset) -> np.ndarray:
+    """int64 (n, 2, 2) as from ``stamps``: the sizes of some files (``looked_at``), and zeros elsewhere."""
+    found = np.zeros((len(split), 2, 2), np.int64)
+    if split.draw is None and not isinstance(whole(split), ShardDataset):  # a shard's index knows the sizes
+        some = looked_at(len(split))
+        found[some, :, 0] = stamps([split.entries[int(index)] for index in some], split.store)[:, :, 0]
+    return found
+
+
+def _first_difference(split: Dataset, sizes: np.ndarray, strategy: Strategy, outlier: int) -> str:
+    """Words for the first difference between the files of rank ``outlier`` and those of rank 0. A collective."""
+    text = listing_text(split.entries, split.root, sizes[:, :, 0], 0, len(split))
+    content = zlib.compress(text, 1) if strategy.rank == 0 else b""
+    of_rank_0 = zlib.decompress(broadcast_bytes(strategy, 0, content))
+    # The lines alternate: an image, then its mask.
+    ours, theirs = (listing.decode(errors="surrogateescape").split("\n") for listing in (text, of_rank_0))
+    line = next((k for k, (a, b) in enumerate(zip(ours, theirs)) if a != b), -1)
+    (name, _, size), (name_0, _, size_0) = (lines[line].partition("\0") for lines in (ours, theirs))
+    words = f"image {line // 2 + 1:,} there is {name or 'nothing'}, on rank 0 {name_0 or 'nothing'}"
+    if line < 0:
+        words = "the names are the same; the classes, or what the shards hold, differ"
+    elif name == name_0:
+        words = f"{name} has another size there ({size} bytes, on rank 0 {size_0})"
+    return str(broadcast_json(strategy, outlier, words))

@@ -1,0 +1,85 @@
+"""What a run will do, in numbers: each derived quantity is computed here once and printed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segtrain.base.cores import cores
+from segtrain.config import Config, Size, duration_in_steps, interval_in_steps
+from segtrain.data.train_loader import worker_kind
+from segtrain.data.workers.autoscaler import WorkerCount, worker_count
+from segtrain.errors import ConfigError
+from segtrain.parallel.cluster import Cluster
+from segtrain.training.start.early_checks import refuse_batch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The derived numbers of a run. Steps are optimizer steps, counted from 0 over the whole run."""
+
+    steps: int
+    warmup: int
+    eval_every: int
+    save_every: int
+    samples: int
+    batch_size: int
+    worker_count: WorkerCount
+    worker_kind: str
+    crops: tuple[tuple[int, Size, float], ...]  # (until this step, (height, width), size factor)
+    scale: tuple[float, float]  # smallest and largest random scale at the first step
+    scale_end: tuple[float, float]  # the same at the last step
+
+    def crop_and_scale(self, step: int) -> tuple[Size, tuple[float, float]]:
+        """Crop and scale range at a step: a pure function, so that a resumed run draws the same crops.
+
+        A smaller crop shows as much of the scene as a full one: the scale shrinks with it.
+        """
+        crop, factor = next((c, f) for until, c, f in self.crops if step < until or until >= self.steps)
+        done = step / self.steps
+        low, high = (factor * (a + (b - a) * done) for a, b in zip(self.scale, self.scale_end))
+        return crop, (low, high)
+
+    def epoch(self, step: int) -> float:
+        return step * self.batch_size / self.samples
+
+
+def make_plan(config: Config, samples: int, cluster: Cluster, has_gpu: bool) -> Plan:
+    """The plan of a run.
+
+    Raises ConfigError if a micro-batch has fewer images than there are ranks, or if the warm-up outlasts the run.
+    """
+    train = config.train
+    steps = max(1, duration_in_steps(train.duration, samples, train.batch_size))
+    refuse_batch(config, cluster.world_size)
+    warmup = duration_in_steps(config.optim.warmup, samples, train.batch_size, steps)
+    if config.optim.warmup.endswith("%"):
+        warmup = min(warmup, steps - 1)  # a share of a very short run is rounded down
+    if warmup >= steps:
+        text = f"optim.warmup={config.optim.warmup} is {warmup} steps, but the run has {steps}: shorten it"
+        raise ConfigError(text, code="warmup-too-long", found=warmup, expected=steps)
+    return Plan(
+        steps=steps,
+        warmup=warmup,
+        eval_every=interval_in_steps(config.eval.every, samples, train.batch_size, steps),
+        save_every=interval_in_steps(config.checkpoint.every, samples, train.batch_size, steps),
+        samples=samples,
+        batch_size=train.batch_size,
+        worker_count=worker_count(config.data.workers, cores(), cluster.local_world_size, cpu_training=not has_gpu),
+        worker_kind=worker_kind(config.data),
+        crops=_crops(config, steps),
+        scale=config.data.scale,
+        scale_end=config.data.scale_end or config.data.scale,
+    )
+
+
+def _crops(config: Config, steps: int) -> tuple[tuple[int, Size, float], ...]:
+    stages = list(config.train.progressive)
+    if not stages or stages[-1][0] < 1:
+        stages.append((1.0, 1.0))
+    crops = []
+    for until, factor in stages:
+        height, width = config.data.crop
+        if factor < 1:
+            height, width = (max(32, round(side * factor / 8) * 8) for side in (height, width))
+        crops.append((round(until * steps), (height, width), factor))
+    return tuple(crops)
