@@ -79,7 +79,7 @@ test-planted: install
 
 # Checks the recipes in configs/clusters with ParallelCluster's own schema.
 test-clusters: install $(CLUSTERS_VENV)/.installed
-	$(VENV)/bin/python -m pytest -rs -m '' tests/test_parallelcluster.py
+	$(VENV)/bin/python -m pytest -rs -m '' tests/platforms/test_parallelcluster.py
 $(CLUSTERS_VENV)/.installed: Makefile
 	test -x $(CLUSTERS_VENV)/bin/python || $(PYTHON) -m venv $(CLUSTERS_VENV)
 	$(CLUSTERS_VENV)/bin/pip install --quiet $(foreach package,$(CLUSTERS),'$(package)')

@@ -1,6 +1,6 @@
 """Injected bottlenecks, one cause each, in a process that then trains.
 
-tests/test_diagnose_planted.py looks whether each is found first; diagnose_gain.py compares what its cure was said to
+tests/project/test_diagnose_planted.py looks whether each is found first; diagnose_gain.py compares what its cure was said to
 bring with what it brings. Each is many times larger than all the rest of a step, in which a "device" takes a fixed
 time: the loss sleeps.
 """

@@ -28,6 +28,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 ROOT = Path(__file__).parents[1]
+PARTS = ("", "kit", "core", "data", "insight", "platforms", "project")
+PATHS = [ROOT, *(ROOT / "tests" / name for name in PARTS)]  # as in pyproject.toml, for processes that tests start
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -115,9 +117,9 @@ class Zygote:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._count = folder, 0
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))}
         self._process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests/zygote.py")],
+            [sys.executable, str(ROOT / "tests/kit/zygote.py")],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
         )  # fmt: skip
         assert json.loads(self._read())["ready"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from segtrain import kernels
 from segtrain.losses.taps import Axis
 
-# Sizes of blocks with which no kernel spills registers (tests/test_kernels.py).
+# Sizes of blocks with which no kernel spills registers (tests/core/test_kernels.py).
 CLASSES = 4  # at a time
 TILE = (4, 64)  # pixels of a program
 STRIP = (16, 128)  # rows of pixels of a program, and columns at a time

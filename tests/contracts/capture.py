@@ -2,7 +2,7 @@
 
 Writes one NAME.json per request beside itself. Nothing is sent: the client and the upload are replaced. Two files are
 not from `cases`; they were captured earlier, ``training_job_v3_profiler.json`` with version 3 of the SDK.
-tests/test_contracts.py compares them with segtrain's requests.
+tests/platforms/test_contracts.py compares them with segtrain's requests.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent / "kit"))
 
 from pngs import KINDS, MIXED, PALETTE, chunk, label_map, palette, picture, write  # noqa: E402
 

@@ -1,7 +1,7 @@
 """The CreateTrainingJob request of a job. Pure functions: the same job, name, and image give the same request.
 
 The request has the form that AWS's own SDK sends (tests/contracts), so that AWS's container toolkit starts the ranks in
-its usual way; tests/test_contracts.py lists the intended differences.
+its usual way; tests/platforms/test_contracts.py lists the intended differences.
 """
 
 from __future__ import annotations

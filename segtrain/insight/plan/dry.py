@@ -1,7 +1,7 @@
 """A pass of the network without data: FLOPs and bytes of its operators, its gradients, and the memory that it needs.
 
-The network runs on torch's meta device, whose tensors have shapes but no content. tests/test_plan_dry.py compares the
-bytes with those of real passes.
+The network runs on torch's meta device, whose tensors have shapes but no content. tests/insight/test_plan_dry.py
+compares the bytes with those of real passes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records what google-cloud-aiplatform sends for one experiment run:   python tests/contracts/experiments/capture.py
 
-It needs google-cloud-aiplatform, which is not among the test packages. It speaks to tests/cloud/vertex.py on loopback.
+It needs google-cloud-aiplatform, which is not among the test packages. It speaks to tests/kit/cloud/vertex.py on loopback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests/kit"))
 EXPERIMENT, RUN, TENSORBOARD = "streets-2026", "street-1a2b3c4d", "777"
 PARAMS = {"optim.lr": 0.25, "train.batch_size": 8, "model.arch": "deeplabv3plus", "data.cache": True}
 METRICS = {"miou": 0.5, "best_step": 20}

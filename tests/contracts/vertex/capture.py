@@ -3,7 +3,7 @@
     python -m venv /tmp/aiplatform && /tmp/aiplatform/bin/pip install google-cloud-aiplatform==2.7.0
     /tmp/aiplatform/bin/python tests/contracts/vertex/capture.py
 
-writes the JSON files beside this one again. tests/test_vertex_contracts.py compares ours with them.
+writes the JSON files beside this one again. tests/platforms/test_vertex_contracts.py compares ours with them.
 """
 
 from __future__ import annotations

@@ -1,0 +1,144 @@
+"""Tests of the errors about images and masks that do not match, and of the settings that they propose."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import unicodedata
+from pathlib import Path
+
+import pytest
+from conftest import refused
+from test_datasets import ids, picture
+from test_layouts import tree
+
+from segtrain.cli import main
+from segtrain.config import Data, load_config
+from segtrain.data.audit.check import check_folder
+from segtrain.data.datasets import open_dataset
+from segtrain.data.index import listing
+from segtrain.data.index.detect import detect
+from segtrain.data.index.names import NAME, fitted, propose
+from segtrain.data.index.unpaired import several_masks
+from segtrain.errors import EXIT_ERROR
+
+CLASSES = "data.classes=[a, b]"
+FOLDERS = ["data.layout=folders", "data.images=images", "data.masks=masks", CLASSES]
+
+
+def opened(root: Path, *settings: str) -> Data:
+    return load_config(None, [f"data.root={root}", *settings]).data
+
+
+@pytest.mark.parametrize("pair", ["p#.jpg p#.jpg.png", "train/images/p#.jpg train/masks/p#.jpg.png"])
+def test_masks_that_keep_the_ending_of_their_image(tmp_path: Path, pair: str) -> None:
+    data, (split,) = detect(str(tree(tmp_path, pair)))
+    assert data.pair == (data.pair[0], "{name}.jpg.png")
+    assert len(open_dataset(data.model_copy(update={"classes": ("a", "b")}), split)) == 2
+
+
+def test_a_proposal_in_an_error_pairs_what_it_claims(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tree(tmp_path / "set", "images/p#_fram.jpg masks/p#_m.jpg.png")
+    assert main(["data", "check", str(root), *FOLDERS]) == EXIT_ERROR
+    setting = re.search(r"the names differ: (.*) pairs 2 of 2 images", capsys.readouterr().err)
+    assert setting
+    assert main(["data", "check", str(root), *FOLDERS, "data.overlap=accept", *shlex.split(setting[1])]) == 0
+
+
+def test_proposals_are_tried_on_every_name() -> None:
+    images = [f"{n:05d}_x.jpg" for n in range(5000)]
+    found = propose(images, [f"{n:05d}_y.jpg.png" for n in range(4000)])
+    assert found is not None
+    assert found.pairs == 4000
+    one, other = fitted(found.patterns, images, [f"{n:05d}_y.jpg.png" for n in range(4000)])
+    assert len(one.keys() & other.keys()) == 4000
+    # All of the first 2,000, and not half of all.
+    assert propose(images, [f"{n:05d}_y.png" for n in range(2400)]) is None
+
+
+SEVERAL = {
+    "two folders": ("images/p#.jpg", "masks/p#_road.png", "masks/p#_car.png"),
+    "one folder": ("p#.jpg", "p#_road_mask.png", "p#_car_mask.png"),
+    "before the name": ("images/p#.jpg", "masks/road-p#.png", "masks/car-p#.png"),
+    "a folder of each class": ("images/p#.jpg", "masks/road/p#.png", "masks/car/p#.png"),
+    "a folder of each image": ("images/p#.jpg", "masks/p#/road.png", "masks/p#/car.png"),
+    "images with an ending": ("images/p#_img.jpg", "masks/p#_road.png", "masks/p#_car.png"),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_masks_of_an_image_are_refused(tmp_path: Path, name: str) -> None:
+    for seed in (1, 2):
+        image, *masks = (text.replace("#", str(seed)) for text in SEVERAL[name])
+        picture(tmp_path / image, seed=seed)
+        for mask in masks:
+            ids(tmp_path / mask, (0, 1))
+    with refused("several-masks-per-image"):
+        check_folder(str(tmp_path), None, [CLASSES])
+
+
+def test_half_of_the_images_have_several_masks_or_none_is_refused() -> None:
+    """In one folder, masks do not count as images."""
+    masks = ["a_x.png", "a_y.png", "b_x.png", "b_y.png"]
+    assert several_masks(["a.png", "b.png", "c.png", "d.png", *masks], masks, NAME, together=True)
+    assert not several_masks([*(f"{name}.png" for name in "abcde"), *masks], masks, NAME, together=True)
+
+
+def test_a_usual_ending_tells_the_mask_from_other_pictures(tmp_path: Path) -> None:
+    root = tree(tmp_path, "x#.jpg x#_mask.png", "x#_overlay.png x#_mask.png")
+    assert detect(str(root))[0].pair == ("{name}.jpg", "{name}_mask.png")
+
+
+def test_masks_in_the_folder_of_their_images_are_no_images_without_a_mask(tmp_path: Path) -> None:
+    root = tree(tmp_path, "x#.jpg x#_mask.png", "y#.png y#_mask.png")
+    (root / "y1_mask.png").unlink()
+    assert detect(str(root))[0].pair == ("{name}", "{name}_mask.png")
+
+
+def test_the_program_that_merges_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in (1, 2):
+        picture(tmp_path / f"photos/p{seed}.jpg", seed=seed)
+        ids(tmp_path / f"parts/p{seed}_road.png", (0, 255))
+        ids(tmp_path / f"parts/p{seed}_car.png", (255, 0, 0))
+    page = (Path(__file__).parents[2] / "docs/layouts.md").read_text(encoding="utf-8")
+    exec(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1], {})
+    data = Data(layout="folders", root=".", images="photos", masks="masks", classes=("background", "road", "car"))
+    dataset = open_dataset(data, "all")
+    for index in range(2):
+        assert sorted(set(dataset.read_mask(index).ravel().tolist())) == [0, 1, 2]
+
+
+def test_what_patterns_leave_out_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tree(tmp_path / "set", "images/p#.jpg masks/p#_m.png")
+    words = [*FOLDERS, "data.pair=['{name}.jpg', '{name}_m.png']"]
+    assert open_dataset(opened(root, *words), "all").notes == ()
+    for name in ("q1.jpeg", "q2.jpeg"):
+        picture(root / "images" / name)
+    ids(root / "masks/p1_w.png", (0, 1))
+    monkeypatch.setattr(listing, "_FEW", 1)
+    for folder in ("images", "masks"):
+        os.utime(root / folder, (1, 1))
+    (note,) = open_dataset(opened(root, *words), "all").notes
+    assert note.startswith("warning: 3 files left out")
+    assert note.endswith(f": {root}/images/q1.jpeg, {root}/images/q2.jpeg, {root}/masks/p1_w.png")
+    assert main(["data", "convert", str(root), str(tmp_path / "new"), *words]) == 0
+    assert note in capsys.readouterr().out
+    monkeypatch.setattr(listing, "_list", lambda *_: pytest.fail("listed again"))
+    assert open_dataset(opened(root, *words), "all").notes == (note,)  # from the kept listing too
+
+
+@pytest.mark.parametrize("ending", ["", "_m"])
+def test_names_in_two_unicode_forms(tmp_path: Path, ending: str) -> None:
+    root = tree(tmp_path, f"images/p#.jpg masks/p#{ending}.png")
+    one, other = (unicodedata.normalize(form, "\u00c4") for form in ("NFC", "NFD"))
+    picture(root / "images" / f"{one}.jpg")
+    ids(root / "masks" / f"{other}{ending}.png", (0, 1))
+    if (root / "masks" / f"{one}{ending}.png").exists():
+        pytest.skip("this file system takes both forms for one name")
+    words = [f"data.pair=['{{name}}.jpg', '{{name}}{ending}.png']"] if ending else []
+    with refused("unicode-forms-differ", folder=f"{root}/images"):
+        open_dataset(opened(root, *FOLDERS, *words), "all")

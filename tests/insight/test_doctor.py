@@ -1,0 +1,210 @@
+"""Tests of `segtrain doctor`: packages, GPU, machine, and decoders, present and missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from segtrain.cli import main
+from segtrain.data.pixels import native
+from segtrain.errors import SegtrainError
+from segtrain.insight.doctor import machine, packages
+from segtrain.insight.doctor.line import NOTE, OK, PROBLEM, CheckLine
+
+ROOT = Path(__file__).parents[2]
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "SECONDS", 0.01)
+
+
+def test_the_page(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SEGTRAIN_NATIVE", raising=False)
+    assert main(["doctor"]) == 0
+    text = capsys.readouterr().out
+    for name in ("python", "packages", "gpu", "opencv", "cores", "memory", "cache", "decoder"):
+        assert re.search(rf"^(ok|note|problem) +{name} ", text, re.MULTILINE), name
+    assert re.search(r"decoder +native|decoder +packages: .*not built", text)
+    assert re.search(r"\d\.\d ms of CPU per sample", text)
+    assert text.rstrip().endswith(("note", "notes"))
+
+
+def test_the_decoder_that_is_turned_off_is_a_note_in_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
+    monkeypatch.setattr(packages, "look", lambda: iter([]))
+    assert main(["doctor", "--json"]) == 0
+    lines = [CheckLine(**line) for line in json.loads(capsys.readouterr().out)["lines"]]
+    found = next(line for line in lines if line.name == "decoder")
+    assert (found.state, found.cure) == (NOTE, "unset SEGTRAIN_NATIVE" if native.LIBRARY.exists() else found.cure)
+
+
+def test_without_torch_training_is_impossible(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = packages.version
+    monkeypatch.setattr(packages, "version", lambda name: None if name == "torch" else real(name))
+    monkeypatch.setattr(machine, "decoders", lambda: iter([]))
+    assert main(["doctor"]) == 2
+    text = capsys.readouterr().out
+    assert re.search(r"^problem +torch +missing.*\n +pip install 'torch>=2.4'$", text, re.MULTILINE)
+    assert "training is impossible" in text
+
+
+def test_on_windows_training_is_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "sys", SimpleNamespace(platform="win32", version_info=sys.version_info))
+    assert [line.name for line in packages.look() if line.fatal] == ["system"]
+
+
+def test_a_missing_opencv_is_a_line_and_no_traceback() -> None:
+    code = (
+        "import sys\nsys.modules['cv2'] = None\nfrom segtrain.insight.doctor import doctor, packages\nreal = packages.version\n"
+        "packages.version = lambda name: None if 'opencv' in name else real(name)\nsys.exit(doctor())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"^problem +opencv +missing", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_what_is_needed_and_optional_is_what_pyproject_says() -> None:
+    wanted = re.search(r"^dependencies = \[\n(.*?)^\]", PYPROJECT, re.MULTILINE | re.DOTALL)
+    assert wanted is not None
+    listed = dict(re.findall(r'"([\w-]+)>=([\d.]+)', wanted[1]))
+    assert packages.OPENCV[0] in listed
+    # nvidia-ml-py comes with an install on Linux, but nothing but the profile of GPUs needs it.
+    elsewhere = (packages.OPENCV[0], "simplejpeg", "nvidia-ml-py")
+    looked_at = {name: least for name, least in listed.items() if name not in elsewhere}
+    assert looked_at == packages.NEEDED
+    for package, (extra, _) in packages.OPTIONAL.items():
+        line = re.search(rf"^{extra} = \[(.*)\]", PYPROJECT, re.MULTILINE)
+        assert line is not None, f"pyproject.toml has no extra {extra!r}"
+        assert f'"{package}' in line[1]
+
+
+def states(lines: Any) -> list[str]:
+    return [line.state for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("torch", "vision", "expected"),
+    [
+        ("2.15.0+cpu", "0.29.2+cu132", [PROBLEM]),
+        ("2.15.0+cu132", "0.29.2+cu132", []),
+        ("2.15.0", "0.29.2", []),
+    ],
+)
+def test_torchvision_of_another_build(
+    monkeypatch: pytest.MonkeyPatch, torch: str, vision: str, expected: list[str]
+) -> None:
+    monkeypatch.setattr(packages, "version", {"torch": torch, "torchvision": vision}.get)
+    lines = list(packages.torchvision())
+    assert states(lines) == expected
+    assert all("torchvision::nms" in line.found for line in lines)
+
+
+def test_a_gpu_that_torch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(packages, "version", {"torch": "2.15.0+cpu"}.get)
+    monkeypatch.setattr(packages, "built_for_cuda", lambda: "")
+    assert packages.gpu(["/dev/nvidia0"]).state == PROBLEM
+    assert packages.gpu([]).state == OK
+    monkeypatch.setattr(packages, "built_for_cuda", lambda: "13.2")
+    monkeypatch.setattr(packages, "_SEE_GPU", "print('')")
+    assert "cannot use 1 NVIDIA GPU" in packages.gpu(["/dev/nvidia0"]).found
+    monkeypatch.setattr(packages, "_SEE_GPU", "print('H200')")
+    assert packages.gpu(["/dev/nvidia0"]).found.endswith(": H200")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert packages.gpu(["/dev/nvidia0"]).state == NOTE
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("__version__ = '2.15.0+cu132'\ncuda: Optional[str] = '13.2'\n", "13.2"),
+        ("__version__ = '2.0.1+cpu'\ncuda = None\n", ""),
+        ("__version__ = '2.0.1'\n", None),
+    ],
+)
+def test_the_build_is_read_from_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str | None
+) -> None:
+    (tmp_path / "version.py").write_text(text)
+    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: spec)
+    assert packages.built_for_cuda() == expected
+
+
+def test_the_driver_is_read(tmp_path: Path) -> None:
+    place = tmp_path / "version"
+    assert packages.driver(place) == ""
+    place.write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025\nGCC version: 12.2.0\n"
+    )
+    assert packages.driver(place) == "570.86.15"
+
+
+def test_two_opencvs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "version", {"opencv-python": "4.9", "opencv-python-headless": "4.9"}.get)
+    assert states(packages.opencv()) == [NOTE, OK]
+    monkeypatch.setattr(packages, "version", {}.get)
+    assert [line.fatal for line in packages.opencv()] == [True]
+
+
+def test_what_is_optional_and_absent_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "version", {"onnx": "1.20"}.get)
+    found = {line.name: line.cure for line in packages.optional()}
+    assert found["albumentations"] == "pip install 'segtrain[albumentations]'"
+    assert found["onnxruntime"] == "pip install 'segtrain[export]'"
+    assert "onnx" not in found
+
+
+def test_cores_and_threads() -> None:
+    assert machine.cores(8, 8, None).state == OK
+    assert machine.cores(2, 8, None).state == NOTE
+    assert "2.5 by the container" in machine.cores(8, 8, 2.5).found
+    assert states(machine.threads({}, 4)) == []
+    assert states(machine.threads({"OMP_NUM_THREADS": "4"}, 4)) == []
+    assert states(machine.threads({"OMP_NUM_THREADS": "8"}, 4)) == [PROBLEM]
+    assert states(machine.threads({"OMP_PROC_BIND": "close", "KMP_AFFINITY": "none"}, 4)) == [NOTE]
+
+
+def test_shared_memory_and_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert states(machine.shared_memory(str(tmp_path / "none"))) == [NOTE]
+    usage = namedtuple("usage", "total used free")(64 << 20, 0, 60 << 20)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage)
+    assert states(machine.shared_memory(str(tmp_path))) == [PROBLEM]
+    monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "a/b"))
+    assert machine.cache().state == NOTE
+    monkeypatch.setattr(machine.os, "access", lambda *_: False)
+    assert (machine.cache().state, machine.cache().name) == (PROBLEM, "cache")
+
+
+def test_a_decoder_that_fails_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    well = {"path": "packages", "path_says": "packages: it was not built: build it", "cpu_ms": 8.0}
+
+    def tried(native_fails: bool, packages_fail: bool) -> list[CheckLine]:
+        def child(module: str, request: dict[str, Any], **environment: str) -> dict[str, Any]:
+            if packages_fail if environment["SEGTRAIN_NATIVE"] == "0" else native_fails:
+                raise SegtrainError("ended with code -4")
+            return well
+
+        monkeypatch.setattr("segtrain.insight.bench.child.child", child)
+        return list(machine.decoders())
+
+    assert [(line.state, line.fatal) for line in tried(True, False)] == [(PROBLEM, False)]
+    assert [(line.state, line.fatal) for line in tried(True, True)] == [(PROBLEM, True)]
+    monkeypatch.delenv("SEGTRAIN_NATIVE", raising=False)
+    (line,) = tried(False, False)
+    assert (line.state, line.cure) == (NOTE, "build it")
+    assert line.found.endswith("it was not built")

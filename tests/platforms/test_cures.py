@@ -1,0 +1,115 @@
+"""Advice of the launchers, tried through their own checks: what is printed can be pasted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import test_preflight
+import test_slurm_preflight
+import test_vertex_preflight
+
+from launch.core import job_values as values
+from launch.core.findings import Finding, errors
+from launch.core.job import ROOT, load_job
+from launch.platforms.sagemaker import prepare as aws
+from launch.platforms.slurm.preflight.here import completed
+from launch.platforms.slurm.preflight.training import offline
+from launch.platforms.vertex import prepare as gcp
+from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.job_parts import Accelerator
+from launch.platforms.vertex.machines import MACHINES, taking
+
+pytest.importorskip("yaml")
+Check = Callable[[Any], Sequence[Finding]]
+PLACEHOLDER = re.compile(r"\b[A-Z]{2,}\b")  # BUCKET, ID
+
+
+def codes(findings: Sequence[Finding]) -> set[str]:
+    return {finding.code for finding in errors(findings)}
+
+
+def pasted(job: Any, text: str) -> Any:
+    """The job with the flags and settings of a cure behind those of its command; None if they cannot be tried.
+
+    Raises ConfigError for a value that the flag does not take.
+    """
+    known = {item.metadata["flag"] or f"--{item.name.replace('_', '-')}": item for item in fields(job)}
+    changed: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    try:
+        words = [] if "..." in text else shlex.split(re.split("[,:;] ", text)[0])
+    except ValueError:
+        return None
+    while words:
+        word = words.pop(0)
+        key, equals, value = word.partition("=")
+        if re.fullmatch(r"[a-z_]+\.[a-z_.]+", key) and equals and not PLACEHOLDER.search(value):
+            settings[key] = values.scalar(value, key)
+        elif word in known and not isinstance(getattr(job, known[word].name), tuple):
+            read = known[word].metadata["read"]
+            given: Any = True if read is values.switch else words.pop(0) if words else "NONE"
+            if PLACEHOLDER.search(str(given)):
+                return None
+            changed[known[word].name] = read([given] if read is values.pairs else given, word)
+        else:
+            return None
+    return replace(job, **changed, settings={**job.settings, **settings}) if changed or settings else None
+
+
+def paste_back(job: Any, check: Check) -> int:
+    """Paste each part of each cure. Returns the number of parts that can be pasted."""
+    count = 0
+    findings = check(job)
+    for finding in findings:
+        for part in finding.cure.split(", or "):
+            if (changed := pasted(job, part)) is not None:
+                count += 1
+                after = check(changed)
+                assert finding not in after, (finding, part)
+                assert codes(after) <= codes(findings), (finding, part)
+    return count
+
+
+def test_cures_of_vertex_can_be_pasted() -> None:
+    tests = test_vertex_preflight
+    jobs = [
+        load_job(VertexJob, None, {**tests.PLAIN, **flags}, [*tests.SETTINGS, *settings])
+        for flags, settings, *_ in tests.MISTAKES.values()
+    ]
+    assert sum(paste_back(job, lambda job: gcp.prepare(job)[2]) for job in jobs) > 10
+
+
+def test_cures_of_sagemaker_can_be_pasted() -> None:
+    jobs = [test_preflight.the_job(flags, settings) for flags, settings, *_ in test_preflight.TYPED.values()]
+    assert sum(paste_back(job, lambda job: aws.prepare(job)[2]) for job in jobs) > 10
+
+
+def test_cures_of_slurm_can_be_pasted() -> None:
+    tests = test_slurm_preflight
+    count = 0
+    for name, flags, settings, *_ in tests.MISTAKES.values():
+        here = tests.Here(tests.Path("/workspace"), {}, {})
+        job = completed(load_job(tests.SlurmJob, None, {**tests.PLAIN, **flags}, [tests.BATCH, *settings]), here)
+        rules = lambda job, name=name, here=here: [  # noqa: E731
+            *offline(job, ROOT), *tests.rules(job, tests.cluster(name), here)
+        ]  # fmt: skip
+        if not job.array:  # whose own settings win
+            count += paste_back(job, rules)
+    assert count > 15
+
+
+@pytest.mark.parametrize(
+    ("gpus", "named"),
+    [
+        (Accelerator("NVIDIA_L4", 4), ["g2-standard-48"]),
+        (Accelerator("NVIDIA_TESLA_V100", 8), [name for name in MACHINES if name.startswith("n1-")]),
+        (Accelerator("NVIDIA_H100_80GB", 3), [f"a3-highgpu-{count}g" for count in (1, 2, 4, 8)]),
+    ],
+)
+def test_machines_with_as_many_gpus_as_were_asked_for(gpus: Accelerator, named: list[str]) -> None:
+    assert taking(gpus) == named

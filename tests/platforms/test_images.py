@@ -1,0 +1,318 @@
+"""Tests of the choice of an image for each SageMaker type, and of what is said against a pair, with source and date."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+import re
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.platforms.sagemaker.images import (
+    IMAGES,
+    IMAGES_DATED,
+    OLD_AFTER_DAYS,
+    OLDEST_TORCH,
+    choose,
+    find,
+    runs_on,
+    uri,
+    version,
+)
+from launch.platforms.sagemaker.instances import INSTANCES, like, nearest, unfit
+from launch.platforms.sagemaker.regions import ACCOUNTS, OFFERED, offered, regions_of
+from launch.platforms.sagemaker.type_checks import about_type
+
+ROOT = Path(__file__).parents[2]
+TODAY = date(2026, 11, 21)
+DATED = re.compile(r"20\d\d-\d\d|, 20\d\d")
+NEWEST = "2.14-cu133-amzn2023-sagemaker"
+NEWEST_CPU = "2.14-cpu-amzn2023-sagemaker"
+
+
+def tag(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+def test_every_row_says_where_it_is_from() -> None:
+    for one in INSTANCES.values():
+        assert DATED.search(one.source), one
+        assert (one.price is None) == (one.price_source == ""), one
+        assert one.price is None or DATED.search(one.price_source), one
+        assert not one.retired or DATED.search(one.retired), one
+        assert bool(one.gpus) == bool(one.gpu) == bool(one.arch) == bool(one.gpu_memory_gb), one
+    for image in IMAGES:
+        assert DATED.search(image.source), image
+        assert bool(image.arches) == bool(image.cuda) == ("cpu" not in image.tag), image
+
+
+def test_the_names_are_those_of_the_api() -> None:
+    loaders = pytest.importorskip("botocore.loaders")
+    shapes = loaders.Loader().load_service_model("sagemaker", "service-2")["shapes"]
+    known = set(shapes["TrainingInstanceType"]["enum"])
+    assert set(INSTANCES) <= known
+    left_out = {name for name in known if unfit(name)}
+    assert {name.split(".")[1] for name in left_out} == {"p2", "trn1", "trn1n", "trn2", "p6e-gb200"}
+    assert known - left_out == set(
+        INSTANCES
+    )  # every other type of the service can be asked for without a word against it
+    assert {name for name in INSTANCES if re.match(r"ml\.[pg]\d", name)} == {
+        one.name for one in INSTANCES.values() if one.gpus
+    }
+
+
+def catalog(*path: str) -> Any:
+    moto = pytest.importorskip("moto")
+    return json.load(gzip.open(Path(moto.__file__).parent.joinpath("ec2", "resources", *path)))
+
+
+def test_the_sizes_are_those_of_ec2() -> None:
+    types = catalog("instance_types.json.gz")
+    assert not any(name.startswith("p3.") for name in types)
+    for one in INSTANCES.values():
+        if one.name.startswith("ml.p3."):
+            continue
+        found = types[one.name[3:]]
+        gpus = [
+            (gpu["Count"], gpu["Name"], gpu["MemoryInfo"]["SizeInMiB"] / 1024)
+            for gpu in found.get("GpuInfo", {}).get("Gpus", [])
+        ]
+        assert sum(count for count, *_ in gpus) == one.gpus, one
+        for _, name, memory in gpus:
+            assert set(one.gpu.partition("-")[0].split()) <= set(name.split()), one
+            assert abs(memory - one.gpu_memory_gb) / memory < 0.1, one  # the catalog gives what is free, or GiB for GB
+        assert found["VCpuInfo"]["DefaultVCpus"] == one.vcpus
+        assert found["MemoryInfo"]["SizeInMiB"] == one.memory_gb * 1024
+        assert found.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0) == one.nvme_gb
+        assert found["NetworkInfo"]["EfaSupported"] == one.efa, one
+        speed = re.search(r"(?:(\d+)x )?([\d.]+) Gigabit", found["NetworkInfo"]["NetworkPerformance"])
+        if speed is None:
+            assert (found["NetworkInfo"]["NetworkPerformance"], one.network_gbit) == ("High", 1)
+            continue
+        assert int(speed[1] or 1) * float(speed[2]) == one.network_gbit, one
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "eu-west-1", "ap-southeast-3"])
+def test_the_regions_are_those_of_ec2(region: str) -> None:
+    found = {entry["InstanceType"] for entry in catalog("instance_type_offerings", "region", f"{region}.json.gz")}
+    for one in INSTANCES.values():
+        if offered(one.name, region) is not None:
+            assert offered(one.name, region) == (one.name[3:] in found), one.name
+    assert all(regions_of(one.name) for one in INSTANCES.values() if one.name.startswith(tuple(OFFERED)))
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "runs"),
+    [
+        ("2.8.0-gpu-py312", "ml.p3.16xlarge", True),  # CUDA 12.9 kept sm_70, 12.8 and 13 did not
+        ("2.7.1-gpu-py312", "ml.p3.16xlarge", False),
+        ("2.9.0-gpu-py312", "ml.p3.16xlarge", False),
+        ("2.6.0-gpu-py312", "ml.g6e.xlarge", True),  # code for sm_86 runs on sm_89
+        ("2.6.0-gpu-py312", "ml.p6-b200.48xlarge", False),
+        (NEWEST, "ml.p6-b300.48xlarge", True),  # sm_100 on sm_103
+        (NEWEST, "ml.c5.xlarge", False),
+        ("2.13-cpu-amzn2023-sagemaker", "ml.c5.xlarge", True),
+        ("2.13-cpu-amzn2023-sagemaker", "ml.g5.xlarge", False),
+    ],
+)
+def test_what_runs_on_what(image: str, name: str, runs: bool) -> None:
+    row = find(f"public.ecr.aws/deep-learning-containers/pytorch:{image}") or find(f"pytorch-training:{image}")
+    assert row is not None
+    assert runs_on(row, INSTANCES[name]) is runs
+
+
+CHOICES = [  # type, strategy, image, level and code of each finding
+    ("ml.g5.12xlarge", "ddp", NEWEST, []),
+    ("ml.p4d.24xlarge", "fsdp", NEWEST, []),
+    ("ml.m5.xlarge", "ddp", NEWEST_CPU, []),
+    ("ml.p3.16xlarge", "ddp", "2.8.0-gpu-py312", ["warning retired-type", "warning image-unpatched"]),
+    (
+        "ml.p3.16xlarge",
+        "smddp",
+        "2.5.1-gpu-py311",
+        ["warning retired-type", "error smddp-type", "warning image-unpatched"],
+    ),
+    ("ml.p3dn.24xlarge", "smddp", "2.5.1-gpu-py311", ["warning image-unpatched"]),
+    ("ml.p5.48xlarge", "smddp", "2.5.1-gpu-py311", ["error smddp-type", "warning image-unpatched"]),
+    ("ml.p6e-gb200.36xlarge", "ddp", NEWEST, ["error unfit-type"]),
+    ("ml.g5.13xlarge", "ddp", NEWEST, ["error unknown-type"]),
+]
+
+
+@pytest.mark.parametrize(("name", "strategy", "image", "codes"), CHOICES)
+def test_the_picked_image(
+    name: str, strategy: str, image: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "launch.platforms.sagemaker.type_checks.allowed", lambda _: False
+    )  # as botocore says, which need not be here
+    choice = choose(name, strategy, "us-east-1", today=TODAY)
+    assert tag(choice.uri) == image
+    assert [f"{finding.level} {finding.code}" for finding in choice.findings] == codes
+    assert choice.why
+    assert all(name in finding.message or image in finding.message for finding in choice.findings)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "smddp"])
+def test_every_type_gets_an_image_that_runs_segtrain(strategy: str) -> None:
+    for name, instance in INSTANCES.items():
+        image = choose(name, strategy, "us-west-2", today=TODAY).image
+        assert image is not None
+        assert runs_on(image, instance)
+        assert version(image.torch) >= OLDEST_TORCH
+        fit = [one for one in IMAGES if runs_on(one, instance)]
+        if strategy == "smddp" and instance.smddp:
+            assert image.smddp
+        elif strategy == "ddp":
+            assert image.patched_until == max(one.patched_until for one in fit if one.patched_until)
+
+
+def test_an_image_is_left_for_a_patched_one_when_its_time_is_over() -> None:
+    late = choose("ml.g5.xlarge", "ddp", "us-east-1", today=date(2027, 12, 1))
+    assert tag(late.uri) == NEWEST  # none is patched: the newest
+    assert [finding.code for finding in late.findings] == ["images-old", "image-unpatched"]
+    assert "2027-09-28" in late.findings[1].message
+
+
+def test_a_table_of_images_that_is_old_says_so() -> None:
+    fresh = choose("ml.g5.xlarge", "ddp", "us-east-1", today=IMAGES_DATED + timedelta(days=OLD_AFTER_DAYS))
+    assert not fresh.findings
+    [note] = choose(
+        "ml.g5.xlarge", "ddp", "us-east-1", today=IMAGES_DATED + timedelta(days=OLD_AFTER_DAYS + 1)
+    ).findings
+    assert (note.level, note.code) == ("note", "images-old")
+    assert f"{IMAGES_DATED}" in note.message
+    assert f"{OLD_AFTER_DAYS + 1} days" in note.message
+
+
+def test_a_retired_type_is_kept_and_the_nearest_living_ones_are_named() -> None:
+    warning = choose("ml.p3.16xlarge", "ddp", "us-east-1", today=TODAY).findings[0]
+    assert warning.level == "warning"
+    assert "2026-07-13" in warning.source
+    assert "ml.p4d.24xlarge (8 x A100 40 GB, $25.25/h, about 1.8 x the speed)" in warning.cure
+    assert "ml.g5.48xlarge (8 x A10G 24 GB, $20.36/h, about 0.7 x the speed)" in warning.cure
+
+
+def test_what_is_named_instead_lives_and_is_no_smaller() -> None:
+    for name in (one.name for one in INSTANCES.values() if one.gpus):
+        asked, found = INSTANCES[name], nearest(name)
+        assert found or asked.gpu_memory_gb > 180, name
+        assert len({one.gpu for one in found}) == len(found)
+        for one in found:
+            assert not one.retired
+            assert one.name != name
+            assert one.gpu_memory_gb >= asked.gpu_memory_gb
+            assert not (asked.retired and one.arch == asked.arch)
+    assert [one.name for one in nearest("ml.p3.2xlarge", 2)] == ["ml.g6e.4xlarge", "ml.g6.16xlarge"]
+
+
+def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def said(name: str, known: bool | None, **more: Any) -> list[str]:
+        monkeypatch.setattr("launch.platforms.sagemaker.type_checks.allowed", lambda _: known)
+        return [f"{finding.level} {finding.code}" for finding in about_type(name, **more)]
+
+    assert said("ml.g9.xlarge", True) == ["note type-not-in-table"]
+    assert said("ml.g9.xlarge", False) == ["error unknown-type"]
+    assert said("ml.g9.xlarge", False, unknown_ok=True) == ["warning unknown-type"]
+    assert said("ml.g9.xlarge", None) == ["warning unknown-type"]  # a Python without botocore cannot say more
+    assert said("ml.g9.xlage", None) == ["error unknown-type"]  # no name of a type
+    assert said("ml.trn1.2xlarge", True) == ["error unfit-type"]
+    assert said("ml.trn1.2xlarge", True, image="mine") == ["warning unfit-type"]
+    monkeypatch.setattr("launch.platforms.sagemaker.type_checks.allowed", lambda _: True)
+    [note] = about_type("ml.g9.xlarge")
+    assert "ml.g5.xlarge" in note.cure
+    assert "ml.p" not in note.cure
+    assert not choose("ml.r9i.xlarge", "ddp", "us-east-1", today=TODAY).image.arches  # type: ignore[union-attr]
+    assert choose("ml.g9.xlarge", "ddp", "us-east-1", today=TODAY).uri.endswith(NEWEST)
+
+
+WANTED = [  # image, type, strategy, codes
+    (
+        "763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:2.9.0-gpu-py312",
+        "ml.p3.2xlarge",
+        "ddp",
+        "error image-gpu",
+    ),
+    (f"public.ecr.aws/deep-learning-containers/pytorch:{NEWEST}", "ml.c5.xlarge", "ddp", "warning image-gpu"),
+    (f"public.ecr.aws/deep-learning-containers/pytorch:{NEWEST}", "ml.p4d.24xlarge", "smddp", "error image-smddp"),
+    (
+        "x.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:1.13.1-gpu-py39",
+        "ml.p4d.24xlarge",
+        "ddp",
+        "error image-torch",
+    ),
+    (
+        "x.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:2.5.1-gpu-py311",
+        "ml.p4d.24xlarge",
+        "smddp",
+        "warning image-unpatched",
+    ),
+    ("123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1", "ml.g5.xlarge", "ddp", "note image-unknown"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "name", "strategy", "code"), WANTED)
+def test_an_asked_for_image_is_kept_and_judged(wanted: str, name: str, strategy: str, code: str) -> None:
+    choice = choose(name, strategy, "eu-west-1", wanted, today=TODAY)
+    assert choice.uri == wanted
+    assert code in [f"{finding.level} {finding.code}" for finding in choice.findings]
+
+
+def test_an_asked_for_image_that_fits_is_not_spoken_against() -> None:
+    assert not choose("ml.g5.xlarge", "ddp", "eu-west-1", f"x/pytorch:{NEWEST}", today=TODAY).findings
+
+
+def test_the_registry_is_that_of_the_region() -> None:
+    image = IMAGES[0]
+    assert uri(image, "us-east-1") == f"763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch:{NEWEST}"
+    assert uri(image, "eu-central-2").startswith("380420809688.dkr.ecr.eu-central-2.amazonaws.com/")
+    assert uri(image, "cn-north-1").startswith("727897471807.dkr.ecr.cn-north-1.amazonaws.com.cn/")
+    assert all(re.fullmatch(r"\d{12}", account) for account in ACCOUNTS.values())
+    codes = [finding.code for finding in choose("ml.g5.xlarge", "ddp", "us-east-9", today=TODAY).findings]
+    assert codes == ["image-region"]
+    [finding] = choose("ml.g5.xlarge", "ddp", "us-east-9", today=TODAY).findings
+    assert finding.level == "warning"  # a region that is newer than the table may well be right
+    assert uri(image, "me-west-1").startswith("124382933778.dkr.ecr.me-west-1.amazonaws.com/")
+    [finding] = choose("ml.g5.xlarge", "ddp", "useast1", today=TODAY).findings
+    assert (finding.level, finding.code) == ("error", "region-name")
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["2.14.0-cu133-amzn2023-sagemaker", "2.8.0-gpu-py312-cu129-ubuntu22.04-sagemaker", "2.8.0-gpu-py312"],
+)
+def test_awss_longer_tags_name_the_same_image(tag: str) -> None:
+    name = "pytorch" if "amzn" in tag else "pytorch-training"
+    found = find(f"763104351884.dkr.ecr.us-east-1.amazonaws.com/{name}:{tag}")
+    assert found is not None
+    assert tag.startswith(found.torch)
+    assert find(f"x/{name}:2.8.0-gpu-py312-cu129-ubuntu22.04-ec2") is None
+
+
+def test_a_type_that_the_region_lacks() -> None:
+    findings = choose("ml.p5en.48xlarge", "ddp", "eu-west-1", today=TODAY).findings
+    assert [finding.code for finding in findings] == ["region-type"]
+    assert "us-east-2" in findings[0].cure
+    assert not choose("ml.p5en.48xlarge", "ddp", "us-east-2", today=TODAY).findings
+
+
+def test_names_near_to_a_mistyped_one() -> None:
+    assert like("ml.r5.5xlarge")[0].startswith("ml.r5.")
+    assert like("g5.12xlarge")[0] == "ml.g5.12xlarge"
+    assert like("ml.p4d.24large")[0] == "ml.p4d.24xlarge"
+    assert like("nonsense") == []
+
+
+def test_the_page_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("make_images_page", ROOT / "docs/make_images_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    maker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(maker)
+    assert maker.PAGE.read_text(encoding="utf-8") == maker.page(), "run python docs/make_images_page.py"

@@ -1,0 +1,91 @@
+"""The core of the launcher knows no platform, and a platform is one file and one row."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from conftest import refused
+
+import launch
+from launch.core.job import Job, load_job
+from segtrain import arguments, cli
+
+ROOT = Path(__file__).parents[2]
+CORE = [
+    path
+    for path in sorted((ROOT / "launch").rglob("*.py"))
+    if not {"aws", "gcp", "hpc"} & set(path.relative_to(ROOT).parts)
+    and (path.parent != ROOT / "launch" or path.stem not in arguments.PLATFORMS)
+]
+TOY = '''
+"""Starts training on a shelf of toys."""
+
+from dataclasses import dataclass
+
+from launch import bundle, preflight
+from launch import job_values as values
+from launch.core.findings import errors
+from launch.core.job import ROOT, Job, load_job, option
+
+
+@dataclass(frozen=True)
+class ToyJob(Job):
+    """A job on toys. ``shelf``: where the data are."""
+
+    toys: int = option(values.whole, default=2)
+    shelf: str = option(values.text, default="/shelf")
+
+
+def main(arguments, command):
+    job = load_job(ToyJob, {"toys": 3, "environment": {"A": 1}}, {"toys": arguments[0]}, arguments[1:])
+    read = preflight.read_config(job, ROOT, job.shelf)
+    machines = preflight.Machines("toy", job.toys, ranks=job.toys, gpus=0)
+    findings = [*read.findings]
+    if read.config is not None:
+        findings += [*preflight.batch(read.config, machines), *preflight.hardware(read.config, machines)]
+        print(read.config.data.root)
+    print(*(finding.code for finding in findings))
+    print(*(name for name, _ in bundle.contents(ROOT, job, __file__) if "/" not in name))
+    print(command, job.toys, dict(job.environment))
+    return len(errors(findings))
+'''
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_core_knows_no_platform(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            assert name.split(".")[:2] not in [
+                ["launch", part] for part in ("aws", "gcp", "hpc", *arguments.PLATFORMS)
+            ], name
+
+
+def test_a_platform_is_one_file_and_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "toy.py").write_text(TOY)
+    monkeypatch.setattr(launch, "__path__", [*launch.__path__, str(tmp_path)])
+    monkeypatch.setitem(arguments.PLATFORMS, "toy", "a shelf of toys")
+    settings = ["train.batch_size=3", "data.layout=camvid"]
+    assert cli.main(["launch", "toy", "4", *settings, "train.device=cuda"]) == 2
+    root, codes, files, said = capsys.readouterr().out.splitlines()
+    assert root == "/shelf"
+    assert codes.split() == ["batch-small", "device-cuda"]
+    assert files.split() == ["requirements.txt", "train.py"]
+    assert said == "segtrain launch toy 4 {'A': '1'}"
+    assert cli.main(["launch", "toy", "3", *settings]) == 0
+    with pytest.raises(SystemExit):
+        cli.main(["launch", "shelf"])
+
+
+def test_a_platform_refuses_what_its_job_does_not_know(tmp_path: Path) -> None:
+    for argument in ("spot=true", "instances=4"):
+        job = tmp_path / "job.yaml"
+        job.write_text(argument.replace("=", ": "))
+        with refused("key-unknown", key=argument.partition("=")[0]):
+            load_job(Job, job, {})

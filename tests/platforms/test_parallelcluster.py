@@ -1,0 +1,299 @@
+"""Tests of the ParallelCluster recipes: planted mistakes are named, sound ones pass, and ParallelCluster agrees.
+
+ParallelCluster's own schema and dry run need packages that do not fit beside those of segtrain. `make test-clusters`
+installs them into .venv-clusters; elsewhere these tests are skipped. No test reaches AWS.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import refused
+
+from launch import cluster
+from launch.platforms.parallelcluster import schema
+from launch.platforms.parallelcluster.recipe import read
+from launch.platforms.parallelcluster.storage import standing_cost
+from segtrain import cli
+from segtrain.errors import EXIT_ERROR
+
+ROOT = Path(__file__).parents[2]
+RECIPES = {name: ROOT / f"configs/clusters/{name}.yaml" for name in ("research", "block", "cpu")}
+PROGRAM = ROOT / ".venv-clusters/bin/pcluster"
+Recipe = dict[str, Any]
+# A cluster of some years ago, as accounts of that time show it.
+OLD = """
+Region: us-east-1
+Image: {Os: alinux2}
+HeadNode:
+  InstanceType: m5.xlarge
+  Networking: {SubnetId: subnet-0123456789abcdef0}
+  Ssh: {KeyName: my-key}
+Scheduling:
+  Scheduler: slurm
+  SlurmQueues:
+    - Name: gpu
+      Networking: {SubnetIds: [subnet-0123456789abcdef1]}
+      ComputeResources:
+        - {Name: p3-2xlarge, InstanceType: p3.2xlarge, MinCount: 0, MaxCount: 3}
+        - {Name: p3-8xlarge, InstanceType: p3.8xlarge, MinCount: 0, MaxCount: 3}
+SharedStorage:
+  - Name: fsx
+    MountDir: /workspace
+    StorageType: FsxLustre
+    FsxLustreSettings:
+      StorageCapacity: 1200
+      DeploymentType: PERSISTENT_1
+      PerUnitStorageThroughput: 50
+      ImportPath: s3://my-bucket
+      ExportPath: s3://my-bucket
+      AutoImportPolicy: NEW
+"""
+
+
+def queue(recipe: Recipe, name: str) -> Recipe:
+    return next(one for one in recipe["Scheduling"]["SlurmQueues"] if one["Name"] == name)
+
+
+def resource(recipe: Recipe, name: str) -> Recipe:
+    return queue(recipe, name)["ComputeResources"][0]
+
+
+def fsx(recipe: Recipe) -> Recipe:
+    return recipe["SharedStorage"][0]["FsxLustreSettings"]
+
+
+def settings(recipe: Recipe) -> Recipe:
+    return recipe["Scheduling"]["SlurmSettings"]
+
+
+def link(recipe: Recipe, **more: Any) -> None:
+    own = {"Name": "more", "FileSystemPath": "/more", "DataRepositoryPath": "s3://my-bucket/more"}
+    fsx(recipe)["DataRepositoryAssociations"].append({**own, "AutoImportPolicy": ["NEW"], **more})
+
+
+def without_program(monkeypatch: pytest.MonkeyPatch, nothing: Path) -> None:
+    """No pcluster here: the words are ours alone."""
+    monkeypatch.setenv("PATH", str(nothing))
+    monkeypatch.delenv(schema.VARIABLE, raising=False)
+
+
+def test_the_recipes_are_sound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_program(monkeypatch, tmp_path)
+    for name, path in RECIPES.items():
+        found = cluster.check(read(path))
+        assert {(one.level, one.code) for one in found if one.level != "note"} == set(), name
+        assert "placeholder" in {one.code for one in found}, name
+    assert cluster.main([str(RECIPES["research"])]) == 0
+    said = capsys.readouterr().out
+    assert "0 to 4 ondemand nodes of 4 L4 (g6.12xlarge), EFA" in said
+    assert "while no job runs: head node m6i.xlarge, 1 login node m6i.large" in said
+    assert "1200 GB, $174 a month" in said
+
+
+HEAD_ROLE = {"InstanceRole": "arn:aws:iam::123456789012:role/head"}
+# A change that makes no finding.
+FINE: list[Callable[[Recipe], Any]] = [
+    lambda r: (r["HeadNode"]["Ssh"].pop("KeyName"), r["HeadNode"].update(Iam=HEAD_ROLE)),
+    lambda r: (r["HeadNode"]["Ssh"].pop("KeyName"), r["HeadNode"].update(Iam={}, CustomActions={}),
+               r.update(DirectoryService={"DomainName": "corp"})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(FINE)))
+def test_a_sound_change_has_no_finding(number: int) -> None:
+    recipe = read(RECIPES["research"])
+    FINE[number](recipe)
+    assert [one for one in cluster.check(recipe) if one.level != "note"] == []
+
+
+def test_a_file_system_of_unknown_price_is_named() -> None:
+    recipe = read(RECIPES["research"])
+    fsx(recipe).update(DeploymentType="PERSISTENT_1")
+    dollars, words = standing_cost(recipe)
+    assert dollars == 0
+    assert len(words) == 1
+    assert "PERSISTENT_1" in words[0]
+
+
+PLANTS: list[tuple[str, str, Callable[[Recipe], Any]]] = [
+    ("type-retired", "error", lambda r: resource(r, "ondemand").update(InstanceType="p3.8xlarge")),
+    ("type-driver", "error", lambda r: resource(r, "ondemand").update(InstanceType="p3dn.24xlarge")),
+    ("type-unfit", "error", lambda r: resource(r, "try").update(InstanceType="trn1.2xlarge")),
+    ("type-unknown", "note", lambda r: resource(r, "try").update(InstanceType="g6.12xlage")),
+    ("os-python", "note", lambda r: r["Image"].update(Os="alinux2023")),
+    ("gpu-always-on", "warning", lambda r: r["LoginNodes"]["Pools"][0].update(InstanceType="g5.12xlarge")),
+    ("head-small", "warning", lambda r: r["HeadNode"].update(InstanceType="t3.micro")),
+    ("count-least", "warning", lambda r: resource(r, "try").update(MinCount="1")),
+    ("kill-wait", "warning", lambda r: settings(r)["CustomSlurmSettings"][1].update(KillWait="5")),
+    ("efa-off", "warning", lambda r: resource(r, "ondemand").pop("Efa")),
+    ("spot-one-type", "warning", lambda r: resource(r, "spot")["Instances"].pop()),
+    ("spot-strategy", "warning", lambda r: queue(r, "spot").pop("AllocationStrategy")),
+    ("block-unnamed", "error", lambda r: queue(r, "ondemand").update(CapacityType="CAPACITY_BLOCK")),
+    ("queue-none", "error", lambda r: r["Scheduling"].update(SlurmQueues=[])),
+    ("queue-empty", "error", lambda r: queue(r, "try").update(ComputeResources=[])),
+    ("recipe-shape", "error", lambda r: r.update(SharedStorage={"Name": "workspace"})),
+    ("share-none", "error", lambda r: r.pop("SharedStorage")),
+    ("share-ebs", "warning", lambda r: r["SharedStorage"][0].update(StorageType="Ebs")),
+    ("fsx-old-link", "error", lambda r: fsx(r).update(ImportPath="s3://my-bucket")),
+    ("fsx-scratch", "warning", lambda r: fsx(r).pop("DeploymentType")),
+    ("fsx-deleted", "warning", lambda r: fsx(r).pop("DeletionPolicy")),
+    ("fsx-unlinked", "warning", lambda r: fsx(r).pop("DataRepositoryAssociations")),
+    ("fsx-link-idle", "warning", lambda r: link(r, AutoImportPolicy=[])),
+    ("fsx-link-overlap", "error", lambda r: link(r, FileSystemPath="/data/more")),
+    ("fsx-link-overlap", "error", lambda r: link(r, DataRepositoryPath="s3://my-bucket/runs/")),
+    ("fsx-unexported", "note", lambda r: fsx(r)["DataRepositoryAssociations"].pop()),
+    ("fsx-group", "warning", lambda r: r["SharedStorage"][0].update(FsxLustreSettings={"FileSystemId": "fs-0123"})),
+    ("slurm-value", "error", lambda r: settings(r)["CustomSlurmSettings"].append({"PreemptMode": "OFFF"})),
+    ("slurm-value", "error", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PreemptMode": "REQUEU"})),
+    ("preempt-apart", "warning", lambda r: queue(r, "spot").update(CustomSlurmSettings={"PriorityTier": 1})),
+    ("requeue-off", "warning", lambda r: settings(r)["CustomSlurmSettings"][0].update(JobRequeue=0)),
+    ("idle-long", "warning", lambda r: settings(r).update(ScaledownIdletime=-1)),
+    ("ssh-open", "warning", lambda r: r["HeadNode"]["Ssh"].pop("AllowedIps")),
+    ("no-way-in", "error", lambda r: [r["HeadNode"].pop("Ssh"), r["HeadNode"]["Iam"].pop("AdditionalIamPolicies")]),
+    ("imds-v1", "warning", lambda r: r["Imds"].update(ImdsSupport="v1.0")),
+    ("imds-open", "warning", lambda r: r["HeadNode"]["Imds"].update(Secured=False)),
+    ("script-place", "error", lambda r: action(r).update(Script="/workspace/head.sh")),
+    ("script-rights", "error", lambda r: action(r).update(Script="s3://my-bucket/other/head.sh")),
+    ("budget-tag", "note", lambda r: r.pop("Tags")),
+]
+
+
+def action(recipe: Recipe) -> Recipe:
+    return recipe["HeadNode"]["CustomActions"]["OnNodeConfigured"]
+
+
+def planted(change: Callable[[Recipe], Any]) -> Recipe:
+    # The text is read again each time: aliases of YAML would let one change reach several queues.
+    recipe = json.loads(json.dumps(read(RECIPES["research"])))
+    change(recipe)
+    return dict(recipe)
+
+
+@pytest.mark.parametrize(
+    ("code", "level", "change"), PLANTS, ids=[f"{number}-{plant[0]}" for number, plant in enumerate(PLANTS)]
+)
+def test_a_planted_mistake_is_named(code: str, level: str, change: Callable[[Recipe], Any]) -> None:
+    found = {one.code: one for one in cluster.check(planted(change))}
+    assert code in found, sorted(found)
+    assert found[code].level == level
+    assert found[code].cure or level == "note"
+
+
+def test_a_recipe_of_some_years_ago_is_refused_in_our_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_program(monkeypatch, tmp_path)
+    file = tmp_path / "old.yaml"
+    file.write_text(OLD)
+    assert cli.main(["launch", "cluster", str(file)]) == EXIT_ERROR
+    said = " ".join(capsys.readouterr().err.split())
+    assert "p3.8xlarge is gone, so no node could start -> in its place:" in said
+    assert "g6e.12xlarge (4 L40S)" in said
+    assert "is not ready: 2 of the findings above must be fixed first" in said
+    assert "schema was not checked" in said
+    assert "SharedStorage fsx: DeploymentType" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ((ROOT / "configs/clusters/budget.cfn.yaml").read_text(), "cluster-template"),
+        ("train: {batch_size: 3}", "cluster-none"),
+        ("[1, 2]", "job-not-keys"),
+        ("a: [", "yaml-invalid"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_said(text: str, code: str, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with refused(code):
+        read(file)
+
+
+@pytest.mark.parametrize("name", ["HeadNode", "Scheduling", "LoginNodes", "SharedStorage", "Image", "Tags", "Imds"])
+@pytest.mark.parametrize("value", [None, [], {}, "text", [None], 3, {"Pools": 3}, {"SlurmQueues": [{"Name": 1}]}])
+def test_no_shape_of_a_section_breaks_the_check(name: str, value: Any) -> None:
+    recipe = planted(lambda recipe: recipe.update({name: value}))
+    assert cluster.check(recipe) is not None
+
+
+def test_a_given_program_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused("pcluster-missing", found="/nowhere/pcluster"):
+        schema.python_of("/nowhere/pcluster")
+    monkeypatch.setenv(schema.VARIABLE, "/nowhere/other")
+    with refused("pcluster-missing", found="/nowhere/other"):
+        schema.python_of()
+    with refused("pcluster-failed"):
+        schema.ask(Path(sys.executable), [], "us-east-1")  # it has no ParallelCluster
+
+
+def test_what_the_schema_says_is_passed_on(tmp_path: Path) -> None:
+    """A stand-in for ParallelCluster's Python: it answers as the real one did."""
+    python = tmp_path / "python"
+    messages = {"HeadNode": {"Ssh": {"KeyNam": ["Unknown field."]}}}
+    answer = json.dumps({"version": "3.17.0", "answers": [messages, None]})
+    python.write_text(f"#!/bin/sh\necho noise\necho '{answer}'\n")
+    python.chmod(0o755)
+    first, second = schema.ask(python, [tmp_path, tmp_path], "us-east-1")
+    assert [(one.code, one.level) for one in first] == [("schema", "error"), ("schema-version", "note")]
+    assert first[0].message == "HeadNode/Ssh/KeyNam: Unknown field."
+    assert [one.code for one in second] == ["schema-version"]
+
+
+# ParallelCluster itself
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    found = os.environ.get(schema.VARIABLE) or (str(PROGRAM) if PROGRAM.exists() else shutil.which("pcluster"))
+    if not found:
+        pytest.skip("aws-parallelcluster is not installed: make test-clusters installs it into .venv-clusters")
+    return Path(found)
+
+
+def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(program: Path, tmp_path: Path) -> None:
+    """One start of its Python: the recipes pass, and so do four mistakes that only our rules find."""
+    plants: dict[str, Callable[[Recipe], Any]] = {
+        "login-key": lambda r: r["LoginNodes"]["Pools"][0]["Ssh"].update(KeyName="my-key"),
+        "alinux2": lambda r: r["Image"].update(Os="alinux2"),
+        "unknown": lambda r: queue(r, "spot").update(Gpus=4),
+        "p3": lambda r: resource(r, "ondemand").update(InstanceType="p3.8xlarge"),
+        "efa": lambda r: resource(r, "try").update(Efa={"Enabled": True}),
+        "import": lambda r: fsx(r).update(ImportPath="s3://my-bucket"),
+        "suspend": lambda r: settings(r)["CustomSlurmSettings"].append({"SuspendTime": 60}),
+        "mode": lambda r: settings(r)["CustomSlurmSettings"].append({"PreemptMode": "OFFF"}),
+    }
+    files = list(RECIPES.values())
+    for name, change in plants.items():
+        files.append(tmp_path / f"{name}.yaml")
+        files[-1].write_text(yaml.safe_dump(planted(change)))
+    answers = schema.ask(program.absolute().parent / "python", files, "us-east-1")
+    refused_by_it = {file.stem for file, found in zip(files, answers) if any(one.code == "schema" for one in found)}
+    assert refused_by_it == {"login-key", "alinux2", "unknown"}
+    ours = {
+        name for name, change in plants.items() if any(one.level == "error" for one in cluster.check(planted(change)))
+    }
+    assert ours == {"p3", "import", "mode"}
+
+
+@pytest.mark.long
+def test_the_templates_of_cloudformation_are_sound(program: Path) -> None:
+    linter = program.absolute().parent / "cfn-lint"
+    if not linter.exists():
+        pytest.skip("cfn-lint is not installed beside pcluster: make test-clusters")
+    files = sorted((ROOT / "configs/clusters").glob("*.cfn.yaml"))
+    assert len(files) == 2
+    done = subprocess.run([linter, *files], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,128 @@
+"""Tests of trainings on Ray: what is found wrong before the start, and a real cluster that loses and gains nodes."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import refused
+
+from launch.platforms.ray import checks
+from launch.platforms.ray.arguments import build_parser
+from launch.platforms.ray.job import RayJob, arguments, load
+from launch.platforms.ray.start import cluster
+from segtrain.parallel.cluster import discover
+from segtrain.platforms.ray import hosts as ray_hosts
+from segtrain.platforms.ray import worker as ray_worker
+
+ROOT = Path(__file__).parents[2]
+HAS_RAY = importlib.util.find_spec("ray") is not None
+needs_ray = pytest.mark.skipif(not HAS_RAY, reason="the extra 'ray' is not installed")
+
+
+def asked(*words: str) -> RayJob:
+    return load(vars(build_parser("ray").parse_intermixed_args(list(words))))
+
+
+def test_a_job_is_read_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = asked("configs/camvid.yaml", "train.seed=3", "--elastic", "1:4", "--label", "zone=a", "--grace", "2m")
+    assert (job.config, job.least, job.most, job.elastic, job.grace) == ("configs/camvid.yaml", 1, 4, (1, 4), 120)
+    assert job.labels == {"zone": "a"}
+    words = arguments(job, "configs/camvid.yaml", {"data.root": "/data"})
+    assert words[0] == "configs/camvid.yaml"
+    assert {"train.seed=3", 'data.root="/data"', f'out="{tmp_path}/runs/segtrain"', 'parallel.strategy="ddp"'} <= set(
+        words
+    )
+    assert asked("--workers", "2").least == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--elastic", "4:1"), "value-invalid"),
+        (("--elastic", "1:4", "--workers", "2"), "flags-together"),
+        (("--workers", "0"), "value-invalid"),
+        (("--strategy", "smddp"), "strategy-not-on-ray"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(words: tuple[str, ...], code: str) -> None:
+    with refused(code):
+        asked(*words)
+
+
+def node(labels: dict[str, str] | None = None, alive: bool = True, **resources: float) -> dict[str, Any]:
+    return {"Alive": alive, "Labels": labels or {}, "Resources": resources}
+
+
+@pytest.mark.parametrize(
+    ("job", "gpus", "nodes", "expected"),
+    [
+        (RayJob(workers=2), 0, [node(CPU=1.0), node(CPU=1.0)], []),
+        (RayJob(workers=2), 0, [node(CPU=1.0), node(CPU=1.0, alive=False)], ["error ray-room"]),
+        (RayJob(workers=2, cpus=2), 0, [node(CPU=3.0), node(CPU=1.0)], ["error ray-room"]),
+        (RayJob(workers=2), 1, [node(CPU=8.0, GPU=1.0), node(CPU=8.0)], ["error ray-room"]),
+        (RayJob(workers=2), 1, [node(CPU=8.0, GPU=2.0)], []),
+        (RayJob(elastic=(1, 4)), 0, [node(CPU=1.0)], []),
+        (RayJob(elastic=(2, 4)), 0, [node(CPU=1.0)], ["error ray-room"]),
+        (RayJob(workers=2, autoscaling=True), 0, [node(CPU=1.0)], ["note ray-room"]),
+        (RayJob(labels={"zone": "a"}), 0, [node(CPU=1.0)], ["error ray-labels"]),
+        (RayJob(labels={"zone": "a"}), 0, [node(CPU=1.0), node({"zone": "a"}, CPU=1.0)], []),
+        (RayJob(workers=2, labels={"zone": "a"}), 0, [node(CPU=1.0), node({"zone": "a"}, CPU=1.0)], ["error ray-room"]),
+    ],
+)
+def test_room_and_labels_are_checked(job: RayJob, gpus: int, nodes: list[Any], expected: list[str]) -> None:
+    assert [f"{finding.level} {finding.code}" for finding in checks.room(job, nodes, gpus)] == expected
+
+
+def seen(host: str, sees: bool = True, python: str = "3.11", torch: str | None = "2.8.0") -> dict[str, Any]:
+    return {"host": host, "sees": sees, "python": python, "packages": {"torch": torch}}
+
+
+@pytest.mark.parametrize(
+    ("looks", "expected"),
+    [
+        ([seen("a"), seen("b")], []),
+        ([seen("a"), seen("b", sees=False)], ["run-folder-not-shared"]),
+        ([seen("a"), seen("b", python="3.12")], ["node-versions"]),
+        ([seen("a"), seen("b", torch="2.7.1")], ["node-versions"]),
+        ([seen("a"), seen("b", torch=None)], ["node-lacks-package"]),
+    ],
+)
+def test_nodes_that_differ_are_named(looks: list[Any], expected: list[str], tmp_path: Path) -> None:
+    found = list(checks.alike(looks, tmp_path))
+    assert [finding.code for finding in found] == expected
+    assert all("b" in finding.message for finding in found)
+
+
+def test_a_batch_that_is_too_small_for_the_most_ranks_is_found() -> None:
+    findings, _ = checks.offline(RayJob(elastic=(1, 8), settings={"train.batch_size": 4}), ROOT)
+    assert "batch-small" in {finding.code for finding in findings}
+
+
+def test_a_rank_takes_its_place_from_ray(tmp_path: Path) -> None:
+    places = {"world_rank": 2, "world_size": 4, "local_rank": 0, "local_world_size": 2}
+    context = SimpleNamespace(**{f"get_{name}": lambda value=value: value for name, value in places.items()})
+    cluster = discover(ray_hosts.environment(context, "10.0.0.7", 1234), tmp_path / "none.json")
+    assert (cluster.rank, cluster.world_size, cluster.local_rank, cluster.local_world_size) == (2, 4, 0, 2)
+    assert (cluster.master_addr, cluster.master_port, cluster.source) == ("10.0.0.7", 1234, "ray")
+
+
+def test_a_node_says_what_it_has(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    found = ray_worker.look(str(mark))
+    assert (found["host"], found["sees"]) == (platform.node(), False)
+    assert found["packages"].keys() == set(ray_worker.COMPARED)
+    mark.touch()
+    assert ray_worker.look(str(mark))["sees"]
+    assert ray_worker.look("")["sees"]
+
+
+@needs_ray
+def test_an_address_where_nothing_answers_is_refused_at_once() -> None:
+    with refused("ray-not-reached", address="127.0.0.1:9"), cluster(RayJob(address="127.0.0.1:9")):
+        pass

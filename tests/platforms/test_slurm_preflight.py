@@ -1,0 +1,453 @@
+"""Tests that each mistake in a Slurm job gets its own finding with a fix, and that a sound job gets none.
+
+The answers in tests/recorded/slurm are those of a real Slurm 22.05; tests/platforms/test_slurm_look.py asks a living one.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.core.findings import Finding
+from launch.core.job import load_job
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.preflight import folders as places
+from launch.platforms.slurm.preflight import online
+from launch.platforms.slurm.preflight.here import Here, completed, flags
+from launch.platforms.slurm.preflight.online import rules
+from launch.platforms.slurm.preflight.probe import answers
+from launch.platforms.slurm.preflight.state import Cluster, read, seconds
+from launch.platforms.slurm.preflight.training import offline
+from launch.platforms.slurm.prepare import write
+from segtrain.errors import SegtrainError
+
+pytest.importorskip("yaml")
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "tests/recorded/slurm"
+PLAIN: dict[str, Any] = {
+    "nodes": 2, "gpus": "h100:4", "cpus": 4, "max_run": "6h", "output": "/workspace/runs", "partition": "gpu",
+}  # fmt: skip
+CPUS: dict[str, Any] = {"partition": "cpu", "gpus": None, "procs": 2, "cpus": 2, "nodes": 1}
+BATCH = "train.batch_size=16"
+
+
+def recorded(name: str) -> Callable[..., str]:
+    """Answers of a cluster, in the place of its commands."""
+    text = (RECORDED / f"{name}.txt").read_text(encoding="utf-8")
+    found = {match[2]: (match[1], match[3]) for match in re.finditer(r"^([$!]) (.*)\n((?:(?![$!] ).*\n)*)", text, re.M)}
+
+    def ask(*command: str) -> str:
+        mark, answer = found[" ".join(command)]
+        if mark == "!":
+            raise SegtrainError(answer)
+        return answer
+
+    return ask
+
+
+@cache
+def cluster(name: str) -> Cluster:
+    return read(recorded(name), "root")
+
+
+def look(
+    name: str, flags_: Mapping[str, Any], settings: tuple[str, ...] = (), here: Here | None = None
+) -> list[Finding]:
+    """What is said about a job before its nodes are asked."""
+    here = here or Here(Path("/workspace"), {}, {})
+    job = completed(load_job(SlurmJob, None, {**PLAIN, **flags_}, [BATCH, *settings]), here)
+    found = cluster(name)
+    return [
+        *offline(job, ROOT),
+        *flags(job),
+        *rules(job, found, here),
+        *places.folders(job, found, probed=False),
+    ]
+
+
+def loud(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level != "note"]
+
+
+# what is wrong: cluster, flags, settings, level and code of the finding, a text of its message
+MISTAKES: dict[str, tuple[str, dict[str, Any], tuple[str, ...], str, str]] = {
+    # partition
+    "partition that is closed": ("plain", {"partition": "closed", "max_run": "1h"}, (), "error partition-down", "DOWN"),
+    "time over the partition's": ("plain", {"max_run": "3d"}, (), "error time-over-partition", "259200"),
+    "accounts of a partition, on a cluster without": (
+        "plain", {**CPUS, "partition": "vision", "max_run": "1h"}, (), "error account-partition", "no accounting"),
+    # accounts
+    "account that the partition refuses": (
+        "accounts", {"account": "vision", "partition": "sound", "max_run": "1h"}, (), "error account-partition", "audio"),
+    "QOS that the partition refuses": (
+        "accounts", {"account": "vision", "qos": "short", "partition": "slow", "max_run": "1h"}, (), "error qos-partition", "long"),
+    "time over that of the QOS": (
+        "accounts", {"account": "vision", "qos": "short", "nodes": 1, "gpus": "h100:2"}, (), "error time-over-limit", "02:00:00"),
+    "more GPUs than the QOS": (
+        "accounts", {"account": "vision", "qos": "short", "max_run": "1h"}, (), "error size-over-limit", "gres/gpu=8"),
+    # nodes
+    # GPUs
+    "no GPU on a GPU partition": ("plain", {"gpus": None, "procs": 4}, (), "warning gpus-not-asked", "has 4"),
+    "GPU training on CPUs": ("plain", CPUS, ("train.device=cuda",), "error device-cuda", "asks for no GPU"),
+    "CPU training on GPUs": ("plain", {}, ("train.device=cpu",), "warning device-cpu", "idle"),
+    "more processes than GPUs": ("plain", {"procs": 8}, (), "error ranks-over-gpus", "8 processes"),
+    "fewer processes than GPUs": ("plain", {"procs": 2}, (), "warning gpus-idle", "2 of 4"),
+    # cores and memory
+    "one core for each GPU": ("plain", {"cpus": 0}, (), "warning cores-one", "one core"),
+    "more workers than cores": ("plain", {"cpus": 1}, ("data.workers=8",), "warning workers-many", "data.workers=8"),
+    "all memory for a part of a node": (
+        "plain", {"partition": "flat", "gpus": "h100:1"}, (), "warning memory-whole-node", "64000 MB"),
+    "little memory": ("plain", {"memory": "4G"}, (), "warning memory-small", "4096 MB"),
+    # time, preemption, requeueing
+    "limit without a notice": ("plain", {"notice": 0}, (), "error notice-none", "notice=0"),
+    "notice longer than the limit": ("plain", {"max_run": "10m", "notice": "15m"}, (), "error notice-over-limit", "900"),
+    "notice too short for a checkpoint": ("plain", {"notice": 5}, (), "warning notice-short", "5 s"),
+    "minutes for hours": ("plain", {"max_run": "4m", "notice": 30}, (), "warning max-run-short", "240"),
+    "cancelled by a preemption": ("plain", {"partition": "brief"}, (), "warning preempt-cancel", "CANCEL"),
+    "suspended by a preemption": ("harsh", {"partition": "shared"}, (), "warning preempt-suspend", "suspends"),
+    "no time before a preemption": ("harsh", {}, (), "warning grace-short", "GraceTime"),
+    "no time after scancel": ("harsh", {}, (), "warning kill-wait-short", "KillWait=5"),
+    "stopped jobs that come back": ("harsh", {}, (), "warning requeue-exit", "70-79"),
+    "not requeued when preempted": ("plain", {"requeue": False}, (), "warning requeue-off", "requeue=false"),
+    "requeued without its checkpoint": ("plain", {}, ("checkpoint.resume=false",), "error resume-off", "resume=false"),
+    # arrays
+    "array larger than the cluster's": ("harsh", {"seeds": "0,1,2,3"}, (), "error array-size", "MaxArraySize=3"),
+    "two tasks with one run folder": (
+        "plain", {"array": ["out=/workspace/a train.seed=0", "out=/workspace/a train.seed=1"]}, (), "error array-out", "out="),
+    "task with a wrong value": ("plain", {"array": ["train.seed=x"]}, (), "error config", "train.seed"),
+    "task with a strategy": ("plain", {"array": ["parallel.strategy=single"]}, (), "error array-strategy", "one strategy"),
+    "task with a batch smaller than the ranks": ("plain", {"array": ["train.batch_size=6"]}, (), "error batch-small", "8 ranks"),
+    "name of a variable": ("plain", {"environment": {"A B": "1"}}, (), "error env-name", "A B"),
+    "a partition of a list that starts no jobs": (
+        "plain", {"partition": "gpu,closed", "max_run": "1h"}, (), "warning partition-down", "closed"),
+    "two jobs with one run folder": (
+        "plain", {"output": "/tmp/slurm/runs", "name": "busy"}, (), "error run-busy", "job 1 (running)"),
+    # flags of sbatch
+    "time limit said twice, with a space": ("plain", {"sbatch": ["--time 10"]}, (), "error sbatch-flag", "--time 10"),
+    "folder said twice, in short": ("plain", {"sbatch": ["-D/nowhere"]}, (), "error sbatch-flag", "-D/nowhere"),
+    "log in no folder": ("plain", {"sbatch": ["--error=/nowhere/x.log"]}, (), "error log-folder", "/nowhere"),
+    "variables left behind": ("plain", {"sbatch": ["--export=NONE"]}, (), "warning export", "NONE"),
+    "flag without its dashes": ("plain", {"sbatch": ["mail-type=END"]}, (), "error sbatch-flag-form", "mail-type"),
+    # training
+    "smddp": ("plain", {"strategy": "smddp"}, (), "error strategy-smddp", "SageMaker"),
+    "one process on two nodes": ("plain", {"strategy": "single", "procs": 1, "gpus": "h100:1"}, (), "error strategy-ranks", "starts 2"),
+    "one process on four GPUs": (
+        "plain", {"strategy": "single", "nodes": 1, "procs": 1}, (), "warning gpus-idle", "4 GPUs"),
+    "batch smaller than the ranks": ("plain", {}, ("train.batch_size=6",), "error batch-small", "8 ranks"),
+    "unknown setting": ("plain", {}, ("train.batchsize=8",), "error config", "train.batchsize"),
+    "config without its data": ("plain", {"config": "configs/camvid_cpu.yaml"}, (), "error data-missing", "camvid"),
+    "data that is not there": (
+        "plain", {"config": "configs/camvid_cpu.yaml", "data": "/workspace/nowhere"}, (), "error data-not-there", "nowhere"),
+    "results inside the data": (
+        "plain", {"config": "configs/camvid_cpu.yaml", "data": "/workspace"}, (), "warning results-in-data", "runs"),
+    "weights to fetch": (
+        "plain", {}, ("model.arch=fpn", "model.encoder_weights=imagenet"), "note weights-download", "HF_HOME"),
+    "weights that are not there": ("plain", {}, ("model.init=/workspace/best.pt",), "error weights-missing", "best.pt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_has_its_finding(name: str) -> None:
+    of, flags_, settings, expected, text = MISTAKES[name]
+    has(look(of, flags_, settings), expected, text)
+
+
+def has(findings: list[Finding], expected: str, text: str) -> None:
+    found = [finding for finding in findings if f"{finding.level} {finding.code}" == expected]
+    assert found, [f"{finding.level} {finding.code}" for finding in findings]
+    assert any(text in finding.message for finding in found), found
+    assert all(finding.cure for finding in found), found
+
+
+# what is wrong: variables, limits, flags, level and code, a text
+OF_THE_HOST: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any], str, str]] = {
+    "time limit in a variable": ({"SBATCH_TIMELIMIT": "10"}, {}, {}, "error sbatch-variable", "SBATCH_TIMELIMIT"),
+    "requeueing on in a variable": (
+        {"SBATCH_REQUEUE": "1"}, {}, {"requeue": False}, "error sbatch-variable", "SBATCH_REQUEUE"),
+    "sbatch that waits, by a variable": ({"SBATCH_WAIT": "1"}, {}, {}, "error sbatch-variable", "SBATCH_WAIT"),
+    "another partition in a variable": ({"SBATCH_PARTITION": "cpu"}, {}, {}, "error sbatch-variable", "cpu"),
+    "partition that only a variable names": (
+        {"SBATCH_PARTITION": "closed"}, {}, {"partition": None, "max_run": "1h"}, "error partition-down", "closed"),
+    "variables left behind": ({"SBATCH_EXPORT": "NONE"}, {}, {}, "warning export", "NONE"),
+    "from inside a job": ({"SLURM_JOB_ID": "12"}, {}, {}, "warning inside-a-job", "job 12"),
+    "CPU time of a login node": ({}, {"CPU": (3600, 3600)}, {}, "error limit-cpu", "3600"),
+    "memory of a login node": ({}, {"AS": (2**32, 2**32)}, {}, "warning limit-memory", "4294967296 bytes"),
+    "open files of a login node": ({}, {"NOFILE": (1024, 1024)}, {}, "warning limit-files", "1024"),
+    "processes of a login node": ({}, {"NPROC": (100, 100)}, {}, "warning limit-processes", "100"),
+    "size of a file": ({}, {"FSIZE": (2**30, 2**30)}, {}, "warning limit-file-size", "1073741824"),
+    "locked memory with EFA": ({}, {"MEMLOCK": (2**23, 2**23)}, {"efa": True}, "warning limit-locked", "8388608"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_THE_HOST)
+def test_what_comes_along_has_its_finding(name: str) -> None:
+    variables, limits, flags_, expected, text = OF_THE_HOST[name]
+    has(look("plain", flags_, here=Here(Path("/workspace"), variables, limits)), expected, text)
+
+
+def test_variables_of_sbatch_do_not_matter_to_salloc() -> None:
+    variables = {"SBATCH_TIMELIMIT": "10", "SBATCH_PARTITION": "nope", "SALLOC_PARTITION": "closed"}
+    here = Here(Path("/workspace"), variables, {}, command="salloc")
+    found = look("plain", {"partition": None}, here=here)
+    assert "sbatch-variable" not in {finding.code for finding in found}
+    has(found, "error partition-down", "closed")
+
+
+def test_a_limit_that_is_not_carried_is_no_mistake() -> None:
+    here = Here(Path("/workspace"), {}, {"NOFILE": (1024, 1024), "CPU": (3600, 3600)})
+    codes = {finding.code for finding in look("harsh", {}, here=here)}
+    assert "limit-files" not in codes  # PropagateResourceLimitsExcept=NOFILE
+    assert "limit-cpu" in codes
+
+
+def test_room_for_the_checkpoints(tmp_path: Path) -> None:
+    job = load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path)}, [BATCH])
+    kept = job.runs()[0] / "checkpoints"
+    kept.mkdir(parents=True)
+    with open(kept / "step-00000010.pt", "wb") as file:
+        file.truncate(2**43)  # a hole, larger than any disk
+    has(list(places.folders(job, cluster("plain"), probed=False)), "error room", str(tmp_path))
+    for number in (20, 30, 40):  # the room that the run has already is not needed once more
+        (kept / f"step-000000{number}.pt").hardlink_to(kept / "step-00000010.pt")
+    codes = {finding.code for finding in places.folders(job, cluster("plain"), probed=False)}
+    assert "room" not in codes
+
+
+# what nodes answer, as n1 has been asked, and the finding
+ANSWERS = {
+    "token": "yes", "folder": "yes", "data": "yes", "scontrol": "yes", "interface": "yes",
+    "efa": "efa_0", "gpus": "1", "python": "/usr/bin/python3", "import": "segtrain 1.0",
+    "end": "yes",
+}  # fmt: skip
+WRONG_ANSWERS = {
+    "token": ("", "error output-not-shared", "n2"),
+    "folder": ("", "error folder-not-there", "/workspace"),
+    "data": ("", "error data-not-visible", "n2"),
+    "scontrol": ("", "warning scontrol-missing", "n2"),
+    "interface": ("", "error interface-missing", "ib0"),
+    "efa": ("", "error efa-missing", "n2"),
+    "gpus": ("0", "error gpus-invisible", "n2"),
+    "python": ("", "error python-missing", "n2"),
+    "import": ("ModuleNotFoundError: No module named 'yaml'", "error python-import", "'yaml'"),
+}
+
+
+def test_another_version_on_a_node_has_its_finding() -> None:
+    job = load_job(SlurmJob, None, PLAIN, [BATCH])
+    (found,) = answers(job, {"n1": ANSWERS, "n2": {**ANSWERS, "import": "segtrain 0.9"}}, Path("/workspace"), "1.0")
+    has([found], "warning python-version", "n2 has segtrain 0.9")
+
+
+@pytest.mark.parametrize("key", WRONG_ANSWERS)
+def test_an_answer_of_a_node_has_its_finding(key: str) -> None:
+    wrong, expected, text = WRONG_ANSWERS[key]
+    job = load_job(SlurmJob, None, {**PLAIN, "interface": "ib0", "efa": True}, [BATCH])
+    told = {"n1": ANSWERS, "n2": {**ANSWERS, key: wrong}}
+    found = list(answers(job, told, Path("/workspace"), "1.0"))
+    has(found, expected, text)
+    assert len(found) == 1
+    assert "n1" not in found[0].message
+    assert not list(answers(job, {"n1": ANSWERS}, Path("/workspace"), "1.0"))
+    if key == "data":  # lines of setup may bring it
+        (found_,) = answers(replace(job, setup=("cp",)), told, Path("/workspace"), "1.0")
+        assert found_.level == "warning"
+
+
+SOUND: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "two nodes with four GPUs": ("plain", {}, ()),
+    "one GPU": ("plain", {"nodes": 1, "gpus": "1", "memory": "16G", "partition": "small"}, ()),
+    "urgent, with its own cores": ("plain", {"partition": "urgent", "nodes": 1, "max_run": "1h"}, ()),
+    "CPUs": ("plain", CPUS, ()),
+    "CPUs of the other node": ("plain", {**CPUS, "exclude": "n4", "memory": "8G", "procs": 3}, ("train.batch_size=6",)),
+    "either of two partitions": ("plain", {"partition": "gpu,wide", "max_run": "1h"}, ()),
+    "an array of seeds": ("plain", {"seeds": "0,1,2", "at_once": 1, "constraint": "h100&nvme"}, ()),
+    "one torchrun for each node": ("plain", {"start": "node", "exclusive": True, "memory": "0"}, ()),
+    "whole nodes without a default": ("plain", {"partition": "flat"}, ()),
+    "an account and its QOS": (
+        "accounts", {"account": "vision", "qos": "short", "max_run": "2h", "nodes": 1, "gpus": "h100:2", "cpus": 2}, ()),
+    "an account by default": ("accounts", {"max_run": "1d"}, ()),
+    "a partition for several nodes": ("plain", {"partition": "wide", "max_run": "1h"}, ()),
+    "tasks with lists": ("plain", {"array": ["data.crop=[64,64]", "data.crop=[96,96] train.seed=1"]}, ()),
+    "data of each task": (
+        "plain",
+        {**CPUS, "config": "configs/camvid_cpu.yaml", "array": ["data.root=/workspace/a", "data.root=/workspace/b"]},
+        (),
+    ),
+    "further flags": ("plain", {"sbatch": ["--mail-type=END", "--nice=10"]}, ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_job_has_no_finding(name: str) -> None:
+    of, flags_, settings = SOUND[name]
+    assert loud(look(of, flags_, settings)) == []
+
+
+REFUSED = "allocation failure: Requested node configuration is not available"
+
+
+# what sbatch says, fields of the first node, flags, and level and fix or message of the finding
+OF_SBATCH: dict[str, tuple[str, dict[str, str], dict[str, Any], str, str]] = {
+    "what no node has": (REFUSED, {}, {}, "error", "2 nodes of at most 16 cores, 64000 MB, and gpu:h100:4"),
+    "a node that is away": (REFUSED, {"State": "IDLE+DRAIN", "Reason": "bad memory"}, {}, "warning", "n1 is drain+idle bad memory"),
+    "a reservation of others": (REFUSED, {}, {"partition": "cpu"}, "warning", "course holds n4"),
+    "one's own reservation": (REFUSED, {}, {"partition": "cpu", "reservation": "course"}, "error", "no GPU"),
+    "nodes that are busy": ("allocation failure: Requested nodes are busy", {}, {}, "warning", "busy"),
+    "no such partition": ("Invalid partition name specified", {}, {"partition": "gpus"}, "error", "gpu, urgent, small"),
+    "no such feature": ("Invalid feature specification", {"State": "DOWN"}, {}, "error", "feature"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OF_SBATCH)
+def test_what_sbatch_refuses_is_passed_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, node, flags_, level, text = OF_SBATCH[name]
+    found = cluster("plain")
+    first, *others = found.nodes
+    assert first.name == "n1"
+    found = replace(found, nodes=(replace(first, fields={**first.fields, **node}), *others))
+    said = subprocess.CompletedProcess([], 1, "", words)
+    monkeypatch.setattr(online.subprocess, "run", lambda *_, **__: said)
+    (finding,) = online._tested(load_job(SlurmJob, None, {**PLAIN, **flags_}, [BATCH]), found)
+    assert (finding.level, finding.code) == (level, "sbatch-refuses")
+    assert words in finding.message
+    assert text in f"{finding.message} {finding.cure}"
+
+
+@pytest.mark.parametrize(("tasks", "expected"), [(3, False), (4, True)])
+def test_the_largest_array(tasks: int, expected: bool) -> None:
+    """The largest number of a task is one less than MaxArraySize, and the first one is 0."""
+    found = replace(cluster("plain"), config={**cluster("plain").config, "MaxArraySize": "3"})
+    job = load_job(SlurmJob, None, {**PLAIN, "seeds": ",".join(map(str, range(tasks)))}, [BATCH])
+    codes = {finding.code for finding in rules(job, found, Here(Path("/workspace"), {}, {}))}
+    assert ("array-size" in codes) == expected
+
+
+@pytest.mark.parametrize(
+    ("of_account", "of_qos", "of_partition", "flags_", "expected"),
+    [
+        ("01:00:00", "2-00:00:00", "", "", ""),  # the limit of the QOS counts
+        ("01:00:00", "", "", "", "account='vision'"),
+        ("2-00:00:00", "01:00:00", "", "", "qos='short'"),
+        ("01:00:00", "01:00:00", "2-00:00:00", "", ""),
+        ("", "2-00:00:00", "01:00:00", "", "qos='long' of the partition"),
+        ("", "2-00:00:00", "01:00:00", "OverPartQOS", ""),
+    ],
+)
+def test_the_limit_that_slurm_takes(
+    of_account: str, of_qos: str, of_partition: str, flags_: str, expected: str
+) -> None:
+    found = cluster("accounts")
+    assert found.accounts
+    rows = tuple(
+        replace(one, limits={**one.limits, "MaxWall": of_account}) if one.name == "vision" else one
+        for one in found.accounts
+    )
+    nothing = {"MaxTRES": "", "MaxTRESPU": "", "GrpTRES": ""}
+    table = {
+        **(found.qos or {}),
+        "short": {**nothing, "MaxWall": of_qos, "Flags": flags_},
+        "long": {**nothing, "MaxWall": of_partition, "Flags": ""},
+    }
+    parts = tuple(replace(one, fields={**one.fields, "QoS": "long"}) for one in found.partitions)
+    job = load_job(SlurmJob, None, {**PLAIN, "account": "vision", "qos": "short"}, [BATCH])
+    said = rules(job, replace(found, accounts=rows, qos=table, partitions=parts), Here(ROOT, {}, {}))
+    messages = [finding.message for finding in said if finding.code == "time-over-limit"]
+    assert len(messages) == bool(expected), messages
+    assert not expected or f"{expected} allows 01:00:00" in messages[0]
+
+
+def test_memory_that_comes_with_a_gpu() -> None:
+    found = cluster("plain")
+    parts = tuple(
+        replace(one, fields={**one.fields, "JobDefaults": "DefCpuPerGPU=4,DefMemPerGPU=8000"})
+        for one in found.partitions
+    )
+    job = load_job(SlurmJob, None, {**PLAIN, "partition": "flat", "gpus": "h100:1"}, [BATCH])
+    here = Here(Path("/workspace"), {}, {})
+    assert "memory-whole-node" in {finding.code for finding in rules(job, found, here)}
+    assert "memory-whole-node" not in {finding.code for finding in rules(job, replace(found, partitions=parts), here)}
+
+
+def test_what_slurm_refuses_to_say_is_a_note() -> None:
+    ask = recorded("plain")
+
+    def closed(*command: str) -> str:
+        if command[0] == "squeue":
+            raise SegtrainError("squeue: error: Access/permission denied")
+        return ask(*command)
+
+    found = read(closed, "root")
+    job = load_job(SlurmJob, None, PLAIN, [BATCH])
+    said = rules(job, found, Here(Path("/workspace"), {}, {}))
+    assert [finding.code for finding in said] == ["not-asked"]
+    assert "your jobs" in said[0].message
+    assert "denied" in said[0].message
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2-00:00:00", 172800), ("01:00:00", 3600), ("30", 1800), ("10:30", 630), ("1-12", 129600), ("UNLIMITED", None)],
+)
+def test_times_of_slurm(text: str, expected: int | None) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu:h100:4(S:0-1),nvme:2", {"h100": 4}),
+        ("gpu:2", {"": 2}),
+        ("gpu:a100:4(IDX:0,1),gpu:a100_3g.20gb:2", {"a100": 4, "a100_3g.20gb": 2}),
+        ("(null)", {}),
+    ],
+)
+def test_gpus_of_a_node(text: str, expected: dict[str, int]) -> None:
+    node = cluster("plain").nodes[0]
+    assert replace(node, fields={**node.fields, "Gres": text}).gpus == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "away", "awake"),
+    [
+        ("IDLE", False, True), ("MIXED", False, True), ("ALLOCATED", False, False), ("DOWN*", True, False),
+        ("IDLE+DRAIN", True, False), ("IDLE*", True, False), ("IDLE+CLOUD+POWERED_DOWN", False, False),
+        ("IDLE+CLOUD", False, True),
+    ],
+)  # fmt: skip
+def test_states_of_a_node(state: str, away: bool, awake: bool) -> None:
+    node = cluster("plain").nodes[0]
+    node = replace(node, fields={**node.fields, "State": state})
+    assert (node.away, node.awake) == (away, awake)
+
+
+def test_two_jobs_share_a_run_folder_whatever_its_name(tmp_path: Path) -> None:
+    def busy(waiting: SlurmJob, output: str = "my runs", **flags_: Any) -> list[str]:
+        script = f"{write(waiting)} optim.lr=0.1" if waiting.tasks else str(write(waiting))
+        found = replace(
+            cluster("plain"),
+            jobs=(("7", "RUNNING", "(null)", script), ("8", "PENDING", "afterany:7(unfulfilled)", script)),
+        )
+        job = load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path / output), **flags_}, [BATCH])
+        return [one.message for one in places.folders(job, found, probed=False) if one.code == "run-busy"]
+
+    def other(**flags_: Any) -> SlurmJob:
+        return load_job(SlurmJob, None, {**PLAIN, "output": str(tmp_path / "my runs"), **flags_}, [BATCH])
+
+    one, two = busy(other(name="a"), name="a")
+    assert f"job 7 (running) has the run folder {tmp_path}/my runs/a too" in one
+    assert "job 8 (pending)" in two
+    assert busy(other(name="a"), name="b") == busy(other(name="a"), name="a", after="afterany:8") == []
+    assert busy(other(name="a"), name="a", after="afterany:7") == [two]
+    assert busy(other(name="a"), name="a", after="after:8") == [one, two]  # it has begun, and has not ended
+    (tmp_path / "link").symlink_to("my runs")
+    assert len(busy(other(name="a"), "link", name="a")) == len(busy(other(name="a"), "x/../my runs", name="a")) == 2
+    tasks = other(name="a", array=["train.seed=1", "train.seed=2"])
+    assert len(busy(tasks, name="a", array=["train.seed=2", "train.seed=3"])) == len(busy(tasks, name="a-seed-1")) == 2
+    assert busy(tasks, name="a", array=["train.seed=3"]) == []

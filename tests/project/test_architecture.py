@@ -1,0 +1,182 @@
+"""Tests of the package structure: imports, docs/architecture.md, first lines, and file lengths."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "segtrain"
+FILES = sorted(PACKAGE.rglob("*.py"))
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+
+# Imports of a platform by the core. The list only shrinks.
+KNOWN = {
+    ("insight", "sagemaker"), ("insight", "vertex"), ("observe", "vertex"), ("parallel", "ray"), ("parallel", "sagemaker"),
+    ("parallel", "slurm"), ("parallel", "vertex"), ("training", "ray"), ("training", "sagemaker"), ("training", "slurm"),
+}  # fmt: skip
+
+
+def allowed_imports() -> dict[str, set[str] | None]:
+    """What each package may import, from the table of the page; None: everything."""
+    allowed: dict[str, set[str] | None] = {}
+    for names, rule in re.findall(r"^\| (`segtrain/[^|]+) \| [^|]+ \| ([^|]+) \|$", PAGE, re.MULTILINE):
+        above, named = list(allowed), set(re.findall(r"`(\w+)`", rule))
+        if rule.startswith("the rows above"):
+            packages = set(above) - named
+        elif rule.endswith("the rows above it"):
+            packages = set(above[: 1 + max(above.index(name) for name in named)])
+        else:
+            packages = named
+        for name in re.findall(r"`segtrain/(\w+)(?:/|\.py)`", names):
+            allowed[name] = None if rule.startswith("everything") else packages
+    return allowed
+
+
+MAY_IMPORT = allowed_imports()
+HOME = {  # outside library -> the one room that touches it
+    "segmentation_models_pytorch": "models",
+    "timm": "models",
+    "triton": "kernels",
+    "torchvision.models": "models",
+    "torchvision.transforms": "data",
+    "torchvision.tv_tensors": "data",
+    "albumentations": "data",
+    "tensorboard": "observe",
+    "mlflow": "observe",
+    "wandb": "observe",
+    "pandas": "insight",
+    "obstore": "bucket",
+    "ray": "platforms",
+    "google.auth": "platforms",
+    "psutil": "observe",
+    "pynvml": "observe",
+    "onnx": "infer",
+    "onnxruntime": "infer",
+    "torch.distributed": "parallel",
+    "smdistributed": "parallel",
+}
+ALSO = {"psutil": ("platforms", "base")}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path, at_once: bool = False) -> Iterator[str]:
+    """Dotted names that a file imports, members of a module included; ``at_once``: without those inside functions."""
+    package = ["segtrain", *path.relative_to(PACKAGE).parts[:-1]]
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if at_once else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_arrows_point_one_way(path: Path) -> None:
+    here = room(path)
+    allowed = MAY_IMPORT.get(here) if here == "__main__" else MAY_IMPORT[here]
+    for name in imports(path):
+        for library, home in HOME.items():
+            mine = here in (home, *ALSO.get(library, ())) or path.name == "compat.py"
+            assert not f"{name}.".startswith(f"{library}.") or mine, f"{library} belongs in {home}"
+        if allowed is not None and name.startswith("segtrain."):
+            target, *inside = name.removeprefix("segtrain.").split(".")
+            known = target == "platforms" and (here, inside[0]) in KNOWN
+            assert target in (here, "__version__", *allowed) or known, name
+
+
+LAUNCH = sorted((ROOT / "launch").rglob("*.py"))
+STAND_IN = "standin"  # of SMDDP: part of a rehearsed container, not of the launcher
+
+
+@pytest.mark.parametrize("path", LAUNCH, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_laptop_can_launch(path: Path) -> None:
+    """No torch at all; at the top of a file only what every Python has, so that a bare one can look at a job."""
+    if STAND_IN in path.parts:
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    light = {*sys.stdlib_module_names, "launch", "segtrain"}
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            assert name.split(".")[0] != "torch"
+            if node in tree.body:
+                assert name.split(".")[0] in light, f"{name}: import it inside the function that needs it"
+                assert not name.startswith("segtrain") or name.startswith(("segtrain.errors", "segtrain.machines")), (
+                    name
+                )
+
+
+def test_no_file_imports_itself_by_a_detour() -> None:
+    modules = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in FILES if path.stem != "__init__"
+    }
+    graph = {}
+    for module, path in modules.items():
+        names = {name if name in modules else name.rpartition(".")[0] for name in imports(path, at_once=True)}
+        graph[module] = (names & set(modules)) - {module}
+    TopologicalSorter(graph).prepare()  # raises CycleError with the modules of the circle
+
+
+@pytest.mark.parametrize("path", [*FILES, *LAUNCH], ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_begins_with_a_docstring(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert not text or text.startswith('"""')
+
+
+def test_the_first_line_of_a_file_is_not_a_question() -> None:
+    for path in [*FILES, *LAUNCH]:
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        assert "?" not in first, f"{path.relative_to(ROOT)}: {first}"
+
+
+# Files that may have over 300 lines. The list only shrinks.
+LONG: set[str] = set()
+
+
+def test_files_stay_under_300_lines() -> None:
+    long = {
+        str(path.relative_to(ROOT))
+        for path in [*FILES, *LAUNCH]
+        if len(path.read_text(encoding="utf-8").splitlines()) > 300
+    }
+    assert long <= LONG, f"divide these files: {sorted(long - LONG)}"
+
+
+def test_files_and_tests_named_on_the_page_exist() -> None:
+    named = re.findall(r"`((?:segtrain|tests)/[\w/.]*)(?:::(\w+))?`", PAGE)
+    assert len(named) > 30
+    for file, test in named:
+        assert (ROOT / file).exists(), file
+        if test:
+            assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+
+
+def test_functions_and_classes_named_on_the_page_are_where_it_says() -> None:
+    named = re.findall(r"`(?:\w+\.)?(\w+)`[^`\n|]* (?:in|of) `(segtrain/[\w/]+\.py)`", PAGE)
+    assert len(named) >= 8
+    for name, file in named:
+        assert re.search(rf"(?:def|class) {name}\b", (ROOT / file).read_text(encoding="utf-8")), f"{file}: {name}"
+
+
+def test_the_light_rooms_import_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "import segtrain.cli, segtrain.arguments, segtrain.commands, segtrain.config, segtrain.insight.bench.data, segtrain.insight.doctor, segtrain.data.order, segtrain.data.datasets, segtrain.parallel.cluster, segtrain.insight.report.page, segtrain.insight.report.diff, segtrain.insight.diagnose.words, segtrain.insight.plan.command, segtrain.insight.plan.words, segtrain.insight.plan.terms\n"
+        "from segtrain.observe import journal\nfrom segtrain.insight.runs import remote, table\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,0 +1,173 @@
+"""bench/plan_exam.py: errors on open figures, what each input changes, and malformed files and entries."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from conftest import refused
+
+from bench.exam.answers import answer, answers
+from segtrain.insight.plan.device import DENSE
+
+EXAM = Path(__file__).parents[1] / "plan/exam_open.json"
+INPUTS: dict[str, Any] = {
+    "model": "resnet50", "params_M": 25.56, "flops_G_per_image_forward": 8.22, "activations_M_per_image": 11.11,
+    "image_size": 224, "batch_per_gpu": 256, "precision": "amp fp16", "gpu": "V100-SXM-16", "gpus_per_host": 1, "hosts": 1,
+    "interconnect": "-", "framework": "PyTorch, NVIDIA DeepLearningExamples", "year": 2021,
+}  # fmt: skip
+
+
+def value(predict: str = "img/s", **changed: Any) -> float:
+    found = answer({"id": "x", "inputs": {**INPUTS, **changed}, "predict": predict})
+    assert found["value"] is not None, found
+    assert found["low"] <= found["high"]
+    return float(found["value"])
+
+
+@pytest.fixture(scope="module")
+def bench() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("bench_plan_exam", Path(__file__).parents[2] / "bench/plan_exam.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_errors_on_open_figures_whose_source_the_fit_has_not_seen(bench: ModuleType) -> None:
+    entries = bench.figures()
+    rows = bench.judged(entries)
+    bounds = {"a": 0.20, "b": 0.06, "x": 0.15, "d": 0.15, "i": 0.15}
+    for kind, bound in bounds.items():
+        errors = [row.error for row in rows if row.entry["kind"] == kind]
+        assert len(errors) >= 5
+        assert sum(map(abs, errors)) / len(errors) <= bound, kind
+    assert 0.7 <= sum(row.held for row in rows) / len(rows) <= 0.95
+    assert all(entry["source"] for entry in entries)
+
+
+def test_a_source_does_not_tell_its_own_prediction(bench: ModuleType) -> None:
+    """Figures of one source that are ten times as large change the predictions of other sources alone."""
+    entries = bench.figures()
+    scaled = [
+        {**entry, "answer": 10 * entry["answer"]} if bench.source(entry) == "H200" else entry for entry in entries
+    ]
+    before, after = ({row.entry["id"]: row.error for row in bench.judged(rows)} for rows in (entries, scaled))
+    for name, error in before.items():
+        if name.startswith("h200"):
+            assert after[name] == pytest.approx((1 + error) / 10 - 1)
+    assert after["MMSegmentation-PSPNet R101-D8"] > 1 + before["MMSegmentation-PSPNet R101-D8"]
+
+
+def test_intervals_are_wider_where_less_is_known(bench: ModuleType) -> None:
+    def width(**changed: Any) -> float:
+        found = answer({"id": "x", "inputs": {**INPUTS, **changed}, "predict": "img/s"})
+        return float(found["high"] / found["low"])
+
+    assert width() < 1.8
+    assert width(framework="PyTorch") > 1.1 * width()  # the software is not settled
+    assert width(model="vit_base") > 1.2 * width()  # a kind without a figure
+    widths = sorted(said["high"] / said["low"] for said in map(answer, bench.figures()))
+    assert widths[-1] < 4  # an interval that holds everything says nothing
+    assert widths[len(widths) // 2] < 1.6
+
+
+def test_the_fitted_factor_is_that_of_the_figures(bench: ModuleType) -> None:
+    assert bench.fitted(bench.figures()) == DENSE
+
+
+def test_the_command_answers_each_entry(
+    bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["plan_exam.py", str(EXAM)])
+    bench.main()
+    found = json.loads(capsys.readouterr().out)
+    entries = json.loads(EXAM.read_text(encoding="utf-8"))
+    assert [one["id"] for one in found] == [one["id"] for one in entries]
+    assert len(found) == 10
+    for one, entry in zip(found, entries):
+        assert one["low"] < one["high"]
+        assert abs(one["value"] / entry["answer"] - 1) < 0.4, entry["id"]
+
+
+def test_inputs_move_a_rate_the_right_way() -> None:
+    base = value()
+    assert value(gpu="A100-SXM-80") > 1.5 * base
+    assert value(gpu="T4") < 0.6 * base
+    assert value(precision="fp32") < 0.5 * base
+    assert value(batch_per_gpu=1) < 0.2 * base
+    assert value(flops_G_per_image_forward=16.44, activations_M_per_image=22.22) == pytest.approx(base / 2, rel=0.1)
+    assert value(framework="PyTorch") < base
+    assert value(batch_per_gpu=None, params_M=None, flops_G_per_image_forward=None) == pytest.approx(base, rel=0.2)
+
+
+def test_a_neighbor_corrects_the_rate() -> None:
+    same = value(given={"rate_1gpu": 500})
+    assert same == pytest.approx(500, rel=0.01)
+    eight = {"gpus_per_host": 8, "interconnect": "NVLink", "given": {"rate_1gpu": 500}}
+    assert 0.93 * 4000 < value(**eight) < 4000
+    assert value("img/s per GPU", **eight) == pytest.approx(value(**eight) / 8, rel=0.01)
+    assert value("% of N x one GPU", **eight) == pytest.approx(value(**eight) / 40, rel=0.01)
+    thin, wide = (
+        value(hosts=8, gpus_per_host=8, interconnect=f"Ethernet {gbit} Gbit", given={"rate_1host": 8000}, params_M=138)
+        for gbit in (10, 100)
+    )
+    assert thin < 0.7 * wide < 0.7 * 64000
+    other = value(gpu="A100-SXM-80", given={"gpu0": "V100-SXM-16", "rate_gpu0": 600})
+    assert other == pytest.approx(value(gpu="A100-SXM-80") / value() * 600, rel=0.1)
+
+
+def test_workers_limit_and_a_probe_tells_their_cost() -> None:
+    fed = {"gpus_per_host": 4, "interconnect": "NVLink", "workers_per_host": 8}
+    probe = {"rate_1gpu_not_input_bound": 1200, "rate_2workers": 200}
+    assert value(**fed, given=probe) == pytest.approx(800, rel=0.05)
+    assert value(**{**fed, "workers_per_host": 480}, given=probe) == pytest.approx(4800, rel=0.1)
+    assert value(gpus_per_host=0, gpu="-", workers_per_host=16, given={"rate_4workers": 480}) == pytest.approx(
+        1920, rel=0.05
+    )
+    assert value(gpus_per_host=0, gpu=None, workers_per_host=16) < 16 * 1000
+
+
+def test_times_and_dollars_follow_from_rates() -> None:
+    job = {"images": 1_200_000, "given": {"rate_1gpu": 1000}}
+    hours = value("hours", **job, schedule=[[90, 224]])
+    assert hours == pytest.approx(90 * 1200 / 3600, rel=0.08)
+    assert value("minutes", **job, schedule=[[90, 224]]) == pytest.approx(60 * hours, rel=0.001)
+    assert value("USD", **job, schedule=[[90, 224]], price_per_hour=3.0) == pytest.approx(3 * hours, rel=0.001)
+    assert value("hours", **job, schedule=[[45, 112], [45, 224]]) < 0.7 * hours
+    four = {"gpus_per_host": 4, "interconnect": "PCIe", "images": 50000, "schedule": [[1, 224]]}
+    found = answer({"id": "x", "inputs": {**INPUTS, **four, "given": {"minutes_1gpu": 8}}, "predict": "minutes"})
+    assert found["low"] < 2.1 < found["value"] < 2.5  # 2 without any loss
+    assert found["high"] / found["low"] < 1.3
+    five = {"hosts": 5, "gpus_per_host": 8, "interconnect": "EFA", "given": {"minutes_1host": 57}}
+    assert 11.4 < value("minutes", **five) < 15
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"gpu": "Voodoo 2"}, "gpu"), ({"hosts": -1}, "hosts"), ({"params_M": float("nan")}, "params_M"),
+        ({"given": {"rate_gpu0": 5}}, "gpu0"), ({"gpus_per_host": 0}, "workers_per_host"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_cannot_be_predicted_names_the_field(changed: dict[str, Any], field: str) -> None:
+    found = answer({"id": "x", "inputs": {**INPUTS, **changed}, "predict": "img/s"})
+    assert found["value"] is None
+    assert field in found["reason"]
+
+
+def test_malformed_files_are_refused(tmp_path: Path) -> None:
+    with refused("exam-unreadable"):
+        answers(tmp_path / "none.json")
+    file = tmp_path / "exam.json"
+    for text, code in (('{"a": 1}', "exam-not-a-list"), ("[" * 100_000, "exam-not-json")):
+        file.write_text(text, encoding="utf-8")
+        with refused(code):
+            answers(file)
