@@ -1,0 +1,1 @@
+"""Import path of earlier versions, kept for scripts: see segtrain/insight/runs/."""

@@ -1,0 +1,3 @@
+"""Import path of earlier versions, kept for scripts: ``from segtrain.runs.table import data_frame``."""
+
+from segtrain.insight.runs.table import data_frame as data_frame
