@@ -68,7 +68,7 @@ def test_a_thread_that_stands_still_has_all_the_time(waiting: threading.Thread) 
     (frames,) = mine
     assert mine[frames] == pytest.approx(seconds)
     line = planted_wait.__code__.co_firstlineno
-    assert frames[-1] == f"planted_wait (./tests/core/test_stacks.py:{line})"
+    assert frames[-1] == f"planted_wait (./core/test_stacks.py:{line})"
     assert frames[-2].startswith(("Thread.run (threading.py:", "run (threading.py:"))
     assert not any(threading.current_thread().name == names[0] for names in found)  # not the one that looks
 

@@ -13,19 +13,14 @@ from launch.core.job import Job, load_job
 from segtrain import arguments, cli
 
 ROOT = Path(__file__).parents[2]
-CORE = [
-    path
-    for path in sorted((ROOT / "launch").rglob("*.py"))
-    if not {"aws", "gcp", "hpc"} & set(path.relative_to(ROOT).parts)
-    and (path.parent != ROOT / "launch" or path.stem not in arguments.PLATFORMS)
-]
+CORE = [path for path in sorted((ROOT / "launch/core").rglob("*.py"))]
 TOY = '''
 """Starts training on a shelf of toys."""
 
 from dataclasses import dataclass
 
-from launch import bundle, preflight
-from launch import job_values as values
+from launch.core import bundle, preflight
+from launch.core import job_values as values
 from launch.core.findings import errors
 from launch.core.job import ROOT, Job, load_job, option
 
@@ -60,9 +55,7 @@ def test_the_core_knows_no_platform(path: Path) -> None:
         if isinstance(node, ast.ImportFrom):
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
-            assert name.split(".")[:2] not in [
-                ["launch", part] for part in ("aws", "gcp", "hpc", *arguments.PLATFORMS)
-            ], name
+            assert name.split(".")[:2] not in [["launch", part] for part in ("platforms", *arguments.PLATFORMS)], name
 
 
 def test_a_platform_is_one_file_and_one_row(

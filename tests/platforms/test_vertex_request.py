@@ -143,7 +143,8 @@ def test_the_container_becomes_the_training(tmp_path: Path, storage: Any) -> Non
     for name, text in {
         "segtrain/__init__.py": "",
         "segtrain/platforms/__init__.py": "",
-        "segtrain/platforms/vertex/entry.py": STAND_IN,
+        "segtrain/platforms/vertex/__init__.py": "",
+        "segtrain/platforms/vertex/__main__.py": STAND_IN,
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
