@@ -165,7 +165,7 @@ def test_a_run_killed_between_its_checkpoint_and_best_json_ends_with_the_best_on
     )
     code = f"""
 import os, signal
-from segtrain.train import writer
+from segtrain.runfolder import writer
 writer.write_best = lambda run_dir, best: os.kill(os.getpid(), signal.SIGKILL)
 from segtrain.cli import main
 raise SystemExit(main({arguments!r}))

@@ -128,7 +128,7 @@ def test_the_notice_is_a_signal_to_one_rank_of_each_host(zygote: Any, tmp_path: 
     code = (
         "import signal, sys, time\n"
         "from segtrain.parallel.cluster import Cluster\n"
-        "from segtrain.train import spot\n"
+        "from segtrain.platforms import spot\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
         "spot.watch(Cluster(world_size=2, local_world_size=2, rank={rank}, local_rank={rank}))\n"
         "time.sleep({pause})\n"

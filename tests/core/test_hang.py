@@ -34,7 +34,7 @@ SMALL = [
 # Rank 1 sleeps in step 3, before the sum of the totals or behind it, or in the first evaluation.
 PLANT = """
 import os, time
-from segtrain.train import learner, session, step
+from segtrain.training import learner, session, step
 rank = int(os.environ["RANK"])
 
 def sleeping_here():

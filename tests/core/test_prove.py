@@ -80,7 +80,7 @@ from segtrain.parallel.strategy import Strategy
 Strategy.gradient_scale = property(lambda self: 1)
 """
 TOTALS_OF_A_MICRO_BATCH = """
-from segtrain.train import step
+from segtrain.training import step
 plain = step._label_totals
 step._label_totals = lambda criterion, micros: plain(criterion, micros[:1])
 """
@@ -97,14 +97,14 @@ def test_a_loss_of_each_micro_batch_is_found(zygote, tmp_path: Path) -> None:  #
 
 
 FROM_THE_BEGINNING = """
-from segtrain.train import loop
+from segtrain.training import loop
 class Forgetful(loop.TrainLoader):
     def __init__(self, *args, first_step, last_step, **rest):
         super().__init__(*args, first_step=0, last_step=last_step - first_step, **rest)
 loop.TrainLoader = Forgetful
 """
 NO_MOMENTS = """
-from segtrain.train import learner
+from segtrain.training import learner
 plain = learner.load_full_state
 learner.load_full_state = lambda model, optimizer, weights, moments: plain(model, optimizer, weights, {})
 """
@@ -123,7 +123,7 @@ def test_moments_that_are_lost_are_found(zygote, tmp_path: Path) -> None:  # typ
 
 
 COUNTED_TWICE = """
-from segtrain.evaluate import evaluation
+from segtrain.evaluation import evaluation
 plain = evaluation.confusions
 evaluation.confusions = lambda *args: plain(*args) * (2 if os.environ.get("RANK") == "1" else 1)
 """
@@ -153,7 +153,7 @@ def test_a_gpu_is_shared_by_ranks_and_its_runs_are_repeated(zygote, tmp_path: Pa
 
 def test_a_gpu_that_is_not_deterministic_is_found(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     noise = """
-from segtrain.train import step
+from segtrain.training import step
 plain = step._share
 step._share = lambda *args: plain(*args) * (1 + 1e-6 * int.from_bytes(os.urandom(1), "big"))
 """
@@ -187,7 +187,7 @@ def test_pixels_that_differ_are_found(zygote, tmp_path: Path) -> None:  # type: 
 
 NO_CHECK = """
 from segtrain.data.audit.audit import audit
-from segtrain.train import faults
+from segtrain.training.start import faults
 faults.check_before_training = lambda split, **settings: audit(split)
 faults.refuse = lambda *found: None
 """

@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 PLANT = """
 import os, time
 import numpy as np, torch
-from segtrain.train import loop, sentinel
+from segtrain.training import loop, sentinel
 rank = int(os.environ["RANK"])
 
 def after(step, change):

@@ -256,7 +256,7 @@ SECONDS = 600
 if __name__ == "__main__":
     from segtrain.config import Data
     from segtrain.data.datasets import open_dataset
-    from segtrain.data.loader import TrainLoader
+    from segtrain.data.train_loader import TrainLoader
     from segtrain.data.workers.pool import MAX_CRASHES, WorkerPool
 
     data = Data(scenes=8, scene_size=(48, 64), crop=(24, 32))

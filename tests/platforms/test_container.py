@@ -20,7 +20,7 @@ from segtrain.platforms.sagemaker import entry
 from segtrain.platforms.sagemaker.hosts import read_hosts
 
 ROOT = Path(__file__).parents[2]
-MAIN = "import sys; from segtrain.platforms.sagemaker import main; sys.exit(main())"
+MAIN = "import sys; from segtrain.platforms.sagemaker.entry import main; sys.exit(main())"
 SETTINGS = {
     "config": "configs/scenes.yaml", "data.scenes": 13, "data.scene_size": [40, 48], "data.crop": [32, 32],
     "data.workers": 1, "model.options": {"stem": 8, "widths": [8, 8, 16, 16], "decoder": 8, "bins": [1]},

@@ -106,7 +106,7 @@ def test_the_cause_outlives_a_toolkit_that_overwrites_or_ends_with_0(contained: 
 
 FULL = """
 head -c 9000000 /dev/zero > $SAGEMAKER_BASE_DIR/full
-exec PYTHON -c 'import os; from pathlib import Path; from segtrain.platforms.sagemaker import _failed
+exec PYTHON -c 'import os; from pathlib import Path; from segtrain.platforms.sagemaker.entry import _failed
 _failed(OSError("the cause"), Path(os.environ["SAGEMAKER_BASE_DIR"]), None); os._exit(0)'
 """
 

@@ -13,7 +13,7 @@ from launch.core.job import Job, load_job
 from segtrain import arguments, cli
 
 ROOT = Path(__file__).parents[2]
-CORE = [path for path in sorted((ROOT / "launch/core").rglob("*.py"))]
+CORE = sorted((ROOT / "launch/core").rglob("*.py"))
 TOY = '''
 """Starts training on a shelf of toys."""
 

@@ -167,7 +167,7 @@ def test_a_rank_that_a_thread_of_torch_ends_has_lost_another() -> None:
 
 UPLOAD = """
 import os, pathlib, sys, time
-from segtrain import stopping
+from segtrain.base import stopping
 if os.environ["LOCAL_RANK"] == "1":
     while not os.path.exists(os.environ[stopping.UPLOADING]):
         time.sleep(0.01)
