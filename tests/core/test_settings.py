@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from segtrain.config.mistakes import OTHER_TRAINERS, fields, parts
 from segtrain.data import cache
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
+from segtrain.runfolder.rundir import make_run_dir
 from segtrain.training.start import early_checks as early
 from segtrain.training.start.derived import make_plan
 
@@ -179,6 +182,8 @@ def test_ranks_that_others_started_do_not_look_at_the_folder_alone(tmp_path: Pat
     early.refuse(config, Cluster(0, 2, 0, 2, source="torchrun"), 2)
     with refused("run-folder-not-writable", run=f"{tmp_path}/file"):
         early.refuse(config, Cluster(), 2)
+    with refused("run-folder-not-writable", run=f"{tmp_path}/file", reason=os.strerror(errno.ENOTDIR)):
+        make_run_dir(config)
 
 
 @pytest.mark.usefixtures("memory")

@@ -18,7 +18,7 @@ from test_train import until
 
 from segtrain.base import stopping
 from segtrain.bucket import client
-from segtrain.bucket.connection import aws_login
+from segtrain.bucket.connection import aws_login, settings_of
 from segtrain.bucket.faults import lasting
 from segtrain.bucket.tally import OF_PROCESS, Requests, RequestTally
 from segtrain.data.bucket import shared_listing, store_of
@@ -157,6 +157,24 @@ def test_a_role_is_asked_for_its_credentials_before_they_expire(
     client.client_of("s3://b")
     assert len(sessions) == 1
     assert found["expires_at"] - datetime.now(timezone.utc) <= timedelta(minutes=10)
+
+
+@pytest.mark.parametrize(
+    ("base", "environment", "expected"),
+    [
+        ("s3://b", {"AWS_REGION": "r", "AWS_DEFAULT_REGION": "d"}, {"region": "r"}),
+        ("s3://b", {"AWS_DEFAULT_REGION": "d", "AWS_ENDPOINT_URL": "e"}, {"region": "d", "endpoint": "e"}),
+        ("s3://b", {"AWS_ENDPOINT_URL": "e", "AWS_ENDPOINT_URL_S3": "s", "AWS_REGION": "r"}, {"region": "r", "endpoint": "s"}),
+        ("s3://b", {"AWS_SKIP_SIGNATURE": "False"}, {}),
+        ("gs://b", {"GOOGLE_SKIP_SIGNATURE": "True", "AWS_REGION": "r"}, {"skip_signature": True}),
+        ("gs://b", {"STORAGE_EMULATOR_HOST": "h:1"}, {"base_url": "http://h:1"}),
+    ],
+)  # fmt: skip
+def test_connections_are_set_by_the_environment(
+    base: str, environment: dict[str, str], expected: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", environment)
+    assert settings_of(base) == expected
 
 
 def test_sums_over_requests() -> None:

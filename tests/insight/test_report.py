@@ -142,6 +142,7 @@ def test_a_finished_run_on_its_page(tmp_path: Path) -> None:
     assert "<car>" in words  # a name is text, never markup: the parser would have taken it for a tag
     assert re.search(r"road as sky\s+10\s+10.0 %\s+66.7 %", words)  # 10 of the 100 pixels of road, of 15 mistakes
     assert "road as road" not in words
+    assert re.search(r"\n10\s+1 s\s+200 ms\s", words)  # a step of the lap that ends at step 10, and its wait
 
 
 def test_nothing_on_the_page_comes_from_elsewhere(tmp_path: Path) -> None:
