@@ -1,38 +1,19 @@
-"""The interface that a loader reads from, and a cache of decoded images in memory."""
+"""A cache of decoded images in memory."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any, Protocol
 
 import numpy as np
 
 from segtrain.base.memory import memory_limit
 from segtrain.bucket.faults import ignoring_file_faults
+from segtrain.data.dataset import SampleSource
 from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.stages import DECODE
-from segtrain.data.storage import LOCAL, Range, Store
+from segtrain.data.storage import Range
 from segtrain.errors import ConfigError
 
 # The memory is computed from the sizes of about this many images, evenly drawn.
 _SIZES = 128
-
-
-class SampleSource(Protocol):
-    """The interface of a data set for a loader. Several threads call ``read`` and ``record`` at once.
-
-    A data set must pickle to few bytes, as each worker process gets a copy: keep large tables in memory-mapped files.
-    """
-
-    @property
-    def labels(self) -> Any: ...  # LabelSpace: num_classes and ignore_index
-    @property
-    def entries(self) -> Sequence[Any]: ...  # Entry: image and mask are file names
-
-    def __len__(self) -> int: ...
-    def read(self, index: int) -> tuple[np.ndarray, np.ndarray]: ...
-    def size(self, index: int) -> tuple[int, int]: ...
-    def record(self, index: int) -> StoredSample: ...
 
 
 def _pixels(source: SampleSource, index: int) -> int:
@@ -64,6 +45,7 @@ class RamCache:
 
     def __init__(self, source: SampleSource) -> None:
         self.source, self.labels, self.entries = source, source.labels, source.entries
+        self.store, self.stored = source.store, source.stored
         self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         refuse_cache(source)
 
@@ -81,14 +63,9 @@ class RamCache:
                 kept = self._kept[index] = self.source.read(index)
         return kept
 
-    @property
-    def store(self) -> Store:
-        return getattr(self.source, "store", LOCAL)
-
     def ranges(self, index: int) -> list[Range]:
         """The ranges that ``record`` reads from the store; none for a sample in memory."""
-        source: Any = self.source
-        return [] if index in self._kept else source.ranges(index)
+        return [] if index in self._kept else self.source.ranges(index)
 
     def record(self, index: int) -> StoredSample:
         """Decoded pixels and train ids."""

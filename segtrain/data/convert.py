@@ -22,7 +22,8 @@ from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config import Data
 from segtrain.config.paste import command
 from segtrain.data.audit.statistics import grouped
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.index.split_by import POOL
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels import decode
@@ -53,15 +54,15 @@ def convert_folder(
             says = f"{place}: data convert cannot read or write a bucket: download the data set first"
             raise ConfigError(says, code="convert-in-bucket", found=place)
     data, found = settings_of(root, overrides)
-    if data.layout in ("scenes", "shards"):
-        says = f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files"
-        raise ConfigError(says, code="layout-without-files", layout=data.layout)
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         says = f"{folder}: exists already: choose another folder to convert to"
         raise DataError(says, code="folder-exists", folder=folder)
     if data.layout == "folders" and not data.split_by.on and "{split}" not in data.images + data.masks:
         found = (POOL,)  # without {split} in a path, all splits have the same images
     datasets = [open_dataset(data, split) for split in splits or found]
+    if not datasets[0].separate_files:
+        says = f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files"
+        raise ConfigError(says, code="layout-without-files", layout=data.layout)
     for dataset in datasets:
         refuse_near_values(dataset)
         for note in dataset.notes:

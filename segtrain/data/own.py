@@ -12,7 +12,8 @@ import numpy as np
 
 from segtrain.base.cores import cores
 from segtrain.config import Data
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.generated import GeneratedDataset
 from segtrain.data.index.entries import Entry, LazyEntries
 from segtrain.data.labels.class_file import Row, space_of
 from segtrain.data.labels.classes import label_space, with_sides
@@ -85,12 +86,18 @@ class _Items:
         return self.sizes[index]
 
 
-@dataclass(frozen=True)
-class OwnDataset(Dataset):
-    """A split whose samples come from a dataset that was passed in; ``draw`` reads them."""
+@dataclass(frozen=True, kw_only=True)
+class OwnDataset(GeneratedDataset):
+    """A split whose samples come from a dataset that was passed in. Nothing shows whether they have changed."""
+
+    make: _Items
+
+    @property
+    def changes_show(self) -> bool:
+        return False
 
     def size(self, index: int) -> tuple[int, int]:
-        return self.draw.size(index)  # type: ignore[union-attr]
+        return self.make.size(index)
 
 
 def _answer(what: str, ask: Callable[[], Any], code: str, **values: Any) -> Any:
@@ -154,4 +161,4 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
         if earlier != index:
             says = f"{name}[{earlier}] and {name}[{index}] have the id {read.name(index)!r}: give each item its own"
             raise DataError(says, code="ids-repeated", indexes=(earlier, index))
-    return OwnDataset(name, split, labels, LazyEntries(count, read.entry), draw=read)
+    return OwnDataset(name, split, labels, LazyEntries(count, read.entry), make=read)

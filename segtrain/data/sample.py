@@ -16,7 +16,7 @@ import numpy as np
 from segtrain.config import Data
 from segtrain.data.augment.geometry import class_center, color_terms, draw
 from segtrain.data.augment.transforms import transforms_of
-from segtrain.data.cache import SampleSource
+from segtrain.data.dataset import SampleSource
 from segtrain.data.order import CLASS, rng_for
 from segtrain.data.pixels.crop import mask_of, size_of, write_crop, write_whole
 from segtrain.data.pixels.floats import Floats

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 from segtrain.config import Data
-from segtrain.data.cache import RamCache, SampleSource
+from segtrain.data.cache import RamCache
+from segtrain.data.dataset import SampleSource
 from segtrain.data.order import rank_slice, samples
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.normalize import normalize as normalize
@@ -154,7 +155,7 @@ class TrainLoader(Loader):
 
 def image_sizes(dataset: SampleSource) -> list[tuple[int, int]]:
     """Height and width of every image. Headers in a bucket are read in threads, because each one takes a round trip."""
-    if getattr(dataset, "store", LOCAL) is LOCAL:
+    if dataset.store is LOCAL:
         return [dataset.size(index) for index in range(len(dataset))]
 
     def part(begin: int) -> list[tuple[int, int]]:

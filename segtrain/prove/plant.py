@@ -11,7 +11,8 @@ from PIL import Image
 
 from segtrain.base.terminal import counted
 from segtrain.config import Config
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.pixels.crop import Stored
 from segtrain.data.pixels.decode import decode_mask
@@ -80,7 +81,7 @@ def _copy(dataset: Dataset, root: Path) -> tuple[Path, Path, bool]:
     for index in range(min(2, len(dataset))):
         entry = dataset.entries[index]
         image, mask = (root / part / "train" / f"sample{index}.png" for part in ("images", "masks"))
-        if dataset.draw:
+        if not dataset.stored:
             pixels, ids = dataset.read(index)
             _save(pixels, image)
             _save(_raw(ids, dataset.labels), mask)

@@ -11,7 +11,8 @@ from typing import Any
 import segtrain
 from segtrain.base.files import write_atomically
 from segtrain.config import PARTS, PLAN, RUN_HEADER, Config, load_saved, read_parts, refuse_older_run
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.index.split_by import splits as by_rule
 from segtrain.data.labels.space import LabelSpace
 from segtrain.errors import ConfigError, SegtrainError

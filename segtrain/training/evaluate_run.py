@@ -18,7 +18,8 @@ from segtrain.config.mistakes import fields
 from segtrain.data.audit.audit import refuse_void
 from segtrain.data.audit.flips import flip_finding
 from segtrain.data.audit.statistics import label_warnings
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.index.subset import without
 from segtrain.data.labels.space import LabelSpace
 from segtrain.data.own import own_dataset

@@ -16,7 +16,7 @@ import torch
 
 from segtrain import __version__
 from segtrain.config import SMP, Config, read_parts
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.pixels import native
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.insight.diagnose.live import closing_line

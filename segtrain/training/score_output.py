@@ -20,7 +20,7 @@ from segtrain.observe import image_table, pictures
 from segtrain.observe.console import of_classes
 
 if TYPE_CHECKING:
-    from segtrain.data.datasets import Dataset
+    from segtrain.data.dataset import Dataset
     from segtrain.evaluation.evaluation import Evaluation
     from segtrain.training.output import Output
     from segtrain.training.state import State

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from segtrain.base.compat import NormBase
 from segtrain.config import Config
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.order import samples
 from segtrain.data.train_loader import Batch
 from segtrain.errors import DataError, SegtrainError

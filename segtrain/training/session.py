@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from segtrain.config import Config
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.index.subset import without
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.evaluation.evaluation import Evaluation, evaluate

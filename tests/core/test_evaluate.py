@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import segtrain
 from segtrain.config import Eval
-from segtrain.data.datasets import Dataset
+from segtrain.data.generated import GeneratedDataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import plain_space
 from segtrain.errors import DataError
@@ -40,7 +40,7 @@ def draw(index: int) -> tuple[np.ndarray, np.ndarray]:
     return image, mask
 
 
-class Mixed(Dataset):
+class Mixed(GeneratedDataset):
     """101 images of four sizes."""
 
     def size(self, index: int) -> tuple[int, int]:
@@ -50,7 +50,7 @@ class Mixed(Dataset):
 def mixed(count: int = 101) -> Mixed:
     entries = tuple(Entry(f"image {index}", None, {}) for index in range(count))
     names = tuple(f"class {index}" for index in range(CLASSES))
-    return Mixed("mixed", "val", plain_space(names), entries, draw=draw)
+    return Mixed("mixed", "val", plain_space(names), entries, make=draw)
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -66,7 +66,7 @@ VIEWS = {
 }
 
 
-def slow_truth(model: nn.Module, dataset: Dataset, settings: Eval) -> np.ndarray:
+def slow_truth(model: nn.Module, dataset: GeneratedDataset, settings: Eval) -> np.ndarray:
     """The confusion by plain loops over single images and pixels, for whole images at their own size."""
     table = np.zeros((CLASSES, CLASSES), np.int64)
     model.eval()
@@ -114,7 +114,7 @@ def test_labels_go_to_the_given_size_by_nearest() -> None:
         return np.repeat((np.where(mask == 255, 0, mask) * 40)[..., None], 3, 2).astype(np.uint8), mask
 
     base = mixed(6)
-    dataset = Mixed("flat", "val", base.labels, base.entries, draw=flat)
+    dataset = Mixed("flat", "val", base.labels, base.entries, make=flat)
     own = evaluate(Truth(), dataset, Eval())
     assert own.scores.miou == 1.0
     assert own.confusion.sum() == np.trace(own.confusion)
@@ -195,7 +195,7 @@ def test_a_file_that_fails_is_told_to_all_ranks_first() -> None:
         return draw(index)
 
     base = mixed(5)
-    dataset = Mixed("broken", "val", base.labels, base.entries, draw=broken)
+    dataset = Mixed("broken", "val", base.labels, base.entries, make=broken)
     told: list[int] = []
 
     def summed(value: Tensor) -> Tensor:
@@ -325,7 +325,7 @@ def test_logits_that_are_not_finite_name_their_images(view: str, value: float) -
         return (np.full_like(image, 255) if index in (2, 7) else image), mask
 
     with refused("logits-not-finite", images=["image 2", "image 7"]):
-        evaluate(Odd(value), dataclasses.replace(mixed(9), draw=white), VIEWS[view])
+        evaluate(Odd(value), dataclasses.replace(mixed(9), make=white), VIEWS[view])
 
 
 def test_a_model_may_rule_out_a_class_by_a_logit_of_minus_infinity() -> None:

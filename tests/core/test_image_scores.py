@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from segtrain.config import Eval
-from segtrain.data.datasets import Dataset
+from segtrain.data.generated import GeneratedDataset
 from segtrain.data.index.entries import Entry
 from segtrain.data.labels.space import plain_space
 from segtrain.evaluation.evaluation import evaluate
@@ -42,7 +42,7 @@ class Painted(nn.Module):
         return -(red - torch.arange(CLASSES).view(1, -1, 1, 1)).abs()
 
 
-class Mixed(Dataset):
+class Mixed(GeneratedDataset):
     def size(self, index: int) -> tuple[int, int]:
         return SIZES[index % 2]
 
@@ -69,7 +69,7 @@ def draw(index: int) -> tuple[np.ndarray, np.ndarray]:
 
 def planted(count: int = 23) -> Mixed:
     entries = tuple(Entry(f"/data/val/{index:02d}.png", None, {}) for index in range(count))
-    return Mixed("planted", "val", plain_space(("road", "sky", "car", "pole")), entries, draw=draw)
+    return Mixed("planted", "val", plain_space(("road", "sky", "car", "pole")), entries, make=draw)
 
 
 def plain_score(truth: np.ndarray, guess: np.ndarray) -> tuple[float, float, int, int]:
@@ -175,7 +175,7 @@ def test_a_split_that_is_all_void_has_no_worst() -> None:
         image, mask = draw(index)
         return image, np.full_like(mask, 255)
 
-    result = evaluate(Painted(), Mixed("void", "val", base.labels, base.entries, draw=void), Eval(), extremes=2)
+    result = evaluate(Painted(), Mixed("void", "val", base.labels, base.entries, make=void), Eval(), extremes=2)
     assert (result.worst, result.best) == ((), ())
     assert all(row.miou is None for row in result.images.rows(base))
 

@@ -31,7 +31,8 @@ from segtrain.data.bucket import store_of
 from segtrain.data.bucket.ahead import ReadAhead
 from segtrain.data.bucket.shared_listing import listed_once
 from segtrain.data.cache import RamCache
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_sample import Packing
 from segtrain.data.storage import Range

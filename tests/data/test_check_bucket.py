@@ -21,7 +21,8 @@ from segtrain.data.audit import check as checks
 from segtrain.data.audit.audit import audit
 from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.sampling import Sample, sample_of
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.errors import EXIT_RESUMABLE
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")

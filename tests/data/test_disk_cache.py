@@ -25,7 +25,7 @@ from segtrain.data.bucket.cache_entry import Entry
 from segtrain.data.bucket.disk_cache import DiskCache, disk_cache
 from segtrain.data.bucket.fetch import fetch_folder
 from segtrain.data.bucket.object_table import KnownObjects
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.workers.pool import WorkerPool
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")

@@ -18,7 +18,8 @@ from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import Data
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.shards import pack_shard
 from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_estimate import estimate

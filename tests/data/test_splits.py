@@ -27,7 +27,8 @@ from segtrain.data.audit import overlap as overlaps
 from segtrain.data.audit.audit import audit
 from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.overlap import overlap, overlap_finding
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.datasets import open_dataset
+from segtrain.data.file_dataset import FileDataset
 from segtrain.data.index.split_by import TEST, TRAIN, VAL, divide, proposal
 from segtrain.data.shards.pack import pack_folder
 from segtrain.errors import ConfigError, DataError
@@ -138,9 +139,9 @@ def test_an_overlap_is_not_kept_while_a_file_cannot_be_read(tmp_path: Path, monk
         return image_bytes
 
     with monkeypatch.context() as patch:
-        patch.setattr(Dataset, "image_bytes", failing(DataError("gone", code="object-missing")))
+        patch.setattr(FileDataset, "image_bytes", failing(DataError("gone", code="object-missing")))
         assert overlap(*both(data)).count == 0
-        patch.setattr(Dataset, "image_bytes", failing(outage("s3://b/k", "timeout", 1, 1.0, 1.0)))
+        patch.setattr(FileDataset, "image_bytes", failing(outage("s3://b/k", "timeout", 1, 1.0, 1.0)))
         with refused("bucket-unreachable"):
             overlap(*both(data))
     assert overlap(*both(data)).count == 1

@@ -241,7 +241,7 @@ def test_what_cannot_be_sent_is_refused(data: Data) -> None:
 PARENT = """
 class Slow:  # lives in the file that was started
     def __init__(self, source):
-        self.source, self.labels, self.entries = source, source.labels, source.entries
+        self.source, self.labels, self.entries, self.store = source, source.labels, source.entries, source.store
     def __len__(self): return len(self.source)
     def size(self, index): return self.source.size(index)
     def read(self, index): return self.source.read(index)

@@ -21,6 +21,7 @@ class Trapped:
 
     def __post_init__(self) -> None:
         self.labels, self.entries = self.source.labels, self.source.entries
+        self.store, self.stored = self.source.store, self.source.stored
 
     def __len__(self) -> int:
         return len(self.source)
@@ -35,6 +36,9 @@ class Trapped:
     def record(self, index: int) -> Any:
         self.trap(index)
         return self.source.record(index)
+
+    def ranges(self, index: int) -> Any:
+        return self.source.ranges(index)
 
     def trap(self, index: int) -> None:
         raise NotImplementedError

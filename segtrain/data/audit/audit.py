@@ -21,7 +21,7 @@ from segtrain.bucket.faults import RequestError, ignoring_file_faults
 from segtrain.data.audit.image_depth import Look, look_at
 from segtrain.data.audit.mask_values import MaskValues, raw_and_values, smear
 from segtrain.data.audit.statistics import AuditReport, class_weights, grouped, label_warnings, load, save
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.index.stamps import files
 from segtrain.data.pixels import decode, native
 from segtrain.data.pixels.jpeg_tiles import Tiles
@@ -202,17 +202,14 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
     entry, labels, found = dataset.entries[index], dataset.labels, _Sample()
     turned = False
     try:
-        if dataset.draw:
-            found.size = dataset.size(index)
-        else:
-            stored = dataset.stored_image(index) if decode_images and dataset.store is not LOCAL else None
-            header = dataset.header(index) if stored is None else _header(stored, entry.image)
-            found.size, turned = (header.height, header.width), header.orientation != 1
-            if decode_images:
-                stored = dataset.stored_image(index) if stored is None else stored
-                _check_pixels(dataset, index, stored, found.size, tiles)
-                array = isinstance(stored, np.ndarray)
-                found.look = Look("8-bit RGB") if array else look_at(stored, entry.image, header)
+        stored = dataset.stored_image(index) if decode_images and dataset.store is not LOCAL else None
+        header = dataset.header(index) if stored is None else _header(stored, entry.image)
+        found.size, turned = (header.height, header.width), header.orientation != 1
+        if decode_images and dataset.stored:
+            stored = dataset.stored_image(index) if stored is None else stored
+            _check_pixels(dataset, index, stored, found.size, tiles)
+            array = isinstance(stored, np.ndarray)
+            found.look = Look("8-bit RGB") if array else look_at(stored, entry.image, header)
     except RequestError:
         raise
     except DataError as error:
@@ -220,7 +217,7 @@ def _inspect(dataset: Dataset, decode_images: bool, tiles: Tiles, index: int) ->
     file = str(entry.mask)
     try:
         raw, found.values = raw_and_values(dataset, index)
-        mask = raw if dataset.draw else labels.remap(raw, file)
+        mask = dataset.train_ids(raw, index)
     except RequestError:
         raise
     except DataError as error:

@@ -20,16 +20,15 @@ from segtrain.data.audit.mask_values import MaskValues, ids_of, raw_and_values, 
 from segtrain.data.audit.overlap import overlap_finding
 from segtrain.data.audit.sampling import Sample, sample_of
 from segtrain.data.convert import command_for, is_jpeg, pasted
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.index import detect_pairs
 from segtrain.data.index.detect import detect
 from segtrain.data.index.listing import WARNING
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.split_by import missing, names_of, with_settings
 from segtrain.data.index.split_by import splits as by_rule
-from segtrain.data.index.subset import whole
 from segtrain.data.labels.space import LabelSpace
-from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import ConfigError, some_of
 
 # If classes have no names, the values in about this many masks are read.
@@ -85,12 +84,10 @@ def check_folder(
     for split, dataset in datasets.items():
         part = audited[split] = dataset if sample is None else sample_of(dataset, sample, seed)
         report = audit(part)
-        inner = whole(dataset)
         faults = report.faults
-        # In a bucket, samples with checksums were verified by the audit: a second read of all bytes would add little.
-        if isinstance(inner, ShardDataset) and part is dataset and inner.table.checks is None:
-            faults += inner.verify()
-        elif part is not dataset:
+        if part is dataset:
+            faults += dataset.verify()
+        else:
             drawn = Sample(len(part), len(dataset), len(report.bad), seed)
             report = replace(report, sample=drawn, warnings=tuple(f"in the sample, {w}" for w in report.warnings))
         notes = [note for note in dataset.notes if not note.startswith(WARNING)]
@@ -152,15 +149,15 @@ def _findings(
     masks = mask_finding(data, labels, {split: report.values for split, report in reports.items()})
     depth = depth_finding(data, (report.brightest for report in reports.values()))
     yield from filter(None, (masks, depth, *flip_finding("data.flip" if data.flip else "", labels)))
-    if data.layout in ("scenes", "shards"):
+    first = next(iter(datasets.values()))
+    if not first.separate_files:
         return
-    store = next(iter(datasets.values())).store
-    faulty = (one.entries[int(index)].mask for split, one in datasets.items() for index in reports[split].bad[:_SOME])
-    jpegs = [mask for mask in faulty if mask and is_jpeg(mask, store)]
+    faulty = (part.entries[int(index)].mask for split, part in datasets.items() for index in reports[split].bad[:_SOME])
+    jpegs = [mask for mask in faulty if mask and is_jpeg(mask, first.store)]
     if jpegs:
-        copy = command_for(data, jpegs, labels, store)
-        first = "Download the data set, and make" if is_bucket(data.root) else "Make"
-        yield SplitFinding(f"the masks are JPEGs. {first} a copy with PNG masks:\n  {copy}")
+        copy = command_for(data, jpegs, labels, first.store)
+        make = "Download the data set, and make" if is_bucket(data.root) else "Make"
+        yield SplitFinding(f"the masks are JPEGs. {make} a copy with PNG masks:\n  {copy}")
 
 
 def _leaks(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.pixels import decode
 from segtrain.errors import some_of
 
@@ -111,9 +111,9 @@ def raw_and_values(dataset: Dataset, index: int) -> tuple[np.ndarray, MaskValues
 
 
 def _values(dataset: Dataset, raw: np.ndarray, stored: Any, file: str) -> MaskValues:
-    # Drawn masks have train ids: only those that are equal to the raw ids say something about the encoding.
-    drawn = dataset.draw and any(raw != train for raw, train in dataset.labels.raw_to_train.items())
-    if drawn or raw.dtype.kind not in "uib":
+    # Train ids say something about the encoding only if they are equal to the raw ids.
+    hidden = dataset.ids == "train" and any(raw != train for raw, train in dataset.labels.raw_to_train.items())
+    if hidden or raw.dtype.kind not in "uib":
         return MaskValues()
     found = {int(value): int(count) for value, count in zip(*values_of(raw))}
     if raw.ndim == 3:

@@ -18,7 +18,7 @@ from segtrain.base.json_text import read_json
 from segtrain.bucket.faults import RequestError
 from segtrain.data.audit.audit import in_windows
 from segtrain.data.audit.finding import SplitFinding
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.index.split_by import POOL, division, names_of
 from segtrain.data.index.stamps import relative
 from segtrain.data.storage import LOCAL
@@ -51,7 +51,7 @@ def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
     The result is cached until a file changes, unless a file could not be read. Raises DataError for a missing file, and
     for a bucket that cannot be read.
     """
-    if train.draw or other.draw:  # generated images have names only
+    if not (train.stored and other.stored):
         return _by_name(train, other)
     stamped = [split.stamps() for split in (train, other)]
     fingerprints = [split.fingerprint(stamps) for split, stamps in zip((train, other), stamped)]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from segtrain.base.terminal import counted
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.index.subset import select
 
 _CONFIDENCE = 0.95

@@ -21,7 +21,8 @@ from segtrain.data.audit.check import settings_of
 from segtrain.data.bucket.disk_cache import DiskCache
 from segtrain.data.bucket.merging import merged
 from segtrain.data.bucket.store import BucketStore
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.storage import Range
 from segtrain.errors import ConfigError, DataError
 

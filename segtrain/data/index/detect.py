@@ -6,12 +6,13 @@ import os
 
 from segtrain import config
 from segtrain.data.bucket import OUTAGE_S, store_of
-from segtrain.data.index.layouts import LAYOUTS, SHARDS
+from segtrain.data.index.layouts import LAYOUTS
 from segtrain.data.index.lists import LIST
 from segtrain.data.index.names import folders_in
 from segtrain.data.index.skeleton import tree_of
 from segtrain.data.index.walk import no_folder
 from segtrain.data.shards.foreign import splits_in
+from segtrain.data.shards.layout import SHARDS
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
@@ -55,7 +56,7 @@ def _unknown(root: str, store: Store) -> DataError:
     folders = (os.path.join(root, name) for name in folders_in(root, store)[:50])
     inner = next((folder for folder in folders if any(layout.detect(folder, store) for layout in layouts)), None)
     hint = f"; did you mean {inner}?" if inner else ""
-    looked = "".join(f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values())
+    looked = "".join(f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values() if layout.example)
     says = (
         f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\nlooked for:{looked}\n"
         "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair where the names differ"

@@ -36,7 +36,13 @@ _ABSENT = b"\xff"
 
 @dataclass(frozen=True)
 class Entry:
-    """One sample of a split: paths of its image and mask, and metadata (``name``, columns of a list)."""
+    """One sample of a split.
+
+    image, mask: names for messages; paths in the store if ``Dataset.separate_files``. No two entries have the same
+    image. A mask of None: the sample has none. meta: every entry has a "name", the same on every machine, and the same
+    for files and for shards packed from them: ``data.split_by``, the packing, and the comparison of a resumed run's
+    data depend on it. The other values are columns of a list.
+    """
 
     image: str
     mask: str | None

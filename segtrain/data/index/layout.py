@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,10 +10,16 @@ from typing import Any
 
 from segtrain import config
 from segtrain.bucket import is_bucket
+from segtrain.data.bucket import store_of
 from segtrain.data.bucket.tree import first_in_bucket
-from segtrain.data.index.listing import Lister
+from segtrain.data.dataset import Dataset
+from segtrain.data.file_dataset import FileDataset
+from segtrain.data.index.listing import Lister, entries_of
+from segtrain.data.index.walk import no_folder
 from segtrain.data.labels.class_file import read_classes
+from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import LabelSpace
+from segtrain.data.pixels.reading import Reading
 from segtrain.data.storage import LOCAL, Store
 
 # Settings besides root and layout, and the names of the splits.
@@ -23,16 +30,45 @@ Recode = Callable[[LabelSpace], LabelSpace]
 CLASS_FILES = ("classes.txt", "class_names.txt", "labelmap.txt")
 
 
+def root_store(data: config.Data) -> Store:
+    """The store of ``data.root``. Raises DataError if the folder does not exist."""
+    store = store_of(data.root, data.outage_s, data)
+    if store is LOCAL and not os.path.isdir(data.root):
+        raise no_folder(data.root, "data.root", store)
+    return store
+
+
+def open_files(layout: Layout, data: config.Data, split: str) -> Dataset:
+    """A split whose images and masks are the files that ``layout.lister`` finds."""
+    assert layout.lister is not None, layout.name
+    store = root_store(data)
+    entries, notes = entries_of(data, split, layout.lister, store)
+    labels, root = layout.label_space(data), store.place(data.root)
+    return FileDataset(os.path.basename(root), split, labels, entries, root, tuple(notes), Reading.of(data), store)
+
+
+def labels_beside(layout: Layout, data: config.Data) -> LabelSpace | None:
+    """The label space of a file beside the data, else that of the layout."""
+    # If the layout allows any classes, those of the config take precedence over those of a file.
+    file = None if layout.other_classes and data.classes else layout.class_file(data.root)
+    if file is None:
+        return layout.labels
+    space = read_classes(file)
+    return layout.from_file(space) if layout.from_file else space
+
+
 @dataclass(frozen=True)
 class Layout:
     """One value of ``data.layout``. The table of all layouts is ``LAYOUTS`` in layouts.py.
 
     name: the value of data.layout. example: the files that ``detect`` looks for, shown in the error for an unknown
-    folder. detect: returns settings and splits for a folder with this layout, and None for any other folder.
-    lister: lists the entries of a split, sorted by name; raises one DataError for all bad files. None: the images are
-    not separate files.
-    labels: label space of the original data set; None: the config or a file beside the data names the classes.
-    class_files: names of such files. from_file: turns the label space of a class file into that of the masks.
+    folder; "" if no folder can have this layout. detect: returns settings and splits for a folder with this layout, and
+    None for any other folder.
+    open: opens a split. lister: lists the entries of a split for ``open_files``, sorted by name; raises one DataError
+    for all bad files.
+    own_labels: the label space that comes with the data; None where the config must name the classes.
+    labels: label space of the original data set. class_files: names of files beside the data that name its classes.
+    from_file: turns the label space of a class file into that of the masks.
     other_classes: does the same for ``data.classes`` if these are more or fewer classes than in ``labels``; None: their
     number must be the same. home: finds the folder under the root that holds the images; None: the root holds them.
     files: paths of one image and its mask under the root, with ``{split}``, ``{name}``, and ``{city}``. The rehearsal
@@ -46,6 +82,8 @@ class Layout:
     example: str
     detect: Callable[[str, Store], Detected | None]
     lister: Lister | None = None
+    open: Callable[[Layout, config.Data, str], Dataset] = open_files
+    own_labels: Callable[[Layout, config.Data], LabelSpace | None] = labels_beside
     labels: LabelSpace | None = None
     class_files: tuple[str, ...] = CLASS_FILES
     from_file: Recode | None = None
@@ -64,14 +102,12 @@ class Layout:
         paths = (Path(folder, name) for name in self.class_files for folder in dict.fromkeys((home or root, root)))
         return next((path for path in paths if path.exists()), None)
 
-    def own_labels(self, data: config.Data) -> LabelSpace | None:
-        """The label space that comes with the data; None where the config must name the classes. Raises DataError."""
-        # If the layout allows any classes, those of the config take precedence over those of a file.
-        file = None if self.other_classes and data.classes else self.class_file(data.root)
-        if file is None:
-            return self.labels
-        found = read_classes(file)
-        return self.from_file(found) if self.from_file else found
+    def label_space(self, data: config.Data, stored: LabelSpace | None = None) -> LabelSpace:
+        """The label space of a run. ``stored``: the one in the files of the split, in place of ``own_labels``.
+
+        Raises DataError, and ConfigError if the classes are not described.
+        """
+        return label_space(data, stored or self.own_labels(self, data), self.other_classes)
 
     def needed(self, data: config.Data, splits: Sequence[str]) -> list[str]:
         """Paths under the root that must exist for these splits, cut before the part that differs between samples."""

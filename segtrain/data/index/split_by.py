@@ -18,7 +18,7 @@ from segtrain import config
 from segtrain.base.terminal import counted
 from segtrain.config.paste import command
 from segtrain.config.split_by import Part, SplitBy, share
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.index.subset import select
 from segtrain.errors import DataError, some_of
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from segtrain.bucket.faults import RequestError
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.index.entries import Entry, LazyEntries
-from segtrain.data.index.stamps import stamps
 from segtrain.errors import DataError
 
 
@@ -25,6 +23,11 @@ def _of_base(method: str) -> Any:
     return read
 
 
+def _fact_of_base(name: str) -> Any:
+    """A property that has the value of the same property of ``base``."""
+    return property(lambda self: getattr(self.base, name))
+
+
 @dataclass(frozen=True, eq=False)
 class Subset(Dataset):
     """A view of the samples of ``base`` at the indices ``keep`` (int64, ascending). ``base`` reads the files.
@@ -35,23 +38,33 @@ class Subset(Dataset):
     base: Dataset = field(kw_only=True)
     keep: np.ndarray = field(kw_only=True)
 
+    ids = _fact_of_base("ids")
+    stored = _fact_of_base("stored")
+    separate_files = _fact_of_base("separate_files")
+    sizes_known = _fact_of_base("sizes_known")
+    changes_show = _fact_of_base("changes_show")
+
+    @property
+    def packed_from(self) -> str | None:
+        return None if self.base.packed_from is None else ""
+
+    def folders(self) -> set[str]:
+        return self.base.folders()
+
+    def verify(self) -> tuple[tuple[str, str], ...]:
+        return self.base.verify()
+
     read = _of_base("read")
     record = _of_base("record")
     ranges = _of_base("ranges")
     stored_image = _of_base("stored_image")
     stored_mask = _of_base("stored_mask")
-    read_mask = _of_base("read_mask")
     image_bytes = _of_base("image_bytes")
     size = _of_base("size")
     header = _of_base("header")
 
-    def stamps(self) -> np.ndarray:
-        try:
-            return self.base.stamps()[self.keep]
-        except RequestError:
-            raise
-        except DataError:  # a file is missing, maybe one that is left out
-            return stamps(self.entries, self.store)
+    def stamps(self, indices: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
+        return self.base.stamps(self.keep if indices is None else self.keep[np.asarray(indices, np.int64)])
 
 
 def _entry_of(entries: Sequence[Entry], keep: np.ndarray, index: int) -> Entry:
@@ -61,18 +74,8 @@ def _entry_of(entries: Sequence[Entry], keep: np.ndarray, index: int) -> Entry:
 def select(dataset: Dataset, keep: np.ndarray, split: str, notes: tuple[str, ...]) -> Dataset:
     """A view of the samples at the indices ``keep`` (int64, ascending), as a split named ``split`` with ``notes``."""
     entries = LazyEntries(len(keep), partial(_entry_of, dataset.entries, keep))
-    return Subset(
-        dataset.name, split, dataset.labels, entries, dataset.root,
-        drawn_size=dataset.drawn_size, notes=notes, reading=dataset.reading, store=dataset.store, base=dataset,
-        keep=keep,
-    )  # fmt: skip
-
-
-def whole(dataset: Dataset) -> Dataset:
-    """The data set below any number of views."""
-    while isinstance(dataset, Subset):
-        dataset = dataset.base
-    return dataset
+    facts = dataset.labels, entries, dataset.root, notes, dataset.reading, dataset.store
+    return Subset(dataset.name, split, *facts, base=dataset, keep=keep)
 
 
 def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:

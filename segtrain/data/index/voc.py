@@ -82,7 +82,7 @@ VOC = Layout(
     "JPEGImages/ and ImageSets/Segmentation/SPLIT.txt, here, in VOC2012/ (any year) or in VOCdevkit/VOC2012/",
     _detect,
     _voc,
-    presets.VOC21,
+    labels=presets.VOC21,
     from_file=voc_colored,
     other_classes=voc_colored,
     home=_home,

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from segtrain.base.files import cache_folder, open_file
-from segtrain.data.cache import SampleSource
+from segtrain.data.dataset import SampleSource
 from segtrain.data.pixels import native
 
 _HEAD = struct.Struct("<4sIIII")  # magic, sample, fingerprint of its image, bytes that follow, their checksum

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,16 +20,14 @@ import numpy as np
 from segtrain.base.cores import cores
 from segtrain.bucket import is_bucket
 from segtrain.data.audit.check import settings_of
-from segtrain.data.datasets import Dataset, open_dataset
-from segtrain.data.index.stamps import files
-from segtrain.data.index.subset import whole
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.shards.index import Description
 from segtrain.data.shards.pack_bucket import BucketTarget
 from segtrain.data.shards.pack_estimate import estimate
 from segtrain.data.shards.pack_sample import Form, Ids, Packing, pack_sample, packed_labels, probe, sound
 from segtrain.data.shards.pack_shard import ShardTask, key_of, member_bytes
 from segtrain.data.shards.pack_target import DiskTarget
-from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import ConfigError, DataError, file_error
 
 VERSION = 1  # changes when a pack writes other bytes for the same options
@@ -184,14 +181,7 @@ def _refuse_source(dataset: Dataset, target: DiskTarget | BucketTarget) -> None:
 
     New shards there could replace shards of the source, or be read as part of it.
     """
-    inner = whole(dataset)
-    if inner.draw:
-        return
-    if isinstance(inner, ShardDataset):
-        paths: Iterable[str | None] = (f"{inner.root}/{shard.name}" for shard in inner.table.description.shards)
-    else:
-        paths = itertools.chain.from_iterable(files(inner.entries, 0, len(inner)))
-    for folder in {inner.root, *(os.path.dirname(path) for path in paths if path)}:
+    for folder in dataset.folders():
         if target.holds(folder):
             reason = "is a folder of the data set itself: write the shards elsewhere"
             raise DataError(f"{target.place}: {reason}", code="pack-into-source", folder=target.place)

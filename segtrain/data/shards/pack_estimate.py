@@ -12,8 +12,7 @@ import cv2
 import numpy as np
 
 from segtrain.config import Data
-from segtrain.data.cache import SampleSource
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset, SampleSource
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import Description, ShardEntries

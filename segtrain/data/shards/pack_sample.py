@@ -14,7 +14,7 @@ import numpy as np
 
 from segtrain.base.terminal import counted
 from segtrain.data.audit.audit import audit
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.labels.space import LabelSpace, plain_space
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import StoredSample
@@ -81,7 +81,7 @@ def sound(dataset: Dataset, workers: int, skip_faults: bool) -> tuple[np.ndarray
         reason = f"{title}: every sample is faulty: {report.faults[0][1]}"
         raise DataError(reason, code="pack-nothing-sound", split=dataset.split, found=len(report.faults))
     labels = dataset.labels
-    fits = not dataset.draw and all(0 <= raw < 256 for raw in labels.raw_to_train)
+    fits = dataset.ids == "raw" and all(0 <= raw < 256 for raw in labels.raw_to_train)
     return kept, "raw" if fits and not (labels.colors and report.values.colors) else "train"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from segtrain.data.checksum import checksum
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.shards import tar
 from segtrain.data.shards.index import Shard, ShardSpan
 from segtrain.data.shards.pack_sample import Ids, Packed, Packing, pack_sample

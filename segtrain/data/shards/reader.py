@@ -13,20 +13,17 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
 import numpy as np
 
-from segtrain import config
 from segtrain.data.bucket.merging import GAP
-from segtrain.data.datasets import Dataset
-from segtrain.data.labels.classes import label_space
-from segtrain.data.labels.space import LabelSpace
+from segtrain.data.dataset import Dataset
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import StoredSample
-from segtrain.data.pixels.reading import Reading
 from segtrain.data.shards import index as shard_index
 from segtrain.data.shards.index import ShardEntries, ShardIndex, ShardSpan
 from segtrain.data.stages import took
@@ -36,6 +33,8 @@ from segtrain.errors import DataError, file_error
 if TYPE_CHECKING:
     Stored = Union[memoryview, np.ndarray]
 
+# Ways of packing an image that change none of its pixels.
+_LOSSLESS = ("keep", "restart", "png", "raw")
 # The header of a .npy file of integers in C order.
 _ARRAY = re.compile(rb"\{'descr': *'([<>|=]?[uib]\d+)', *'fortran_order': *False, *'shape': *\(([\d, ]*)\),? *\}\s*")
 
@@ -54,6 +53,20 @@ class ShardDataset(Dataset):
         """The index rows of all entries: the index's own array, or a copy of some rows if data.limit is set."""
         rows = self.table.rows
         return rows if len(rows) == len(self) else rows[np.arange(len(self)) * len(rows) // len(self)]
+
+    @property
+    def sizes_known(self) -> bool:
+        return True
+
+    @property
+    def packed_from(self) -> str | None:
+        packed = self.table.description
+        same_pixels = packed.options.get("image") in _LOSSLESS and not packed.options.get("cap")
+        complete = not packed.skipped and len(self) == len(self.table)
+        return packed.source.partition("-")[0] if same_pixels and complete else ""
+
+    def folders(self) -> set[str]:
+        return {self.root, *(os.path.dirname(f"{self.root}/{shard.name}") for shard in self.table.description.shards)}
 
     def _stored(self, span: ShardSpan, part: tuple[str, int, int], name: str) -> Stored:
         """The bytes of a tar member, or the array of a .npy member; on a local disk, without a copy."""
@@ -119,7 +132,7 @@ class ShardDataset(Dataset):
 
     def stored_mask(self, index: int) -> Stored:
         """The bytes of a mask file, or the stored array."""
-        span, name = self.entries.span(index), self._mask_path(index)
+        span, name = self.entries.span(index), self.mask_path(index)
         assert span.mask is not None
         took(span.mask[2])
         return self._stored(span, span.mask, name)
@@ -145,13 +158,13 @@ class ShardDataset(Dataset):
         found = self._image(self.entries.span(index), name)
         return decode.Header("npy", *found.shape) if isinstance(found, np.ndarray) else decode.check_whole(found, name)
 
-    def stamps(self) -> np.ndarray:
-        """int64 (n, 2, 2): [:, 0] of images, [:, 1] of masks: size in bytes, etag of the shard (local: mtime in ns)."""
+    def stamps(self, indices: Sequence[int] | np.ndarray | None = None) -> np.ndarray:
+        """As ``Dataset.stamps``; the etag of a sample is that of its shard."""
         rows, found = self._rows(), np.zeros((len(self), 2, 2), np.int64)
         etags = [self.store.stat(f"{self.root}/{shard.name}").etag for shard in self.table.description.shards]
         found[:, 0, 0], found[:, 1, 0] = rows["image_size"], rows["mask_size"]
         found[:, :, 1] = np.array(etags, np.int64)[rows["shard"]][:, None]
-        return found
+        return found if indices is None else found[np.asarray(indices, np.int64)]
 
     def fingerprint(self, stamped: np.ndarray | None = None) -> str:
         """Hash of names, sizes in bytes, label space, and checksums of shards that segtrain wrote: 12 hex digits."""
@@ -165,7 +178,12 @@ class ShardDataset(Dataset):
         return digest.hexdigest()[:12]
 
     def verify(self) -> tuple[tuple[str, str], ...]:
-        """(file, message) for the index and each shard that has changed since it was written. Reads all bytes."""
+        """(file, message) for the index and each shard that has changed since it was written. Reads all bytes.
+
+        Samples in a bucket that have checksums were verified when they were read, so nothing is read again.
+        """
+        if self.table.checks is not None:
+            return ()
         damage = shard_index.damage(self.table)
         found = [(self.table.path, str(damage))] if damage else []
         with ThreadPoolExecutor(4) as pool:
@@ -177,37 +195,6 @@ class ShardDataset(Dataset):
         if not shard.sha256 or sha256_of(path, self.store) == shard.sha256:
             return None
         return path, f"{path}: the checksum differs from that in the index: fetch the shard or pack it again"
-
-
-def open_shards(data: config.Data, split: str, default: LabelSpace | None, store: Store = LOCAL) -> ShardDataset:
-    """Open a split of layout 'shards'. For shards that other tools wrote, make an index or take it from the cache.
-
-    ``default``: the label space if the index has none. Raises DataError, ConfigError.
-    """
-    root = store.place(data.root)
-    path = os.path.join(root, split + shard_index.ENDING)
-    if split + shard_index.ENDING in store.list(root, shard_index.ENDING):
-        table = shard_index.load(path, store)
-    else:
-        from segtrain.data.shards.foreign import index_of
-
-        table = index_of(root, split, store)
-    for shard in table.description.shards:
-        size = store.stat(f"{root}/{shard.name}").size
-        if size != shard.size:
-            reason = f"has {size:,} bytes, but its index {table.path} says {shard.size:,}: fetch it or pack it again"
-            file = f"{root}/{shard.name}"
-            raise file_error(file, reason, code="shard-size-differs", found=size, expected=shard.size)
-    # With damaged rows, a run would train on other samples than those that were packed.
-    damage = shard_index.damage(table)
-    if damage is not None:
-        raise damage
-    count = min(len(table), data.limit or len(table))
-    if not count:
-        raise file_error(table.path, "the split has no samples: pack it again", code="split-empty")
-    labels = label_space(data, table.description.labels or default)
-    entries, reading = ShardEntries(table, root, count), Reading.of(data)
-    return ShardDataset(os.path.basename(root), split, labels, entries, root, reading=reading, store=store)
 
 
 def sha256_of(path: str, store: Store = LOCAL) -> str:

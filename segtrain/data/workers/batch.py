@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from segtrain.data.cache import SampleSource
+from segtrain.data.dataset import SampleSource
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.sample import COLOR_BYTES, files_of
 from segtrain.data.stages import Cost, begin, end

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import numpy as np
 
-from segtrain.data.cache import SampleSource
+from segtrain.data.dataset import SampleSource
 from segtrain.data.storage import LOCAL
 from segtrain.data.workers.autoscaler import Autoscaler
 from segtrain.data.workers.batch import BatchTask
@@ -62,13 +62,11 @@ class Loader:
 
     def _read_ahead(self) -> ReadAhead | None:
         """Begin to fetch the samples of a pass from a bucket; None for a local disk."""
-        dataset: Any = self.dataset
-        store = getattr(dataset, "store", LOCAL)
-        if store is LOCAL:
+        if self.dataset.store is LOCAL:
             return None
         batch = len(next(self._order(), ()))
-        wanted = (dataset.ranges(int(index)) for step in self._order() for index in step)
-        return store.read_ahead(wanted, batch, batch * self.ahead)
+        wanted = (self.dataset.ranges(int(index)) for step in self._order() for index in step)
+        return self.dataset.store.read_ahead(wanted, batch, batch * self.ahead)
 
     def __iter__(self) -> Iterator[Any]:
         self.close()

@@ -13,7 +13,8 @@ import cv2
 
 from segtrain.config import Config, make_config
 from segtrain.data.audit.audit import audit, check_before_training
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.index.subset import without
 from segtrain.data.pixels import native
 from segtrain.errors import SegtrainError

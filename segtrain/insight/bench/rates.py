@@ -12,7 +12,7 @@ from typing import Any
 
 from segtrain.base.cores import runqueue_wait
 from segtrain.config import Config
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.train_loader import TrainLoader
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.insight.bench.child import answer_with, few

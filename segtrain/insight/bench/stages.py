@@ -19,7 +19,8 @@ import numpy as np
 
 from segtrain.config import Config
 from segtrain.data import stages
-from segtrain.data.cache import RamCache, SampleSource
+from segtrain.data.cache import RamCache
+from segtrain.data.dataset import SampleSource
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import StoredSample, pixels_of
 from segtrain.data.sample import SampleMaker, Task

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from segtrain.config import Config
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.index.layouts import LAYOUTS
-from segtrain.data.labels import presets
 from segtrain.data.labels.classes import label_space
 from segtrain.data.storage import Range
 from segtrain.errors import ConfigError, DataError
@@ -55,9 +55,8 @@ def job_without_data(config: Config, images: int, size: tuple[int, int]) -> Job:
 
     Evaluations, and the bytes of the files, are not known. Raises SegtrainError.
     """
-    layout = LAYOUTS.get(config.data.layout)
-    own, other = (layout.labels, layout.other_classes) if layout else (presets.SCENES, None)
-    labels = label_space(config.data, own, other)
+    layout = LAYOUTS[config.data.layout]
+    labels = label_space(config.data, layout.labels, layout.other_classes)
     network = DryModel(config, labels.num_classes, config.train.batch_size // config.train.accumulate)
     return Job(config, Stored(images, 0.0, 0), network, assumed_sample(config, size))
 

@@ -13,10 +13,8 @@ import torch
 from torch import nn
 
 from segtrain.config import Config
-from segtrain.data.datasets import Dataset
-from segtrain.data.index.stamps import listing_text, stamps
-from segtrain.data.index.subset import whole
-from segtrain.data.shards.reader import ShardDataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.index.stamps import listing_text
 from segtrain.errors import ConfigError, DataError, some_of
 from segtrain.observe.trackers import TRACKERS
 from segtrain.parallel.collective import broadcast_bytes, broadcast_json, names_of, table
@@ -101,9 +99,9 @@ def _outliers(strategy: Strategy, numbers: Sequence[int]) -> tuple[list[int], li
 def _sizes(split: Dataset) -> np.ndarray:
     """int64 (n, 2, 2) as from ``stamps``: the sizes of some files (``looked_at``), and zeros elsewhere."""
     found = np.zeros((len(split), 2, 2), np.int64)
-    if split.draw is None and not isinstance(whole(split), ShardDataset):  # a shard's index knows the sizes
+    if not split.sizes_known:
         some = looked_at(len(split))
-        found[some, :, 0] = stamps([split.entries[int(index)] for index in some], split.store)[:, :, 0]
+        found[some, :, 0] = split.stamps(some)[:, :, 0]
     return found
 
 

@@ -21,10 +21,9 @@ from segtrain.data.audit.image_depth import depth_finding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.overlap import overlap_finding
 from segtrain.data.audit.statistics import label_warnings, save
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.index.stamps import relative
-from segtrain.data.index.subset import whole, without
-from segtrain.data.own import OwnDataset
+from segtrain.data.index.subset import without
 from segtrain.data.sample import rehearse
 from segtrain.errors import DataError, file_error
 from segtrain.runfolder.checkpoint import checkpoints
@@ -101,9 +100,9 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
 def _audit(split: Dataset, run_dir: Path) -> AuditReport:
     """The audit of a split, from the cache or the run folder if no file has changed.
 
-    A dataset of the user is always read, because nothing shows whether its samples have changed.
+    A dataset of the user is always read: see ``Dataset.changes_show``.
     """
-    return audit(split, cache=not isinstance(whole(split), OwnDataset), copies=str(run_dir / AUDITS))
+    return audit(split, cache=split.changes_show, copies=str(run_dir / AUDITS))
 
 
 def _findings(config: Config, dataset: Dataset, found: dict[str, AuditReport]) -> list[SplitFinding]:

@@ -13,7 +13,7 @@ import torch
 
 from segtrain.config import Config
 from segtrain.data.cache import refuse_cache
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.index.subset import without
 from segtrain.errors import CheckpointError
 from segtrain.losses import build_criterion

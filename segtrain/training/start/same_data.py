@@ -23,12 +23,10 @@ import numpy as np
 from segtrain.base.files import open_file, write_atomically
 from segtrain.config import Config
 from segtrain.data.audit.statistics import AuditReport
-from segtrain.data.datasets import Dataset
+from segtrain.data.dataset import Dataset
 from segtrain.data.index.entries import Entries
-from segtrain.data.index.stamps import relative, stamps
+from segtrain.data.index.stamps import relative
 from segtrain.data.index.subset import Subset
-from segtrain.data.index.subset import whole as whole_of
-from segtrain.data.shards.reader import ShardDataset
 from segtrain.errors import CheckpointError, DataError, some_of
 
 END = 1 << 16  # Images that differ also differ there: the end of a PNG has a checksum of all its pixels.
@@ -36,7 +34,6 @@ LOOKED_AT = 1024  # The sizes of up to this many files of a split are read, if n
 BLOCK = 4096  # samples that are read from the index at once
 DAMAGED = (OSError, EOFError, ValueError, zlib.error)  # raised by ``read_list`` for a missing or damaged list
 _SHOWN = 3  # names of each kind in one error
-_LOSSLESS = ("keep", "restart", "png", "raw")  # ways of packing an image that change none of its pixels
 _ONE_LINE = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 SampleRow = tuple[str, int, int, int]
@@ -113,24 +110,18 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
             mask_crc = mask_crc[keep]
         mask_crc = mask_crc if len(mask_crc) == len(dataset) else mask_crc[:0]
     some = looked_at(len(dataset))
-    if report is not None or base.draw is not None or isinstance(base, ShardDataset):
+    if report is not None or dataset.sizes_known:
         sizes = dataset.stamps()[:, :, 0]
     else:
         sizes = np.full((len(dataset), 2), -1, np.int64)
-        sizes[some] = stamps([dataset.entries[int(index)] for index in some], dataset.store)[:, :, 0]
+        sizes[some] = dataset.stamps(some)[:, :, 0]
     all_known = bool((sizes >= 0).all())
-    packed = ""
-    if isinstance(base, ShardDataset):
-        what = base.table.description
-        kept = what.options.get("image") in _LOSSLESS and not what.options.get("cap")
-        packed = what.source.partition("-")[0] if kept and not what.skipped and len(dataset) == len(base.table) else ""
     ends = ""
-    if report is not None and base.draw is None:
+    if report is not None and dataset.stored:
         with ThreadPoolExecutor(32) as pool:
             ends = _digest(
                 pool.map(lambda k: dataset.image_bytes(k, max(0, int(sizes[k, 0]) - END), END), some.tolist())
             )
-    of_files = not isinstance(whole_of(dataset), ShardDataset)
     labels = dataset.labels
     record = SplitRecord(
         split=dataset.split,
@@ -143,8 +134,8 @@ def split_of(dataset: Dataset, report: AuditReport | None) -> Split:
         image_sizes=_digest([sizes[:, 0].tobytes()]) if all_known else "",
         mask_sizes=_digest([sizes[:, 1].tobytes()]) if all_known else "",
         masks=_digest([mask_crc.tobytes()]) if len(mask_crc) else "",
-        packed=packed,
-        files=dataset.fingerprint(sizes[:, :, None]) if report is not None and of_files else "",
+        packed=dataset.packed_from or "",
+        files=dataset.fingerprint(sizes[:, :, None]) if report is not None and dataset.packed_from is None else "",
         image_ends=ends,
     )
     return Split(dataset, sizes, mask_crc, record)

@@ -15,7 +15,8 @@ from torch.nn.parameter import is_lazy
 from segtrain.bucket import is_bucket
 from segtrain.config import Config, Data
 from segtrain.data.bucket.shared_listing import listed_once
-from segtrain.data.datasets import Dataset, open_dataset
+from segtrain.data.dataset import Dataset
+from segtrain.data.datasets import open_dataset
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.errors import ConfigError, kind_of, some_of
 from segtrain.losses.criterion import Mean

@@ -50,13 +50,12 @@ def _compare(channel: Channel, keys: Sequence[str], inner: str, data: Any) -> It
 
 
 def expected(data: Any) -> list[str]:
-    """The prefixes that the layout needs: at least one key must begin with each. [] for an unknown layout."""
+    """The prefixes that the layout needs: at least one key must begin with each."""
     from segtrain.data.index.layouts import LAYOUTS
 
     # With split_by, the validation images are taken out of the training images: there is no folder for data.split.
     splits = list(dict.fromkeys((data.train_split, *([] if data.split_by.on else [data.split]))))
-    layout = LAYOUTS.get(data.layout)
-    return layout.needed(data, splits) if layout else []
+    return LAYOUTS[data.layout].needed(data, splits)
 
 
 def _top(key: str) -> str:

@@ -79,7 +79,7 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
             yield warning(
                 "data-unused",
                 f"data.layout=scenes draws its own images: data.{idle[0]} would be mounted and never read",
-                f"set data.layout={' or '.join(LAYOUTS)}, or leave --data out",
+                f"set data.layout={' or '.join(name for name in LAYOUTS if name != layout)}, or leave --data out",
             )
         return
     if not job.data:

@@ -18,7 +18,7 @@ class Fetching:
 
     def __init__(self, source: Any, tasks: Sequence[Any], threads: ThreadPoolExecutor) -> None:
         self._source: Any = source
-        self._store: Any = getattr(source, "store", LOCAL)
+        self._store: Any = source.store
         self._threads, self._coming = threads, deque[Future[dict[Range, Any]]]()
         self._left = deque([] if self._store is LOCAL else tasks)
         for _ in range(AHEAD):

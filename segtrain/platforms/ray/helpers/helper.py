@@ -71,7 +71,7 @@ def file_checksums(source: Any, index: int) -> list[int]:
 
     Zeros for a bucket, whose etags are compared, and for samples that come from code.
     """
-    if getattr(source, "store", LOCAL) is not LOCAL or getattr(source, "draw", None):
+    if source.store is not LOCAL or not source.stored:
         return [0, 0]
     record = source.record(index)
     return [checksum(memoryview(part).cast("B")) for part in (record.image, record.mask)]
