@@ -15,21 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from segtrain.base.terminal import columns, printable
+from segtrain.base.units import duration
 from segtrain.observe.journal import say_on_stderr
 
 _WINDOW = 50  # logged steps over which the remaining time is estimated
 _BAR = 24  # cells of a full bar
-
-
-def duration(seconds: float) -> str:
-    """``45s``, ``3m 20s``, ``2h 05m``, ``3d 04h``; ``?`` if it is not finite."""
-    if not math.isfinite(seconds):
-        return "?"
-    whole = max(0, round(seconds))
-    for unit, lesser, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
-        if whole >= size:
-            return f"{whole // size}{unit} {whole % size // part:02d}{lesser}"
-    return f"{whole}s"
 
 
 def count(number: float) -> str:
@@ -43,10 +33,6 @@ def count(number: float) -> str:
 def epochs_text(epochs: float) -> str:
     """``20``, ``33.33``, ``0.70``: whole, or with two decimals."""
     return f"{epochs:.2f}".removesuffix(".00")
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    return "-" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def of_classes(pixels: Sequence[int] | None) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from segtrain.base.files import open_file
 from segtrain.base.terminal import columns
+from segtrain.base.units import percent
 from segtrain.errors import file_error
-from segtrain.observe.console import percent
 
 BEST, LAST = "images-best.csv", "images-last.csv"  # of the best and the last evaluation of a run
 COLUMNS = ("image", "miou", "accuracy", "pixels", "worst_class", "worst_iou", "note")

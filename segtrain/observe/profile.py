@@ -21,8 +21,8 @@ from typing import Any, Protocol
 
 from segtrain.base.files import now_ns
 from segtrain.base.json_text import read_json, write_json
+from segtrain.base.units import duration
 from segtrain.errors import SegtrainError
-from segtrain.observe.console import duration
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.system import state_file
 from segtrain.observe.trace import request, run_ended, wait_until

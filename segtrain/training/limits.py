@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from segtrain.base.units import duration
 from segtrain.config import Config
 from segtrain.config.limits import dollars_of, seconds_of
 from segtrain.errors import ConfigError
-from segtrain.observe.console import duration
 from segtrain.observe.journal import FILE, finished, read_journal
 from segtrain.observe.spent import Spent, spent
 from segtrain.parallel.strategy import Strategy

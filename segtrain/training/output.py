@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from segtrain import __version__
+from segtrain.base.units import duration
 from segtrain.config import SMP, Config, read_parts
 from segtrain.data.dataset import Dataset
 from segtrain.data.pixels import native
@@ -205,7 +206,7 @@ def _stop_at_limit(session: Session) -> int:
     session.strategy.broadcast_object(None)  # the other ranks go on when that is written: segtrain.train reads it
     if guard:
         seconds, dollars = guard.took()
-        name, took = guard.limit.name, console.duration(seconds) + ("" if dollars is None else f" and ${dollars:,.2f}")
+        name, took = guard.limit.name, duration(seconds) + ("" if dollars is None else f" and ${dollars:,.2f}")
         output.screen.say(
             f"stopped by {name} after step {state.step:,} of {session.plan.steps:,}, {took}: the state is saved, and "
             f"the same command with a larger {name.partition('=')[0]} goes on from there"

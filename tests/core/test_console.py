@@ -9,8 +9,9 @@ import shlex
 
 import pytest
 
+from segtrain.base.units import duration
 from segtrain.cli import main
-from segtrain.observe.console import Console, bar, class_table, count, duration, epochs_text, step_line
+from segtrain.observe.console import Console, bar, class_table, count, epochs_text, step_line
 from segtrain.training.output import further
 
 

@@ -6,6 +6,7 @@ import textwrap
 from typing import Any
 
 from segtrain.base.terminal import columns
+from segtrain.base.units import size
 
 
 def table(result: dict[str, Any]) -> str:
@@ -79,14 +80,6 @@ def _feeding(result: dict[str, Any]) -> list[str]:
         rates = f"{found['wanted_per_s']:.1f}", f"{found['given_per_s']:.1f}", f"{found['wait']:.1%}"
         rows.append((ranks, *rates, "" if found["fed"] else "too few samples"))
     return columns(rows, right=(1, 2, 3))
-
-
-def size(number: float) -> str:
-    """``812 kB``, ``1.5 GB``: decimal units."""
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= step:
-            return f"{number / step:.3g} {unit}"
-    return f"{number:.0f} B"
 
 
 def cores(number: float) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from segtrain.base.units import ms, rounded
 from segtrain.bucket.faults import PASSING
 from segtrain.insight.diagnose.bucket_stats import BucketReads
-from segtrain.insight.diagnose.verdict import Fix, Verdict, ms, rounded
+from segtrain.insight.diagnose.verdict import Fix, Verdict
 
 if TYPE_CHECKING:
     from segtrain.insight.diagnose.data_rules import Starved

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from segtrain.base.terminal import counted
+from segtrain.base.units import ms, rounded
 from segtrain.insight.diagnose.model import stages_of
 from segtrain.insight.diagnose.stats import Figures, Rank
-from segtrain.insight.diagnose.verdict import OTHER_PROGRAMS, Fix, Verdict, ms, rounded
+from segtrain.insight.diagnose.verdict import OTHER_PROGRAMS, Fix, Verdict
 
 LOST = 0.10  # waits for cores are a cause above this share of the time
 CROWD = 0.3  # other programs are a cause if they use more than this many cores

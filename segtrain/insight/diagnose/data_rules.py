@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from segtrain.base.units import ms, rounded
 from segtrain.insight.diagnose.bucket_rules import bucket_verdict
 from segtrain.insight.diagnose.helper_stats import by_helpers
 from segtrain.insight.diagnose.model import Stages, idle, stages_of, workers_needed
 from segtrain.insight.diagnose.rank_rules import behind
 from segtrain.insight.diagnose.stats import Figures, Rank, Samples
-from segtrain.insight.diagnose.verdict import Fix, Verdict, ms, rounded
+from segtrain.insight.diagnose.verdict import Fix, Verdict
 
 STARVED = 0.10  # share of the time for which the loop may wait without a verdict
 MOSTLY = 0.5

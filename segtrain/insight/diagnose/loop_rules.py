@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from segtrain.base.terminal import counted
+from segtrain.base.units import ms, rounded
 from segtrain.insight.diagnose.data_rules import STARVED
 from segtrain.insight.diagnose.evidence import Evidence
 from segtrain.insight.diagnose.stats import Figures
-from segtrain.insight.diagnose.verdict import Fix, Verdict, ms, rounded
+from segtrain.insight.diagnose.verdict import Fix, Verdict
 from segtrain.observe.spans import NO_STEP
 
 LOOP = 0.10  # share of a step that the loop's own thread may take

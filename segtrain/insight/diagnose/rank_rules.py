@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from segtrain.base.units import ms, rounded
 from segtrain.insight.diagnose.stats import SYNC_PHASES, Figures, Rank
-from segtrain.insight.diagnose.verdict import Fix, Verdict, ms, rounded
+from segtrain.insight.diagnose.verdict import Fix, Verdict
 from segtrain.observe.spans import NO_STEP
 
 SLOWER = 0.20  # share of a step by which the slowest rank may be behind

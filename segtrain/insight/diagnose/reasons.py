@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from segtrain.base.units import rounded
 from segtrain.insight.diagnose.cores_rules import CROWD
 from segtrain.insight.diagnose.differences import Change
 from segtrain.insight.diagnose.evidence import Evidence
-from segtrain.insight.diagnose.verdict import Diagnosis, rounded
+from segtrain.insight.diagnose.verdict import Diagnosis
 
 MOVED = 0.10  # a phase is a reason if it changed by more than this share of a step
 DEARER = 1.25  # samples are a reason if they take at least this many times as long as before

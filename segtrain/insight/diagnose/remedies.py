@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from segtrain.base.units import ms
 from segtrain.errors import ConfigError, closest
 from segtrain.insight.diagnose.model import Stages, stages_of
 from segtrain.insight.diagnose.stats import Figures
-from segtrain.insight.diagnose.verdict import Verdict, ms
+from segtrain.insight.diagnose.verdict import Verdict
 from segtrain.machines import Machine, machines
 from segtrain.machines.receiving import WORTH, receive_seconds
 

@@ -99,15 +99,6 @@ class Diagnosis:
         return {"bound": self.bound, "verdicts": [verdict.to_dict() for verdict in self.verdicts], "facts": self.facts}
 
 
-def rounded(value: float, digits: int = 3) -> str:
-    """``value`` with ``digits`` significant digits; large numbers without an exponent: ``1,190``."""
-    return f"{float(f'{value:.{digits}g}'):,.12g}"
-
-
-def ms(seconds: float) -> str:
-    return f"{rounded(1000 * seconds)} ms"
-
-
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()

@@ -6,9 +6,10 @@ import textwrap
 from collections.abc import Sequence
 
 from segtrain.base.terminal import columns
+from segtrain.base.units import rounded
 from segtrain.insight.diagnose.differences import EXACT, MORE, OTHER, WORDS, shown
 from segtrain.insight.diagnose.reasons import TimeShare, ms_text, short_runs
-from segtrain.insight.diagnose.verdict import HEALTHY, rounded
+from segtrain.insight.diagnose.verdict import HEALTHY
 from segtrain.insight.diagnose.verify import HELD, Verification
 from segtrain.insight.diagnose.words import WIDTH, headline
 

@@ -7,9 +7,10 @@ import textwrap
 from itertools import chain, count
 from pathlib import Path
 
+from segtrain.base.units import rounded
 from segtrain.insight.diagnose.causes import CAUSES
 from segtrain.insight.diagnose.cores_rules import CROWD
-from segtrain.insight.diagnose.verdict import HEALTHY, Diagnosis, rounded
+from segtrain.insight.diagnose.verdict import HEALTHY, Diagnosis
 
 WIDTH = 110
 # A run that uses at least this share of its cores is as fast as they allow, even if other programs use a few.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from segtrain import __version__
+from segtrain.base.units import short_seconds
 from segtrain.insight.plan.offers import PARTS, Offer, Plan, shown
 from segtrain.insight.plan.words import choice
 from segtrain.insight.report import html
 from segtrain.insight.report import page as report_page
 from segtrain.insight.report.charts import Charts
-from segtrain.insight.report.html import details, esc, figure, page, short_seconds, table, utc
+from segtrain.insight.report.html import details, esc, figure, page, table, utc
 
 COLORS = ("a", "b", "update", "gradient_sync", "eval", "extra1")  # Color-blind readers can tell these apart.
 BARS = 14

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import isinf
 from typing import Any
 
+from segtrain.base.units import duration
 from segtrain.insight.plan.market import NO_SPOT, Market
 from segtrain.insight.plan.offers import KNEE, Offer, Plan, assumed, shown
 from segtrain.insight.plan.terms import Terms
 from segtrain.machines import all_types, dated, sources
-from segtrain.observe.console import duration
 
 MOST = 16  # lines of the table
 NOTABLE = 0.1  # share of a host's cores

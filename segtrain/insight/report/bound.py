@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from segtrain.base.terminal import counted
+from segtrain.base.units import percent, short_seconds
 from segtrain.errors import DataError
 from segtrain.insight.diagnose.causes import CAUSES, Chart
 from segtrain.insight.diagnose.evidence import gather
@@ -13,9 +14,8 @@ from segtrain.insight.diagnose.verdict import HEALTHY, Diagnosis, Fix, Verdict
 from segtrain.insight.diagnose.words import headline
 from segtrain.insight.report import charts
 from segtrain.insight.report.heat import GPUS, WAITS
-from segtrain.insight.report.html import bars, esc, short_seconds
+from segtrain.insight.report.html import bars, esc
 from segtrain.insight.runs.folder import RunFolder
-from segtrain.observe.console import percent
 from segtrain.observe.spans import FOLDER
 
 NO_SPANS = "This run wrote no spans, so this page cannot say what held it up: log.spans=true (the default) writes them."

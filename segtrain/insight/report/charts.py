@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from segtrain.base.units import duration, percent, short_seconds
 from segtrain.insight.report import heat
-from segtrain.insight.report.html import figure, figures, short_seconds, table, thinned
+from segtrain.insight.report.html import figure, figures, table, thinned
 from segtrain.insight.report.speed import PHASES, quantiles, words
 from segtrain.insight.report.timeline import Axis, Lap, Stretch, steady
 from segtrain.insight.runs.folder import Event, RunFolder
-from segtrain.observe.console import duration, percent
 from segtrain.observe.run_row import number
 
 Chart = dict[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from segtrain.base.units import percent
 from segtrain.insight.report.html import bars, esc, table
 from segtrain.insight.runs.folder import Event, RunFolder
-from segtrain.observe.console import percent
 from segtrain.observe.run_row import number
 
 _NUMBERED = 24  # With more classes, the cells of the matrix show colors but no numbers.

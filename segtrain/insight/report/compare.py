@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from segtrain.base.terminal import columns, counted
+from segtrain.base.units import duration, percent, short_seconds
 from segtrain.errors import DataError
 from segtrain.insight.diagnose.verify import Verification, verify
 from segtrain.insight.diagnose.verify_words import sentences as verified
 from segtrain.insight.report import classes, facts
-from segtrain.insight.report.html import short_seconds
 from segtrain.insight.report.speed import Speed, phases, speed, words
 from segtrain.insight.report.timeline import Lap, laps, steady
 from segtrain.insight.runs.folder import RunFolder, few
-from segtrain.observe.console import duration, percent
 from segtrain.observe.run_row import number
 
 NOTHING = "-"

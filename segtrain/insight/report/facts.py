@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from segtrain.base.units import duration, percent
 from segtrain.config import Config
 from segtrain.insight.report.html import details, table, thinned
 from segtrain.insight.runs.folder import RunFolder, few
-from segtrain.observe.console import duration, percent
 from segtrain.observe.run_row import number
 
 

@@ -12,8 +12,8 @@ from segtrain.base.files import open_file
 from segtrain.base.json_text import read_json
 from segtrain.base.stacks import FOLDER, USER
 from segtrain.base.terminal import counted
+from segtrain.base.units import percent
 from segtrain.insight.report.html import details, esc, table
-from segtrain.observe.console import percent
 from segtrain.observe.run_row import number
 
 LEAST = 0.004  # share of a graph's time; smaller frames are too narrow to read, and are left out

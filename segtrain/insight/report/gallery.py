@@ -11,12 +11,12 @@ from pathlib import Path
 from PIL import Image
 
 from segtrain.base.files import open_file
+from segtrain.base.units import percent
 from segtrain.errors import DataError
 from segtrain.insight.report import charts
 from segtrain.insight.report.html import esc, table
 from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe import image_table
-from segtrain.observe.console import percent
 from segtrain.observe.image_table import ImageRow
 
 _MOST_BYTES = 500_000  # of all pictures together

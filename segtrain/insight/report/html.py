@@ -166,15 +166,6 @@ def thinned(rows: Sequence[Any], most: int = 40) -> list[Any]:
     return [rows[round((index + 1) * len(rows) / most) - 1] for index in range(most)]
 
 
-def short_seconds(seconds: float | None) -> str:
-    """Seconds as text with three significant digits: ``0.42 ms``, ``158 ms``, ``2.31 s``."""
-    if seconds is None:
-        return "-"
-    if seconds < 0.9995:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 999.5 else f"{seconds:.0f} s"
-
-
 def figures(value: float | None, digits: int = 4) -> float | None:
     """``value`` rounded to ``digits`` significant digits, so that the data of a chart takes few bytes."""
     return None if value is None else float(f"{value:.{digits}g}")

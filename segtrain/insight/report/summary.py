@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from segtrain.base.units import duration, percent, short_seconds
 from segtrain.insight.diagnose.data_rules import STARVED
 from segtrain.insight.report import html
-from segtrain.insight.report.html import esc, short_seconds
+from segtrain.insight.report.html import esc
 from segtrain.insight.report.speed import Speed, words
 from segtrain.insight.runs.folder import RunFolder, few
-from segtrain.observe.console import duration, percent
 from segtrain.observe.run_row import number
 
 
