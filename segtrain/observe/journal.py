@@ -65,8 +65,11 @@ from segtrain.base.terminal import counted, printable
 from segtrain.errors import ConfigError, file_error, some_of
 
 FILE = "journal.jsonl"
-# Fields that have a number (hash: a text) or null in every event that has them.
-_TYPED = ("hash", "step", "epoch", "seconds", "cpu_s", "total_steps", "begun", "hosts", "price")
+# Fields that have a number (hash: a text) or null in every event that has them, and those that have an object.
+_TYPED = (
+    "hash", "step", "epoch", "seconds", "cpu_s", "total_steps", "begun", "hosts", "price", "loss", "lr", "images_per_s",
+)  # fmt: skip
+_OBJECTS = ("spans", "scores", "derived", "versions", "protocol", "samples")
 LAST_TS = 253402300799.0  # the end of the year 9999, which datetime can still represent
 
 
@@ -158,16 +161,25 @@ def parse_lines(
             continue
         try:
             event = json_text.parse(line)
-            typed = {key: event[key] for key in _TYPED if event.get(key) is not None}
-        except (ValueError, AttributeError):  # AttributeError: it is JSON, but no object
-            event, typed = {}, {}
-        is_event = isinstance(event.get("event"), str) and is_time(event.get("ts", 0))
-        if is_event and json_text.sound(typed, {"hash": str}) == typed:
+        except ValueError:
+            event = None
+        if isinstance(event, dict) and _is_sound(event):
             yield event
         else:
             bad.append(number)
     if bad:
         say(f"warning: {source}: skipped {counted(len(bad), 'torn line')} (line {some_of(bad)})")
+
+
+def _is_sound(event: Mapping[str, Any]) -> bool:
+    """Whether an event has a name and a time, and no field of another type than the events of this version."""
+    typed = {key: event[key] for key in _TYPED if event.get(key) is not None}
+    return (
+        isinstance(event.get("event"), str)
+        and is_time(event.get("ts", 0))
+        and json_text.sound(typed, {"hash": str}) == typed
+        and all(isinstance(event.get(key, {}), dict) for key in _OBJECTS)
+    )
 
 
 def read_journal(path: str | Path, say: Callable[[str], None] = say_on_stderr) -> list[dict[str, Any]]:

@@ -30,12 +30,12 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
     """The keys of ``COLUMNS``; unknown values are None. ``config`` and ``best``: contents of the files in ``run``."""
     events = list(_milestones(run / journal.FILE))
     start: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "run_start"), {})
-    scores = [event for event in journal.curve(events, "eval") if isinstance(event.get("scores"), dict)]
+    scores = [event for event in journal.curve(events, "eval") if "scores" in event]
     warnings = start.get("warnings")
     parallel, train = (config[name] if isinstance(config.get(name), dict) else {} for name in ("parallel", "train"))
     batch, steps = train.get("batch_size"), [event for event in events if event["event"] == "step"]
-    speeds = [speed for event in steps if (speed := number(event.get("images_per_s")))]
-    speed, epoch = median(speeds) if speeds else None, number(steps[-1].get("epoch")) if steps else None
+    speeds = [event["images_per_s"] for event in steps if event.get("images_per_s")]
+    speed, epoch = median(speeds) if speeds else None, steps[-1].get("epoch") if steps else None
     seconds = steps[-1]["step"] * batch / epoch / speed if epoch and speed and isinstance(batch, int) else None
     pixels = pixels_of(scores[-1]) if scores else None
     return {
@@ -50,7 +50,7 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
         "classes_present": sum(1 for count in pixels if count) if pixels else None,
         "best_step": best.get("step"),
         "time": _seconds(events),
-        "cpu_s": next((value for e in reversed(events) if (value := number(e.get("cpu_s"))) is not None), None),
+        "cpu_s": next((e["cpu_s"] for e in reversed(events) if e.get("cpu_s") is not None), None),
         "strategy": start.get("strategy") or parallel.get("strategy"),
         "ranks": start.get("world_size"),
         "batch": batch,
@@ -112,7 +112,7 @@ def _status(events: Sequence[Mapping[str, Any]], path: Path) -> str:
 
 def pixels_of(event: Mapping[str, Any]) -> list[int] | None:
     """The number of pixels of each class in the ground truth, from an ``eval`` event; None if the event lacks it."""
-    pixels = event["scores"].get("pixels")
+    pixels = event.get("scores", {}).get("pixels")
     return pixels if isinstance(pixels, list) and all(isinstance(count, int) for count in pixels) else None
 
 

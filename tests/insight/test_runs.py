@@ -18,8 +18,7 @@ from segtrain.config import make_config, read_parts
 from segtrain.errors import SegtrainError
 from segtrain.insight.plan import saved
 from segtrain.insight.report import flame
-from segtrain.insight.runs.find import run_home
-from segtrain.insight.runs.folder import read_folder, settings_of
+from segtrain.insight.runs.folder import read_folder, run_home, settings_of
 from segtrain.insight.runs.table import COLUMNS, data_frame, list_runs, table
 from segtrain.observe import image_table
 from segtrain.observe.journal import read_journal
@@ -60,7 +59,7 @@ def dead_pid() -> int:
 
 def done_journal() -> str:
     steps = "".join(line("step", 1000.0 + i, step=i, loss=1.0, cpu_s=2.0 * i) for i in range(10, 101, 10))
-    scores = line("eval", 1101.0, step=100, scores={"miou": 0.5}, protocol="p", seconds=1.0)
+    scores = line("eval", 1101.0, step=100, scores={"miou": 0.5}, seconds=1.0)
     return start() + steps + scores + line("run_end", 1102.5, status="done", step=100, seconds=102.5, cpu_s=200.0)
 
 

@@ -16,7 +16,7 @@ from test_diagnose import moments, rank_records, starved, write_run
 from segtrain.cli import main
 from segtrain.config import parse_overrides
 from segtrain.insight.diagnose import diagnose
-from segtrain.insight.diagnose.differences import _flat, changes, differing, fit
+from segtrain.insight.diagnose.differences import changes, differing, fit
 from segtrain.insight.diagnose.live import closing_line
 from segtrain.insight.diagnose.reasons import reasons
 from segtrain.insight.diagnose.verdict import Fix
@@ -24,7 +24,7 @@ from segtrain.insight.diagnose.verify import Verification, earlier_prediction, v
 from segtrain.insight.diagnose.verify_words import outcome, page, sentences
 from segtrain.insight.report.compare import compare
 from segtrain.insight.report.compare import sentences as of_diff
-from segtrain.insight.runs.folder import load
+from segtrain.insight.runs.folder import flat, load
 from segtrain.observe.spans import Records
 
 LATENCY = moments(0, 0.0575)  # a sample takes 121 ms, 2 workers: 10 of them are proposed, and a gain of 4.98 / 0.99
@@ -91,7 +91,7 @@ def test_a_fix_is_settings_for_the_command_line_and_words_for_a_person(
 ) -> None:
     assert fix.words == words
     assert text is None or fix.text == text
-    assert {k: v for k, v in _flat(parse_overrides(list(words))).items() if k in fix.settings} == dict(fix.settings)
+    assert {k: v for k, v in flat(parse_overrides(list(words))).items() if k in fix.settings} == dict(fix.settings)
 
 
 def test_each_choice_has_a_command_and_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,19 +190,19 @@ def test_why_a_prediction_did_not_hold(tmp_path: Path) -> None:
         assert words in text, words
     assert "torch differs" not in text  # the first run does not tell its version
     calm, crowded = (
-        replace(side.found, facts={**side.found.facts, "cores_of_others": cores})
-        for side, cores in ((found.before, 0.1), (found.after, 1.5))
+        replace(run.diagnosis, facts={**run.diagnosis.facts, "cores_of_others": cores})
+        for run, cores in ((found.before, 0.1), (found.after, 1.5))
     )
     said = reasons((), {}, calm, crowded, (), ())
     assert said[0] == "other programs kept 0.1 cores busy before and 1.5 after"
-    unknown = reasons((), {}, found.before.found, crowded, (), ())  # the first run has no system profile
+    unknown = reasons((), {}, found.before.diagnosis, crowded, (), ())  # the first run has no system profile
     assert not [text for text in unknown if "other programs" in text]
 
 
 def test_a_cured_run_names_what_bounds_it_next(tmp_path: Path) -> None:
     found = check(tmp_path, records=rank_records({"log": 9.0}, workers=10, **LATENCY))
     assert found.held is False
-    assert any(found.after.found.verdicts[0].evidence in reason for reason in found.reasons)
+    assert any(found.after.diagnosis.verdicts[0].evidence in reason for reason in found.reasons)
     assert "next     logging: log.every=500" in page(found)
     assert " ".join(sentences(found)).count("(logging)") == 1
 
@@ -233,8 +233,8 @@ def test_the_same_images_elsewhere_are_the_same_data_set(tmp_path: Path) -> None
     for count, apart in ((16, ()), (17, ("another data set (16 images to train, 4 to score, 10 classes before, 17",))):
         after = cured(tmp_path, data(workers=10, layout="folders", root="here"), f"to{count}", **derived("here", count))
         found = verify(before, after)
-        assert len(found.apart) == len(apart)
-        assert all(text.startswith(start) for text, start in zip(found.apart, apart))
+        assert len(found.incomparable) == len(apart)
+        assert all(text.startswith(start) for text, start in zip(found.incomparable, apart))
         assert found.fit == "more"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from segtrain.errors import ConfigError
 from segtrain.insight.diagnose.verdict import Verdict
+from segtrain.insight.runs.folder import flat
 
 # Settings that do not change the speed: names, lengths of runs, and values that only affect what the model learns.
 IDLE = {
@@ -41,24 +42,23 @@ class Change:
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Settings that differ and can matter for speed: ``section.key`` -> both values. A missing key has its default."""
-    left, right = _flat(before), _flat(after)
+    left, right = flat(before), flat(after)
     usual: dict[str, Any] = {}
     if left.keys() != right.keys():
         from segtrain.config import Config
 
-        usual = _flat(Config().model_dump(mode="json"))
+        usual = flat(Config().model_dump(mode="json"))
     pairs = {key: (left.get(key, usual.get(key)), right.get(key, usual.get(key))) for key in {**left, **right}}
     return {key: pair for key, pair in pairs.items() if key not in IDLE and not equal(*pair)}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mapping[str, Any]) -> tuple[Change, ...]:
     """The settings of the fix, changed or not, then all other differences. ``proposed``: ``section.key`` -> value."""
-    found, same = differing(before, after), _flat(before)
-    pairs = {**{key: (same.get(key), same.get(key)) for key in proposed}, **found}
-    return tuple(
-        Change(key, was, now, proposed.get(key), key in proposed)
-        for key, (was, now) in sorted(pairs.items(), key=lambda item: item[0] not in proposed)
-    )
+    pairs, same = differing(before, after), flat(before)
+    for key in proposed:
+        pairs.setdefault(key, (same.get(key), same.get(key)))
+    ordered = [*proposed, *(key for key in pairs if key not in proposed)]
+    return tuple(Change(key, *pairs[key], proposed.get(key), key in proposed) for key in ordered)
 
 
 def possible(
@@ -68,7 +68,7 @@ def possible(
 
     Every fix that is printed comes from here. ``takes``: another rule for the settings of a choice.
     """
-    has = _flat(settings)
+    has = flat(settings)
     fix = verdict.fix.within(
         lambda key, value: equal(has.get(key), value), lambda change: takes(change) and accepted(settings, change)
     )
@@ -93,26 +93,16 @@ def accepted(settings: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
     return valid(change) or not valid({})
 
 
-def fit(found: Sequence[Change]) -> str:
+def fit(changes: Sequence[Change]) -> str:
     """How the changes fit the fix. ``exact``: all of it and nothing else; ``more``: all of it and other settings;
     ``other``: not all of it, or other values; ``words``: the fix is advice without settings.
     """
-    fix = [change for change in found if change.cure]
+    fix = [change for change in changes if change.cure]
     if not fix:
         return WORDS
     if not all(change.as_proposed and not equal(change.before, change.after) for change in fix):
         return OTHER
-    return EXACT if len(fix) == len(found) else MORE
-
-
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for section, content in settings.items():
-        if isinstance(content, Mapping):
-            found.update({f"{section}.{key}": value for key, value in content.items()})
-        else:
-            found[section] = content
-    return found
+    return EXACT if len(fix) == len(changes) else MORE
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from segtrain.insight.runs.folder import read_folder
+from segtrain.insight.runs.folder import RunFolder, newest, read_folder, setting_of, silent
 from segtrain.observe import journal
 from segtrain.observe.profile_format import Series
 from segtrain.observe.spans import Records
@@ -38,10 +38,7 @@ class Evidence:
 
     def setting(self, key: str, default: Any = None) -> Any:
         """``section.key`` of the run's config.yaml."""
-        value: Any = self.config
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return default if value is None else value
+        return setting_of(self.config, key, default)
 
     def of(self, *kinds: str) -> list[Mapping[str, Any]]:
         """The events of these kinds, in order."""
@@ -50,18 +47,23 @@ class Evidence:
     @property
     def start(self) -> Mapping[str, Any]:
         """The newest ``run_start``; empty where there is none."""
-        return (self.of("run_start") or [{}])[-1]
+        return newest(self.events, "run_start")
 
 
 def gather(run: Path, say: Callable[[str], None] = journal.say_on_stderr) -> Evidence:
     """Read the evidence of a run. Raises DataError where there are no spans."""
-    found = read_folder(run, say)
-    ranks = found.spans()
+    return evidence_of(read_folder(run, say), say)
+
+
+def evidence_of(run: RunFolder, say: Callable[[str], None] = silent) -> Evidence:
+    """The evidence of a run that is read already. Raises DataError where there are no spans."""
+    ranks = run.spans()
     times = [time for records in ranks for w in records.windows for time in (w["ts"], w["ts"] + w["seconds"])]
-    tracks = found.profile(min(times), max(times), say) if times else {}
-    nodes = sorted({series.node for series in tracks})
-    hosts = tuple(_load(node, {of: track.values for of, track in tracks.items() if of.node == node}) for node in nodes)
-    return Evidence(ranks, found.events, hosts, found.config)
+    tracks = run.profile(min(times), max(times), say) if times else {}
+    by_node: dict[str, dict[Series, Sequence[float]]] = {}
+    for series in sorted(tracks):
+        by_node.setdefault(series.node, {})[series] = tracks[series].values
+    return Evidence(ranks, run.events, tuple(_load(*host) for host in by_node.items()), run.config)
 
 
 def _load(node: str, readings: Mapping[Series, Sequence[float]]) -> HostLoad:

@@ -16,7 +16,7 @@ MOVED = 0.10  # a phase is a reason if it changed by more than this share of a s
 DEARER = 1.25  # samples are a reason if they take at least this many times as long as before
 MODEL = ("model.arch", "model.encoder", "model.options")
 SCENES = ("data.scenes", "data.scene_size", "data.layout", "data.limit")
-LAYOUTS = ("data.root", "data.layout", "data.train_split", "data.limit")
+FILES = ("data.root", "data.layout", "data.train_split", "data.limit")
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,21 @@ class TimeShare:
     after: float
 
 
+def _times(before: Mapping[str, float], after: Mapping[str, float]) -> list[TimeShare]:
+    return [TimeShare(name, before.get(name, 0.0), after.get(name, 0.0)) for name in {**before, **after}]
+
+
 def phases(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeShare, ...]:
     """The phases of a step in two runs, the largest change first."""
     was, now = ({name: part * facts["step_ms"] for name, part in facts["phases"].items()} for facts in (before, after))
-    terms = [TimeShare(name, was.get(name, 0.0), now.get(name, 0.0)) for name in sorted({**was, **now})]
-    terms.sort(key=lambda term: -abs(term.after - term.before))
+    terms = sorted(_times(was, now), key=lambda term: (-abs(term.after - term.before), term.name))
     return tuple(term for term in terms if max(term.before, term.after) >= 0.01 * max(before["step_ms"], 1e-9))
 
 
 def stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[TimeShare, ...]:
     """The stages of a sample in two runs, in order; empty if a run has no figures about its samples."""
     was, now = (facts.get("workers", {}).get("stages_ms", {}) for facts in (before, after))
-    if not was or not now:
-        return ()
-    names = dict.fromkeys([*was, *now])
-    return tuple(TimeShare(name, was.get(name, 0.0), now.get(name, 0.0)) for name in names)
+    return tuple(_times(was, now)) if was and now else ()
 
 
 def ms_text(value: float) -> str:
@@ -50,27 +50,22 @@ def ms_text(value: float) -> str:
     return rounded(value, 4 if value >= 100 else 3) if value >= 0.05 else "0"
 
 
-def incomparable(before: Evidence, after: Evidence, found: Sequence[Change]) -> tuple[str, ...]:
+def incomparable(before: Evidence, after: Evidence, changes: Sequence[Change]) -> tuple[str, ...]:
     """Why the speeds of two runs cannot be compared: another model or another data set."""
-    said = [f"another model ({change.text})" for change in found if change.key in MODEL and not change.cure]
+    texts = [f"another model ({change.text})" for change in changes if change.key in MODEL and not change.cure]
     was, now = _images(before), _images(after)
-    keys = SCENES if before.setting("data.layout") == after.setting("data.layout") == "scenes" else LAYOUTS
-    moved = [change for change in found if change.key in keys and not change.cure]
+    scenes = before.setting("data.layout") == after.setting("data.layout") == "scenes"
+    moved = [change.text for change in changes if change.key in (SCENES if scenes else FILES) and not change.cure]
     if was and now and was != now:
-        said.append(f"another data set ({was} before, {now} after)")
-    elif moved and (keys is SCENES or not (was and now)):
-        said.append(f"another data set ({', '.join(change.text for change in moved)})")
-    return tuple(said)
+        texts.append(f"another data set ({was} before, {now} after)")
+    elif moved and (scenes or not (was and now)):
+        texts.append(f"another data set ({', '.join(moved)})")
+    return tuple(texts)
 
 
 def _images(evidence: Evidence) -> str:
     """The journal's line about the data set. The folder is left out: it may change while the images stay the same."""
-    return str(_at_start(evidence, "derived").get("data", "")).partition(": ")[2]
-
-
-def _at_start(evidence: Evidence, key: str) -> Mapping[str, Any]:
-    found = evidence.start.get(key)
-    return found if isinstance(found, Mapping) else {}
+    return str(evidence.start.get("derived", {}).get("data", "")).partition(": ")[2]
 
 
 def environments(before: Evidence, after: Evidence) -> dict[str, tuple[str, str]]:
@@ -81,22 +76,30 @@ def environments(before: Evidence, after: Evidence) -> dict[str, tuple[str, str]
 
 def _environment(evidence: Evidence) -> dict[str, str]:
     begins = [records.begins[-1] for records in evidence.ranks if records.begins]
-    derived = _at_start(evidence, "derived")
-    found: dict[str, Any] = {
-        "host": ", ".join(sorted({str(begin.get("host", "")) for begin in begins})),
-        "cores of a host": ", ".join(sorted({str(begin["cores"]) for begin in begins if "cores" in begin})),
-        "device": ", ".join(sorted({str(begin.get("device", "")).partition(":")[0] for begin in begins})),
-        "ranks": str(max((begin.get("world_size", 1) for begin in begins), default="")),
+    derived = evidence.start.get("derived", {})
+
+    def of_ranks(key: str) -> str:
+        return ", ".join(sorted({str(begin[key]).partition(":")[0] for begin in begins if key in begin}))
+
+    facts: dict[str, Any] = {
+        "host": of_ranks("host"),
+        "cores of a host": of_ranks("cores"),
+        "device": of_ranks("device"),
+        "ranks": max((begin.get("world_size", 1) for begin in begins), default=""),
         "segtrain": evidence.start.get("version"),
-        **_at_start(evidence, "versions"),
+        **evidence.start.get("versions", {}),
         "decoder": derived.get("decoder"),
         "numbers": derived.get("numbers"),
     }
-    return {str(key): str(value) for key, value in found.items() if value not in (None, "")}
+    return {str(key): str(value) for key, value in facts.items() if value not in (None, "")}
+
+
+def differs(environment: Mapping[str, tuple[str, str]]) -> list[str]:
+    return [f"{key} differs: {was} before, {now} after" for key, (was, now) in environment.items()]
 
 
 def reasons(
-    found: Sequence[Change],
+    changes: Sequence[Change],
     environment: Mapping[str, tuple[str, str]],
     before: Diagnosis,
     after: Diagnosis,
@@ -104,46 +107,33 @@ def reasons(
     stages: Sequence[TimeShare],
 ) -> tuple[str, ...]:
     """Sentences: first what was changed by hand, then what the hosts did, then what the figures show."""
-    others = [change.text for change in found if not change.cure]
-    said = [f"other settings differ as well: {', '.join(others)}"] if others else []
-    said += [f"{key} differs: {was} before, {now} after" for key, (was, now) in environment.items()]
-    said += _crowds(before, after)
-    said += short_runs(before, after) + _terms(phases) + _stages(stages)
-    if after.verdicts:
-        cause = "the cause is still there" if after.bound == before.bound else "what now holds the run up"
-        said.append(f"{cause}: {after.verdicts[0].evidence}")
-    return tuple(said)
-
-
-def short_runs(before: Diagnosis, after: Diagnosis) -> list[str]:
-    short = [word for word, of in (("before", before), ("after", after)) if not of.facts["steady"]]
-    return [f"the run {word} is so short that these figures include its start" for word in short]
-
-
-def _crowds(before: Diagnosis, after: Diagnosis) -> list[str]:
-    was, now = (of.facts.get("cores_of_others") for of in (before, after))
-    if was is None or now is None or max(was, now) <= CROWD:  # None: a run without a system profile
-        return []
-    return [f"other programs kept {was:.1f} cores busy before and {now:.1f} after"]
-
-
-def _terms(phases: Sequence[TimeShare]) -> list[str]:
-    """The phases that changed, the most first."""
+    others = [change.text for change in changes if not change.cure]
+    texts = [f"other settings differ as well: {', '.join(others)}"] if others else []
+    texts += differs(environment)
+    was, now = (run.facts.get("cores_of_others") for run in (before, after))
+    if was is not None and now is not None and max(was, now) > CROWD:
+        texts.append(f"other programs kept {was:.1f} cores busy before and {now:.1f} after")
+    texts += short_runs(before, after)
     step = sum(term.before for term in phases)
-    return [
+    texts += [
         f"'{term.name}' took {ms_text(term.before)} ms of a step and now takes {ms_text(term.after)} ms"
         for term in phases
         if abs(term.after - term.before) > MOVED * step
     ]
+    # The prediction assumes that a fix does not make samples more expensive.
+    cost, dearer = (sum(getattr(term, side) for term in stages) for side in ("before", "after"))
+    if cost and dearer >= DEARER * cost:
+        worst = max(stages, key=lambda term: term.after - term.before)
+        texts.append(
+            f"a sample took {ms_text(cost)} ms and now takes {ms_text(dearer)} ms, "
+            f"mostly '{worst.name}' ({ms_text(worst.before)} -> {ms_text(worst.after)} ms)"
+        )
+    if after.verdicts:
+        cause = "the cause is still there" if after.bound == before.bound else "what now holds the run up"
+        texts.append(f"{cause}: {after.verdicts[0].evidence}")
+    return tuple(texts)
 
 
-def _stages(stages: Sequence[TimeShare]) -> list[str]:
-    """A sentence if samples became more expensive: the prediction assumes that a fix does not make them so."""
-    was, now = sum(term.before for term in stages), sum(term.after for term in stages)
-    if not was or now < DEARER * was:
-        return []
-    worst = max(stages, key=lambda term: term.after - term.before)
-    return [
-        f"a sample took {ms_text(was)} ms and now takes {ms_text(now)} ms, "
-        f"mostly '{worst.name}' ({ms_text(worst.before)} -> {ms_text(worst.after)} ms)"
-    ]
+def short_runs(before: Diagnosis, after: Diagnosis) -> list[str]:
+    short = [word for word, run in (("before", before), ("after", after)) if not run.facts["steady"]]
+    return [f"the run {word} is so short that these figures include its start" for word in short]

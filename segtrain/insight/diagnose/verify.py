@@ -13,11 +13,11 @@ from typing import Any
 
 from segtrain.errors import DataError
 from segtrain.insight.diagnose.differences import EXACT, MORE, OTHER, WORDS, Change, changes, differing, fit
-from segtrain.insight.diagnose.evidence import Evidence, gather
+from segtrain.insight.diagnose.evidence import Evidence, evidence_of
 from segtrain.insight.diagnose.judge import judge
 from segtrain.insight.diagnose.reasons import TimeShare, environments, incomparable, phases, reasons, stages
 from segtrain.insight.diagnose.verdict import Diagnosis, Fix, Verdict
-from segtrain.insight.runs.folder import settings_of
+from segtrain.insight.runs.folder import RunFolder, read_folder, settings_of, silent
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.spans import FOLDER
 
@@ -30,22 +30,22 @@ _RANK = {EXACT: 2, MORE: 1, WORDS: 0, OTHER: 0}
 
 
 @dataclass(frozen=True)
-class Side:
-    """One of the two runs."""
+class ComparedRun:
+    """One of the two runs. ``shown``: what a user calls it: the folder, or where it was fetched from."""
 
     run: Path
-    found: Diagnosis
+    diagnosis: Diagnosis
     evidence: Evidence
-    shown: str  # what a user calls it: the folder, or where it was fetched from
+    shown: str
 
     @property
     def rate(self) -> float:
         """Images/s of all ranks, in steady windows."""
-        return float(self.found.facts["images_per_s"])
+        return float(self.diagnosis.facts["images_per_s"])
 
     @property
     def first(self) -> Verdict | None:
-        return self.found.proposed
+        return self.diagnosis.proposed
 
     @property
     def began(self) -> float:
@@ -55,8 +55,8 @@ class Side:
 
 @dataclass(frozen=True)
 class Verification:
-    before: Side
-    after: Side
+    before: ComparedRun
+    after: ComparedRun
     swapped: bool  # the user named ``after`` first
     changes: tuple[Change, ...]
     fix: Fix | None  # the choice that the runs are compared with; None where nothing was proposed
@@ -66,7 +66,7 @@ class Verification:
         return fit(self.changes)
 
     @cached_property
-    def apart(self) -> tuple[str, ...]:
+    def incomparable(self) -> tuple[str, ...]:
         """Why the speeds cannot be compared."""
         return incomparable(self.before.evidence, self.after.evidence, self.changes)
 
@@ -75,9 +75,9 @@ class Verification:
         """Whether these runs test the prediction."""
         if self.fit == WORDS and self.before.first is not None:  # only a smaller cause shows that advice was followed
             cause, share = self.before.first.cause, self.before.first.share
-            left = max((one.share for one in self.after.found.verdicts if one.cause == cause), default=0.0)
-            return not self.apart and left < SMALLER * share
-        return not self.apart and self.fit != OTHER
+            left = max((v.share for v in self.after.diagnosis.verdicts if v.cause == cause), default=0.0)
+            return not self.incomparable and left < SMALLER * share
+        return not self.incomparable and self.fit != OTHER
 
     @cached_property
     def environment(self) -> Mapping[str, tuple[str, str]]:
@@ -85,16 +85,17 @@ class Verification:
 
     @cached_property
     def phases(self) -> tuple[TimeShare, ...]:
-        return phases(self.before.found.facts, self.after.found.facts)
+        return phases(self.before.diagnosis.facts, self.after.diagnosis.facts)
 
     @cached_property
     def stages(self) -> tuple[TimeShare, ...]:
-        return stages(self.before.found.facts, self.after.found.facts)
+        return stages(self.before.diagnosis.facts, self.after.diagnosis.facts)
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why the prediction did not hold."""
-        return reasons(self.changes, self.environment, self.before.found, self.after.found, self.phases, self.stages)
+        runs = self.before.diagnosis, self.after.diagnosis
+        return reasons(self.changes, self.environment, *runs, self.phases, self.stages)
 
     @property
     def measured(self) -> float:
@@ -116,12 +117,12 @@ class Verification:
         return abs(self.off) <= HELD if self.off is not None and self.tested else None
 
     def to_dict(self) -> dict[str, Any]:
-        before, after = ({"run": of.shown, **of.found.to_dict()} for of in (self.before, self.after))
+        before, after = ({"run": run.shown, **run.diagnosis.to_dict()} for run in (self.before, self.after))
         return {
             "before": before, "after": after, "swapped": self.swapped, "fit": self.fit,
             "fix": self.fix.to_dict() if self.fix else None,
             "changes": [{**asdict(change), "as_proposed": change.as_proposed} for change in self.changes],
-            "environment": {key: list(pair) for key, pair in self.environment.items()}, "not_comparable": self.apart,
+            "environment": {key: list(pair) for key, pair in self.environment.items()}, "not_comparable": self.incomparable,
             "predicted": self.predicted, "measured": round(self.measured, 4), "off": self.off, "held": self.held,
             "reasons": self.reasons, "phases_ms": [asdict(term) for term in self.phases],
             "stages_ms": [asdict(term) for term in self.stages],
@@ -138,37 +139,38 @@ def verify(
     if Path(run).resolve() == Path(other).resolve():
         message = f"{run} is compared with itself: name one run without the fix and one with it"
         raise DataError(message, code="same-run", run=str(run))
-    return compare(side(Path(run), say, shown[0]), side(Path(other), say, shown[1]))
+    first, second = (read_folder(folder, say) for folder in (run, other))
+    return compare(compared(first, say, shown[0]), compared(second, say, shown[1]))
 
 
-def side(run: Path, say: Callable[[str], None], shown: str = "") -> Side:
-    evidence = gather(run, say)
-    found = judge(evidence)
-    if "images_per_s" not in found.facts:
-        why = found.verdicts[0].evidence if found.verdicts else "let it train for some seconds"
-        message = f"{run} has no window of steps yet, so its speed is not known: {why}"
-        raise DataError(message, code="no-steps-yet", run=str(run))
-    return Side(run, found, evidence, shown or str(run))
+def compared(run: RunFolder, say: Callable[[str], None] = silent, shown: str = "") -> ComparedRun:
+    evidence = evidence_of(run, say)
+    diagnosis = judge(evidence)
+    if "images_per_s" not in diagnosis.facts:
+        why = diagnosis.verdicts[0].evidence if diagnosis.verdicts else "let it train for some seconds"
+        message = f"{run.top} has no window of steps yet, so its speed is not known: {why}"
+        raise DataError(message, code="no-steps-yet", run=str(run.top))
+    return ComparedRun(run.top, diagnosis, evidence, shown or str(run.top))
 
 
-def compare(one: Side, other: Side) -> Verification:
+def compare(run: ComparedRun, other: ComparedRun) -> Verification:
     """Compare two runs. The run whose settings fit the fix better is ``after``; if they fit equally, the later run."""
-    there, back = (_closest(*pair) for pair in ((one, other), (other, one)))
-    ranks = [_RANK[fit(found)] if fix else 0 for fix, found in (there, back)]
-    swapped = ranks[1] > ranks[0] or (ranks[1] == ranks[0] and other.began < one.began)
-    before, after = (other, one) if swapped else (one, other)
-    fix, found = back if swapped else there
-    return Verification(before, after, swapped, found, fix)
+    (fix, changed), (fix_back, changed_back) = _closest(run, other), _closest(other, run)
+    rank = _RANK[fit(changed)] if fix else 0
+    rank_back = _RANK[fit(changed_back)] if fix_back else 0
+    if rank_back > rank or (rank_back == rank and other.began < run.began):
+        return Verification(other, run, True, changed_back, fix_back)
+    return Verification(run, other, False, changed, fix)
 
 
-def _closest(before: Side, after: Side) -> tuple[Fix | None, tuple[Change, ...]]:
+def _closest(before: ComparedRun, after: ComparedRun) -> tuple[Fix | None, tuple[Change, ...]]:
     """Which choice of the fix proposed for ``before`` is closest to ``after``, and the changes compared with it."""
     choices = before.first.fix.choices if before.first else ()
     pairs = [(choice, _changes(before, after, choice.settings)) for choice in choices]
     return max(pairs, key=lambda pair: _RANK[fit(pair[1])], default=(None, _changes(before, after, {})))
 
 
-def _changes(before: Side, after: Side, proposed: Mapping[str, Any]) -> tuple[Change, ...]:
+def _changes(before: ComparedRun, after: ComparedRun, proposed: Mapping[str, Any]) -> tuple[Change, ...]:
     """The changes between two runs; empty if one of them has no config.yaml, because then they are not known."""
     configs = before.evidence.config, after.evidence.config
     return changes(*configs, proposed) if all(configs) else ()
@@ -180,19 +182,16 @@ def earlier_prediction(run: Path) -> str | None:
     Never raises: other folders may have torn or foreign files, or no read access.
     """
 
-    def say(text: str) -> None:
-        """Drop warnings about files of other runs: they appear when such a run is diagnosed."""
-
     try:
-        mine, here = settings_of(run), side(run, say)
+        mine, here = settings_of(run), compared(read_folder(run, silent))
         alike = (folder for folder in _beside(run) if _alike(settings_of(folder), mine))
         for folder in islice(alike, MOST_DIAGNOSED):
             with suppress(DataError):
-                found = compare(side(folder, say), here)
-                earlier = found.before.run == folder and found.before.began < here.began
-                end = [(e.get("event"), e.get("status")) for e in found.before.evidence.events[-1:]]
-                if earlier and end == [("run_end", "done")] and found.fit == EXACT and not found.apart:
-                    return _prediction(found)
+                pair = compare(compared(read_folder(folder, silent)), here)
+                earlier = pair.before.run == folder and pair.before.began < here.began
+                end = [(e.get("event"), e.get("status")) for e in pair.before.evidence.events[-1:]]
+                if earlier and end == [("run_end", "done")] and pair.fit == EXACT and not pair.incomparable:
+                    return _prediction(pair)
     except Exception:
         pass
     return None
@@ -210,9 +209,9 @@ def _alike(settings: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
     return bool(settings and mine) and 0 < len(differing(settings, mine)) <= MOST_SETTINGS
 
 
-def _prediction(found: Verification) -> str:
-    words, before = " ".join(found.fix.words) if found.fix else "", found.before.shown
-    if found.predicted is None:
-        return f"proposed by {before}: {words}, no gain predicted; measured {found.measured:.2f}x"
-    why = "" if found.held else f" (why: segtrain diagnose {quote(before)} --against {quote(found.after.shown)})"
-    return f"predicted by {before}: {found.predicted:.2f}x faster with {words}; measured {found.measured:.2f}x{why}"
+def _prediction(pair: Verification) -> str:
+    words, before = " ".join(pair.fix.words) if pair.fix else "", pair.before.shown
+    if pair.predicted is None:
+        return f"proposed by {before}: {words}, no gain predicted; measured {pair.measured:.2f}x"
+    why = "" if pair.held else f" (why: segtrain diagnose {quote(before)} --against {quote(pair.after.shown)})"
+    return f"predicted by {before}: {pair.predicted:.2f}x faster with {words}; measured {pair.measured:.2f}x{why}"

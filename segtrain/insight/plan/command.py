@@ -39,8 +39,7 @@ def _like(args: Namespace, overrides: list[str]) -> None:
     from segtrain.insight.plan.market import market_of
     from segtrain.insight.plan.saved import save
     from segtrain.insight.plan.terms import terms_like
-    from segtrain.insight.runs.find import run_home
-    from segtrain.insight.runs.folder import settings_of
+    from segtrain.insight.runs.folder import run_home, settings_of
     from segtrain.insight.runs.remote import local
 
     limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)

@@ -142,7 +142,7 @@ def _offer(place: Path, plan: Mapping[str, Any], starts: Sequence[Mapping[str, A
 def _refuse_others(place: Path, plan: Mapping[str, Any], run: RunFolder, offer: Mapping[str, Any]) -> None:
     """Raise DataError if the run has other settings than its plan."""
     changed = differences(plan["settings"], decisive(run.config))
-    batch = (run.config.get("train") or {}).get("batch_size")
+    batch = run.setting("train.batch_size")
     if batch != offer["batch"]:
         changed.append(f"train.batch_size={batch}, and not {offer['batch']:g}")
     if changed:

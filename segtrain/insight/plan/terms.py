@@ -218,7 +218,7 @@ def terms_for(terms: Terms, run: Path, config: Config, ranks: int) -> Terms:
     if config.train.duration.endswith("ep") and not seen:
         text = f"{run}: its images per epoch are not known: name a run that trained for some steps"
         raise ConfigError(text, code="run-too-short", found=str(run))
-    batch, before = config.train.batch_size, (there.config.get("train") or {}).get("batch_size", 0)
+    batch, before = config.train.batch_size, there.setting("train.batch_size", 0)
     samples = round(seen[-1][0] * before / seen[-1][1]) if seen else 0
     steps = duration_in_steps(config.train.duration, samples, batch)
     images = batch / ranks

@@ -8,7 +8,7 @@ from segtrain.base.terminal import counted
 from segtrain.base.units import percent, short_seconds
 from segtrain.errors import DataError
 from segtrain.insight.diagnose.causes import CAUSES, Chart
-from segtrain.insight.diagnose.evidence import gather
+from segtrain.insight.diagnose.evidence import evidence_of
 from segtrain.insight.diagnose.judge import UNKNOWN, judge
 from segtrain.insight.diagnose.verdict import HEALTHY, Diagnosis, Fix, Verdict
 from segtrain.insight.diagnose.words import headline
@@ -40,7 +40,7 @@ _SURE = {"high": 3, "medium": 2, "low": 1}
 def diagnosis_of(run: RunFolder) -> tuple[Diagnosis | None, str]:
     """The diagnosis of a run, or None and the reason to show. The reason is "" for a run without steps."""
     try:
-        evidence = gather(run.top, say=lambda text: None)  # Loading the run has already warned about its files.
+        evidence = evidence_of(run)
     except DataError as error:
         if any((run.folder / FOLDER).glob("rank-*.jsonl")):
             return None, str(error)

@@ -18,7 +18,6 @@ from segtrain.insight.report.html import figure, figures, table, thinned
 from segtrain.insight.report.speed import PHASES, quantiles, words
 from segtrain.insight.report.timeline import Axis, Lap, Stretch, steady
 from segtrain.insight.runs.folder import Event, RunFolder
-from segtrain.observe.run_row import number
 
 Chart = dict[str, Any]
 Charts = dict[str, Chart]  # by the id of the figure
@@ -174,12 +173,12 @@ def lines(
 
 def field(name: str) -> Callable[[Event], float | None]:
     """A function from an event to one of its numbers."""
-    return lambda event: number(event.get(name))
+    return lambda event: event.get(name)
 
 
 def score(name: str) -> Callable[[Event], float | None]:
     """A function from an ``eval`` event to a score in percent."""
-    return lambda event: None if (found := number(event["scores"].get(name))) is None else 100 * found
+    return lambda event: None if (found := event["scores"].get(name)) is None else 100 * found
 
 
 def heat_map(charts: Charts, key: str, found: heat.Map, what: str) -> str:

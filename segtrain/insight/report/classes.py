@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from segtrain.base.units import percent
 from segtrain.insight.report.html import bars, esc, table
 from segtrain.insight.runs.folder import Event, RunFolder
-from segtrain.observe.run_row import number
 
 _NUMBERED = 24  # With more classes, the cells of the matrix show colors but no numbers.
 _WORST = 10
@@ -19,7 +18,7 @@ def names_of(run: RunFolder, count: int) -> list[str]:
 
 def ious(scored: Event) -> list[float | None]:
     values = scored["scores"].get("iou")
-    return [number(value) for value in values] if isinstance(values, list) else []
+    return values if isinstance(values, list) else []
 
 
 def section(run: RunFolder) -> str:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from segtrain.base.terminal import columns, counted
 from segtrain.base.units import duration, percent, short_seconds
 from segtrain.errors import DataError
-from segtrain.insight.diagnose.verify import Verification, verify
+from segtrain.insight.diagnose import verify
+from segtrain.insight.diagnose.verify import Verification
 from segtrain.insight.diagnose.verify_words import sentences as verified
 from segtrain.insight.report import classes, facts
 from segtrain.insight.report.speed import Speed, phases, speed, words
 from segtrain.insight.report.timeline import Lap, laps, steady
 from segtrain.insight.runs.folder import RunFolder, few
-from segtrain.observe.run_row import number
 
 NOTHING = "-"
 # Settings that differ between any two runs and have no effect on the results.
@@ -50,14 +51,13 @@ class Comparison:
 def compare(a: RunFolder, b: RunFolder) -> Comparison:
     laps_a, laps_b = laps(a.events), laps(b.events)
     stages, moved = _stages(_means(laps_a), _means(laps_b))
-    try:
-        # ``verify`` stays silent, because loading the runs has already printed the warnings about their files.
-        verification = verify(a.folder, b.folder, say=lambda text: None)
-    except DataError:
-        verification = None
+    verification = None
+    if a.folder.resolve() != b.folder.resolve():
+        with contextlib.suppress(DataError):  # a run without spans, or without steps
+            verification = verify.compare(verify.compared(a), verify.compared(b))
     return Comparison(
         a, b, _figures(a, b, speed(laps_a), speed(laps_b)), stages, moved, _classes(a, b),
-        config=differences(facts.flat(a.config), facts.flat(b.config)),
+        config=differences(facts.settings(a.config), facts.settings(b.config)),
         environment=differences(facts.environment(a), facts.environment(b)),
         data=differences(facts.data(a), facts.data(b)),
         verification=verification,
@@ -84,8 +84,8 @@ def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | N
             _ratio("cores busy", pace_a.cores, pace_b.cores, lambda v: f"{v:.2f}", judged=False),
         ]
     rows += [
-        _ratio("time", number(a.row["time"]), number(b.row["time"]), duration),
-        _ratio("CPU-s of training", number(a.row["cpu_s"]), number(b.row["cpu_s"]), lambda v: f"{v:,.0f}"),
+        _ratio("time", a.row["time"], b.row["time"], duration),
+        _ratio("CPU-s of training", a.row["cpu_s"], b.row["cpu_s"], lambda v: f"{v:,.0f}"),
         DiffRow("status", str(a.row["status"]), str(b.row["status"])),
         _plain("steps done", a.row["step"], b.row["step"]),
     ]
@@ -93,7 +93,7 @@ def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | N
 
 
 def _score(run: RunFolder, name: str) -> float | None:
-    return number(run.best["scores"].get(name)) if run.best else None
+    return run.best["scores"].get(name) if run.best else None
 
 
 def _plain(what: str, a: object, b: object) -> DiffRow:

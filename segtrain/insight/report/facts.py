@@ -10,58 +10,41 @@ from typing import Any
 from segtrain.base.units import duration, percent
 from segtrain.config import Config
 from segtrain.insight.report.html import details, table, thinned
-from segtrain.insight.runs.folder import RunFolder, few
-from segtrain.observe.run_row import number
+from segtrain.insight.runs.folder import RunFolder, few, flat
 
 
-def mapping(value: Any) -> dict[str, Any]:
-    """``value`` as a dict; empty if it is not a mapping, which happens with a journal of another version."""
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings as ``section.key`` -> value in one line of YAML."""
-    found: dict[str, str] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value and not prefix:
-            found |= flat(value, f"{key}.")
-        else:
-            found[f"{prefix}{key}"] = _text(value)
-    return found
+def settings(config: Mapping[str, Any]) -> dict[str, str]:
+    """``section.key`` -> value in one line of YAML."""
+    return {key: _text(value) for key, value in flat(config).items()}
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def defaults() -> dict[str, str]:
-    return flat(Config().model_dump(mode="json"))
-
-
 def environment(run: RunFolder) -> dict[str, str]:
     start = run.start
     found = {
-        "segtrain": start.get("version"), **mapping(start.get("versions")), "host": start.get("host"),
-        "device": start.get("device"), "ranks": start.get("world_size"), **mapping(start.get("derived")),
+        "segtrain": start.get("version"), **start.get("versions", {}), "host": start.get("host"),
+        "device": start.get("device"), "ranks": start.get("world_size"), **start.get("derived", {}),
     }  # fmt: skip
     return {str(key): str(value) for key, value in found.items() if key != "data" and value not in (None, "")}
 
 
 def data(run: RunFolder) -> dict[str, str]:
     """Facts about the data and the evaluation protocol: scores can be compared if the protocol is equal."""
-    found = {key: value for key, value in mapping(run.start.get("derived")).items() if key == "data"}
+    found = {key: value for key, value in run.start.get("derived", {}).items() if key == "data"}
     for event in run.events:
         if event["event"] == "faults":
             skipped = f"{event.get('skipped')} of {event.get('images')} images, see {event.get('file')}"
             found[f"left out of {event.get('role')}"] = skipped
-    protocol = mapping(run.evals[-1].get("protocol")) if run.evals else {}
+    protocol = run.evals[-1].get("protocol", {}) if run.evals else {}
     found |= {f"scored: {key.replace('_', ' ')}": value for key, value in protocol.items() if key != "line"}
     return {key: _text(value) for key, value in found.items()}
 
 
 def config_table(run: RunFolder) -> str:
-    usual = defaults()
-    rows = flat(run.config)
+    usual, rows = settings(Config().model_dump(mode="json")), settings(run.config)
     changed = {key: value for key, value in rows.items() if usual.get(key) != value}
     rest = {key: value for key, value in rows.items() if key not in changed}
     if not rows:
@@ -89,7 +72,7 @@ def happenings(run: RunFolder) -> str:
 
 
 def _said(event: Mapping[str, Any]) -> str:
-    seconds = number(event.get("seconds"))
+    seconds = event.get("seconds")
     took = "" if seconds is None else f", {duration(seconds)}" if seconds >= 10 else f", {seconds:.2f} s"
     kind = event["event"]
     if kind == "run_start":
@@ -97,7 +80,7 @@ def _said(event: Mapping[str, Any]) -> str:
     if kind == "resume":
         return f"resumes; {event.get('world_size')} ranks wrote the checkpoint"
     if kind == "eval":
-        return f"mIoU {percent(number(mapping(event.get('scores')).get('miou')), 2)}{few(event)}{took}"
+        return f"mIoU {percent(event.get('scores', {}).get('miou'), 2)}{few(event)}{took}"
     if kind == "checkpoint":
         return f"checkpoint {event.get('file')} ({event.get('reason')}{took})"
     if kind == "helpers":
@@ -107,7 +90,7 @@ def _said(event: Mapping[str, Any]) -> str:
     if kind == "limit":
         return str(event.get("text", ""))
     if kind == "run_end":
-        shares = str(mapping(event.get("samples")).get("text", ""))
+        shares = event.get("samples", {}).get("text", "")
         error = f": {event['error']}" if event.get("error") else ""
         return f"{event.get('status')}{error}" + (f"; {shares}" if shares else "")
     return ""

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from segtrain.base.files import open_file
-from segtrain.base.json_text import read_json
+from segtrain.base.json_text import read_json, sound
 from segtrain.base.stacks import FOLDER, USER
 from segtrain.base.terminal import counted
 from segtrain.base.units import percent
 from segtrain.insight.report.html import details, esc, table
-from segtrain.observe.run_row import number
 
 LEAST = 0.004  # share of a graph's time; smaller frames are too narrow to read, and are left out
 ROW = 19  # pixels
@@ -91,9 +90,9 @@ def section(run: Path) -> str:
 
 
 def _about(run: Path, stacks: list[Stack]) -> str:
-    facts = [read_json(path) for path in sorted((run / FOLDER).glob("rank-*.json"))]
-    seconds = max((number(one.get("seconds")) or 0.0 for one in facts), default=0.0)
-    samples = sum(int(number(one.get("samples")) or 0) for one in facts)
+    facts = [sound(read_json(path), {}) for path in sorted((run / FOLDER).glob("rank-*.json"))]
+    seconds = max((process.get("seconds", 0.0) for process in facts), default=0.0)
+    samples = sum(process.get("samples", 0) for process in facts)
     return (
         f"{samples:,} samples of {_processes(stacks, 'process')} in {seconds:g} s, by "
         "<code>segtrain profile stacks</code>. The width of a function is the wall time in it and in what it "

@@ -15,7 +15,6 @@ from segtrain.insight.report.timeline import Axis
 from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import Series, Track
-from segtrain.observe.run_row import number
 
 NONE = 255  # value of a cell without a reading; other cells hold percent times two, 0 to 200
 GPUS = "GPUs"
@@ -142,10 +141,9 @@ def _windows(found: Sequence[Mapping[str, Any]], time: Axis) -> list[Window]:
     """The windows in order of time: begin and end in seconds on the run's axis, and the phases."""
     kept = []
     for window in found:
-        ts, seconds = number(window.get("ts")), number(window.get("seconds"))
-        begin = time.at(ts) if ts is not None else None
-        if begin is not None and seconds:
-            kept.append((begin, begin + seconds, window["phases"]))
+        begin = time.at(window["ts"])
+        if begin is not None and window["seconds"]:
+            kept.append((begin, begin + window["seconds"], window["phases"]))
     return sorted(kept, key=lambda window: window[0])
 
 
@@ -153,7 +151,7 @@ def _waits(windows: Sequence[Window], phases: Sequence[str], width: float, colum
     """The cells of a row. Each column is the mean of the windows that overlap it, weighted by the overlap."""
     waited, covered = np.zeros(columns), np.zeros(columns)
     for begin, end, spent in windows:
-        share = min(1.0, sum(number(spent.get(phase)) or 0.0 for phase in phases) / (end - begin))
+        share = min(1.0, sum(spent.get(phase, 0.0) for phase in phases) / (end - begin))
         for column in range(int(begin / width), min(columns - 1, int(end / width)) + 1):
             part = min(end, (column + 1) * width) - max(begin, column * width)
             waited[column] += share * part

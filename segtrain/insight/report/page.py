@@ -74,7 +74,7 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
             places[found.title] = f"{kind}{number_of}"
             when += charts.heat_map(drawn, places[found.title], found, what)
     if when and not maps:
-        missing = NO_READING if facts.mapping(run.config.get("log")).get("profile_ms") else NO_PROFILE
+        missing = NO_READING if run.setting("log.profile_ms") else NO_PROFILE
         when += f"<p class=quiet>{missing}</p>"
     sample = bound.sample_cost(diagnosis)
     if sample:
@@ -99,10 +99,9 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
 
 
 def _subtitle(run: RunFolder) -> str:
-    derived = run.start.get("derived")
+    derived = run.start.get("derived", {})
     parts = [f"#{run.row['hash']}" if run.row["hash"] else ""]
-    if isinstance(derived, dict):
-        parts += [str(derived[key]) for key in ("model", "data", "ranks") if key in derived]
+    parts += [str(derived[key]) for key in ("model", "data", "ranks") if key in derived]
     if run.row["started"]:
         parts.append(utc(run.row["started"]))
     return " · ".join(part for part in parts if part)

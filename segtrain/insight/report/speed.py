@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from segtrain.insight.report.timeline import Lap, steady
-from segtrain.observe.run_row import number
 
 # Phases in the order of a step, with the words for them. A phase that is not listed here is shown by its own name.
 PHASES = {
@@ -49,7 +48,7 @@ def speed(found: Sequence[Lap]) -> Speed | None:
     if not kept or seconds <= 0:
         return None
     shares = {phase: sum(lap.spans.get(phase, 0.0) for lap in kept) / seconds for phase in phases(kept)}
-    rates = [rate for lap in kept if (rate := number(lap.event.get("images_per_s"))) is not None]
+    rates = [lap.event["images_per_s"] for lap in kept if lap.event.get("images_per_s") is not None]
     step_s = statistics.median(lap.seconds / lap.steps for lap in kept)
     return Speed(step_s, shares, statistics.median(rates) if rates else None, _cores(found), *_worst_wait(kept))
 
@@ -71,7 +70,7 @@ def _cores(found: Sequence[Lap]) -> float | None:
     """
     cpu = wall = 0.0
     for before, lap in itertools.pairwise(found):
-        old, new = number(before.event.get("cpu_s")), number(lap.event.get("cpu_s"))
+        old, new = before.event.get("cpu_s"), lap.event.get("cpu_s")
         if not lap.first and old is not None and new is not None and new >= old:
             cpu, wall = cpu + new - old, wall + lap.seconds
     return cpu / wall if wall > 0 else None

@@ -12,7 +12,6 @@ from segtrain.insight.report import html
 from segtrain.insight.report.html import esc
 from segtrain.insight.report.speed import Speed, words
 from segtrain.insight.runs.folder import RunFolder, few
-from segtrain.observe.run_row import number
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def _scores(run: RunFolder) -> str:
     last = run.evals[-1]
     text = f"Best mIoU {percent(best['scores']['miou'], 2)}{few(best)} at step {best['step']}"
     if last["step"] != best["step"]:
-        miou = percent(number(last["scores"].get("miou")), 2)
+        miou = percent(last["scores"].get("miou"), 2)
         text += f", {miou}{few(last)} at the last evaluation (step {last['step']})"
     return text + "."
 

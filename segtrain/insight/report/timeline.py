@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from segtrain.base import json_text
 from segtrain.insight.runs.folder import Event
-from segtrain.observe.run_row import number
 
 START, EVAL, CHECKPOINT = "start", "eval", "checkpoint"
 _SLACK = 2.0  # seconds that a profile may begin before the first event and end after the last
@@ -87,9 +87,7 @@ def laps(events: Iterable[Event]) -> list[Lap]:
         elif event["event"] == "resume" and isinstance(event.get("step"), int):
             step = event["step"]
         elif event["event"] == "step" and isinstance(event.get("step"), int):
-            value = event.get("spans")
-            items = value.items() if isinstance(value, dict) else ()
-            spans = {str(phase): seconds for phase, item in items if (seconds := number(item)) is not None}
+            spans = json_text.sound(event.get("spans"), {})
             if event["step"] > step and spans:
                 begin = event["ts"] - sum(spans.values()) if first else before
                 found.append(Lap(begin, event["ts"], event["step"], event["step"] - step, spans, first, event))
@@ -105,7 +103,7 @@ def steady(found: Sequence[Lap]) -> list[Lap]:
 def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Stretch]:
     kept = []
     for index, event in enumerate(events):
-        seconds = number(event.get("seconds"))
+        seconds = event.get("seconds")
         if event["event"] in (EVAL, CHECKPOINT) and seconds:
             begin = event["ts"] - seconds
             before = events[index - 1] if index else event
@@ -127,7 +125,7 @@ def _until(event: Event, later: Sequence[Event], found: Sequence[Lap]) -> float:
         return end
     after = later[0]
     if after["event"] == CHECKPOINT:
-        return max(end, after["ts"] - (number(after.get("seconds")) or 0.0))
+        return max(end, after["ts"] - (after.get("seconds") or 0.0))
     lap = next((lap for lap in found if lap.begin < end <= lap.end), None)
     if lap is None:  # after the last step
         return max(end, after["ts"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from segtrain.base.terminal import columns
 from segtrain.base.units import duration, percent
 from segtrain.errors import MissingExtra
-from segtrain.insight.runs.find import find_runs, read_mapping
+from segtrain.insight.runs.folder import find_runs, read_mapping
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.run_row import COLUMNS, run_row
 
