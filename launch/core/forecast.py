@@ -62,7 +62,7 @@ def on_nodes(job: Job, config: Config, hosts: int, local: int, cores: int = 0, g
     None: it has none. A node costs train.price, or nothing.
     """
     try:
-        from segtrain.insight.plan.nodes import node
+        from segtrain.insight.plan.candidates import node
         from segtrain.insight.plan.terms import terms_there
 
         terms, host = terms_there(Path(job.like))

@@ -10,7 +10,7 @@ import pytest
 from test_diagnose import of, starved
 
 from segtrain.insight.diagnose import Diagnosis
-from segtrain.insight.diagnose.bucket_stats import bucket_reads
+from segtrain.insight.diagnose.windows import bucket_reads
 from segtrain.insight.diagnose.words import page
 
 # Seconds of a sample: the loop of each window waits 4 s for 80 samples of 2 workers.

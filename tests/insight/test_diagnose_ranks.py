@@ -16,7 +16,7 @@ from segtrain.insight.diagnose.evidence import Evidence, HostLoad
 from segtrain.insight.diagnose.live import Starving
 from segtrain.insight.diagnose.model import stages_of
 from segtrain.insight.diagnose.stats import run_stats
-from segtrain.insight.diagnose.straggler_wait import straggler_wait
+from segtrain.insight.diagnose.windows import straggler_wait
 from segtrain.observe.spans import Records, file_of, read_recent
 
 OWN, IMAGES = 0.1, 4  # seconds of a step beside waiting; images of a rank's step

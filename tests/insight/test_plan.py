@@ -15,7 +15,7 @@ from test_remedies import heavy
 from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.insight.plan import model
-from segtrain.insight.plan.limits import budget_of, hosts_of, seconds_of
+from segtrain.insight.plan.command import budget_of, hosts_of, seconds_of
 from segtrain.insight.plan.offers import Plan, plan, shown
 from segtrain.insight.plan.terms import Terms, terms_like, terms_of
 from segtrain.insight.plan.words import choice

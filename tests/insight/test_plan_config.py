@@ -16,10 +16,10 @@ from segtrain.arguments import build_parser
 from segtrain.cli import main
 from segtrain.config import load_config
 from segtrain.data.datasets import open_dataset
-from segtrain.insight.plan import command, device, model, ways
+from segtrain.insight.plan import command, config_words, device, model
+from segtrain.insight.plan.candidates import machines_of, nodes
 from segtrain.insight.plan.described import Job, Sample, Scored, Step, Stored, plan_config
 from segtrain.insight.plan.dry import Dry, DryModel
-from segtrain.insight.plan.places import machines_of, nodes
 from segtrain.insight.plan.probe import job_of, measured_sample
 from segtrain.insight.plan.trace import Layer
 from segtrain.machines import gpus, machines
@@ -148,7 +148,7 @@ def test_types_that_do_not_fit_or_are_not_known_are_left_out_with_the_reason(job
 def test_strategies_and_sources_of_an_offer(job: Job) -> None:
     found = plan_config(job, [machines()["ml.p4d.24xlarge"]], (1, 2))
     two = next(one for one in found.offers if one.hosts == 2)
-    ddp, fsdp = ways.strategies(job, two)
+    ddp, fsdp = config_words.strategies(job, two)
     assert (ddp.name, fsdp.name) == ("ddp", "fsdp")
     weights = sum(size for size, _ in job.network.step(2).gradients)
     assert ddp.sent == pytest.approx(2 * 15 / 16 * weights)
@@ -156,14 +156,14 @@ def test_strategies_and_sources_of_an_offer(job: Job) -> None:
     assert fsdp.memory < ddp.memory
     assert fsdp.rate[1] <= ddp.rate[1]
 
-    rows = {row.name.split(",")[0].split(" (")[0]: row for row in ways.sources(job, two)}
+    rows = {row.name.split(",")[0].split(" (")[0]: row for row in config_words.sources(job, two)}
     copied = rows["copied first"]
-    assert copied.start == pytest.approx((1e9 / ways.COPY[1], 1e9 / ways.COPY[0]))
+    assert copied.start == pytest.approx((1e9 / config_words.COPY[1], 1e9 / config_words.COPY[0]))
     assert copied.limit == pytest.approx((2 * 1e9 / 1e6, 2 * 3e9 / 1e6))  # two NVMe disks, a megabyte an image
-    single, shards = ways.sources(job, two)[-2:]
+    single, shards = config_words.sources(job, two)[-2:]
     assert shards.limit[0] == pytest.approx(2 * single.limit[0])
     assert rows["FSx for Lustre"].limit == pytest.approx((150, 1200))
-    assert not ways.sources(replace(job, stored=Stored(10, 0.0, 0)), two)
+    assert not config_words.sources(replace(job, stored=Stored(10, 0.0, 0)), two)
 
 
 def test_places() -> None:

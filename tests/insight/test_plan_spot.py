@@ -16,8 +16,8 @@ from test_plan import TERMS, a_run
 
 from segtrain.cli import main
 from segtrain.insight.plan import spot
-from segtrain.insight.plan.market import Market, market_of
 from segtrain.insight.plan.offers import plan
+from segtrain.insight.plan.spot import Market, market_of
 
 HOUR = 3600.0
 
@@ -27,7 +27,7 @@ def preempted(
 ) -> float:
     """Seconds of a run of ``work`` seconds on hosts that fail, or are taken away, at ``rates`` per second.
 
-    See ``spot.expected`` for the rest. A host that is lost is replaced by one that is lost at the same rate.
+    See ``spot.expected_seconds`` for the rest. A host that is lost is replaced by one that is lost at the same rate.
     """
     lost = [(rng.expovariate(rate), host) for host, rate in enumerate(rates) if rate]
     heapq.heapify(lost)
@@ -50,16 +50,16 @@ def preempted(
 def test_the_time_with_preemptions_is_that_of_the_simulation(hosts: int, rate: float, every: float) -> None:
     rng, work = random.Random(4), 200 * every
     found = [preempted(work, every, 20.0, 400.0, [rate / HOUR] * hosts, rng) for _ in range(200)]
-    expected = spot.expected(work, every, 20.0, 400.0, hosts * rate / HOUR)
+    expected = spot.expected_seconds(work, every, 20.0, 400.0, hosts * rate / HOUR)
     assert statistics.mean(found) == pytest.approx(expected, rel=0.02)
     assert expected > work * (1 + 20 / every)
 
 
 @pytest.mark.parametrize(("checkpoint", "rate"), [(5.0, 0.05 / HOUR), (60.0, 1 / HOUR)])
 def test_the_interval_is_the_best_one(checkpoint: float, rate: float) -> None:
-    best = spot.interval(checkpoint, rate)
+    best = spot.checkpoint_interval(checkpoint, rate)
     tried = [best * 1.1**k for k in range(-20, 21)]
-    least = min(tried, key=lambda every: spot.expected(1e5, every, checkpoint, 300.0, rate))
+    least = min(tried, key=lambda every: spot.expected_seconds(1e5, every, checkpoint, 300.0, rate))
     assert least == pytest.approx(best, rel=0.11)
     assert best == pytest.approx(sqrt(2 * checkpoint / rate), rel=0.1)  # Young's
 
@@ -67,7 +67,7 @@ def test_the_interval_is_the_best_one(checkpoint: float, rate: float) -> None:
 @pytest.mark.parametrize(("minutes", "expected"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
 def test_the_interval_is_that_of_the_paper(minutes: float, expected: float) -> None:
     """Captions of figures 3 to 5 of Daly's paper: a dump takes 5 minutes, and failures are ``minutes`` apart."""
-    assert spot.interval(5 * 60, 1 / (60 * minutes)) / 60 == pytest.approx(expected, abs=0.5 if expected > 10 else 0.05)
+    assert spot.checkpoint_interval(5 * 60, 1 / (60 * minutes)) / 60 == pytest.approx(expected, abs=0.5 if expected > 10 else 0.05)
 
 
 def test_the_spot_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,8 +80,8 @@ def test_the_spot_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert market is not None
     (offer,) = [one for one in plan(TERMS, (4,)).offers if one.machine.name == "ml.p4d.24xlarge"]
     rate = 4 * 0.05 / HOUR
-    every = spot.interval(20.0, rate)
-    seconds = spot.expected(offer.seconds[1], every, 20.0, market.resume, rate)
+    every = spot.checkpoint_interval(20.0, rate)
+    seconds = spot.expected_seconds(offer.seconds[1], every, 20.0, market.resume, rate)
     assert market.dollars(offer)[1] == pytest.approx(0.35 * 4 * float(offer.machine.price or 0) * seconds / HOUR)
 
     call = ["plan", "--like", str(run), "--hosts", "1,2", "--spot", "0.35", "--preemptions", "0.05/h"]
@@ -96,9 +96,9 @@ def test_half_a_market_is_refused(share: float, rate: str, tmp_path: Path) -> No
 
 
 def test_without_preemptions_only_the_checkpoints_cost() -> None:
-    assert spot.expected(1000.0, 100.0, 2.0, 300.0, 0.0) == 1020
-    assert spot.expected(1000.0, 100.0, 2.0, 300.0, 1e-12) == pytest.approx(1020)
-    assert spot.interval(100.0, 1.0) == 1.0
+    assert spot.expected_seconds(1000.0, 100.0, 2.0, 300.0, 0.0) == 1020
+    assert spot.expected_seconds(1000.0, 100.0, 2.0, 300.0, 1e-12) == pytest.approx(1020)
+    assert spot.checkpoint_interval(100.0, 1.0) == 1.0
 
 
 def test_a_job_that_loses_its_hosts_too_soon_does_not_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -19,11 +19,9 @@ from PIL import Image
 
 from segtrain.config import make_config
 from segtrain.insight.report import charts, facts, heat, page
-from segtrain.insight.report.compare import compare, sentences
-from segtrain.insight.report.diff import diff
+from segtrain.insight.report.diff import compare, diff, sentences
 from segtrain.insight.report.heat import read_waits
-from segtrain.insight.report.speed import speed
-from segtrain.insight.report.timeline import axis, laps, merged, pauses, pieces
+from segtrain.insight.report.timeline import axis, laps, merged, pauses, pieces, speed
 from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
 

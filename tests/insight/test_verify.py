@@ -22,8 +22,8 @@ from segtrain.insight.diagnose.reasons import reasons
 from segtrain.insight.diagnose.verdict import Fix
 from segtrain.insight.diagnose.verify import Verification, earlier_prediction, verify
 from segtrain.insight.diagnose.verify_words import outcome, page, sentences
-from segtrain.insight.report.compare import compare
-from segtrain.insight.report.compare import sentences as of_diff
+from segtrain.insight.report.diff import compare
+from segtrain.insight.report.diff import sentences as of_diff
 from segtrain.insight.runs.folder import flat, load
 from segtrain.observe.spans import Records
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from segtrain.base.units import ms, rounded
 from segtrain.bucket.faults import PASSING
-from segtrain.insight.diagnose.bucket_stats import BucketReads
 from segtrain.insight.diagnose.verdict import Fix, Verdict
+from segtrain.insight.diagnose.windows import BucketReads
 
 if TYPE_CHECKING:
     from segtrain.insight.diagnose.data_rules import Starved

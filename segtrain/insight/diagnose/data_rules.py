@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from segtrain.base.units import ms, rounded
 from segtrain.insight.diagnose.bucket_rules import bucket_verdict
-from segtrain.insight.diagnose.helper_stats import by_helpers
 from segtrain.insight.diagnose.model import Stages, idle, stages_of, workers_needed
 from segtrain.insight.diagnose.rank_rules import behind
 from segtrain.insight.diagnose.stats import Figures, Rank, Samples
 from segtrain.insight.diagnose.verdict import Fix, Verdict
+from segtrain.insight.diagnose.windows import by_helpers
 
 STARVED = 0.10  # share of the time for which the loop may wait without a verdict
 MOSTLY = 0.5

@@ -10,16 +10,15 @@ from typing import Any
 from segtrain.base.terminal import counted
 from segtrain.insight.diagnose import loop_rules
 from segtrain.insight.diagnose.bucket_rules import failures
-from segtrain.insight.diagnose.bucket_stats import bucket_reads
 from segtrain.insight.diagnose.causes import CAUSES, When
 from segtrain.insight.diagnose.cores_rules import usable
 from segtrain.insight.diagnose.data_rules import STARVED
 from segtrain.insight.diagnose.differences import possible
 from segtrain.insight.diagnose.evidence import Evidence, gather
-from segtrain.insight.diagnose.helper_stats import by_helpers
 from segtrain.insight.diagnose.remedies import ways
 from segtrain.insight.diagnose.stats import Figures, run_stats
 from segtrain.insight.diagnose.verdict import HEALTHY, OTHER_PROGRAMS, Diagnosis, Verdict
+from segtrain.insight.diagnose.windows import bucket_reads, by_helpers
 
 UNKNOWN = "unknown"
 STEPS, SECONDS = 6, 20.0  # a run that has less of both after its start is too short to judge

@@ -16,8 +16,8 @@ from segtrain.base.units import ms, rounded
 from segtrain.insight.diagnose.cores_rules import other_programs
 from segtrain.insight.diagnose.evidence import Evidence
 from segtrain.insight.diagnose.stats import SYNC_PHASES, Figures
-from segtrain.insight.diagnose.straggler_wait import steps_of
 from segtrain.insight.diagnose.verdict import Fix, Verdict
+from segtrain.insight.diagnose.windows import steps_of
 from segtrain.observe.spans import NO_STEP, Records
 
 # Cause -> share of the time that its pauses may take, least number of pauses per run with the fix, and their name.

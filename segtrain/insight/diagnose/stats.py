@@ -7,10 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from segtrain.insight.diagnose.bucket_stats import BucketReads, bucket_reads, share_by_size
 from segtrain.insight.diagnose.evidence import Evidence, HostLoad
-from segtrain.insight.diagnose.helper_stats import helped, receive_of
-from segtrain.insight.diagnose.straggler_wait import cpu_wait_of, steps_of, straggler_wait
+from segtrain.insight.diagnose.windows import (
+    BucketReads,
+    bucket_reads,
+    cpu_wait_of,
+    helped,
+    receive_of,
+    share_by_size,
+    steps_of,
+    straggler_wait,
+)
 from segtrain.observe.spans import NO_STEP, STAGES, Records
 
 FINAL_PHASES = ("eval", "checkpoint")  # which every run has at its end

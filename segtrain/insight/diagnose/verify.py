@@ -122,10 +122,10 @@ class Verification:
             "before": before, "after": after, "swapped": self.swapped, "fit": self.fit,
             "fix": self.fix.to_dict() if self.fix else None,
             "changes": [{**asdict(change), "as_proposed": change.as_proposed} for change in self.changes],
-            "environment": {key: list(pair) for key, pair in self.environment.items()}, "not_comparable": self.incomparable,
-            "predicted": self.predicted, "measured": round(self.measured, 4), "off": self.off, "held": self.held,
-            "reasons": self.reasons, "phases_ms": [asdict(term) for term in self.phases],
-            "stages_ms": [asdict(term) for term in self.stages],
+            "environment": {key: list(pair) for key, pair in self.environment.items()},
+            "not_comparable": self.incomparable, "predicted": self.predicted, "measured": round(self.measured, 4),
+            "off": self.off, "held": self.held, "reasons": self.reasons,
+            "phases_ms": [asdict(term) for term in self.phases], "stages_ms": [asdict(term) for term in self.stages],
         }  # fmt: skip
 
 

@@ -5,16 +5,55 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from math import inf
 from typing import TYPE_CHECKING
 
 from segtrain.base.terminal import say
+from segtrain.config import limits
 from segtrain.errors import ConfigError
-from segtrain.insight.plan.limits import budget_of, described_of, hosts_of, seconds_of
-from segtrain.insight.plan.places import machines_of
+from segtrain.insight.plan.candidates import machines_of
 
 if TYPE_CHECKING:
-    from segtrain.insight.plan.market import Market
     from segtrain.insight.plan.offers import Plan
+    from segtrain.insight.plan.spot import Market
+
+
+def seconds_of(text: str) -> float:
+    """Seconds of a time such as "90m", "2h", or "1d"; 0 for "". Raises ConfigError for anything else."""
+    found = limits.seconds_of(text)
+    if text and found is None:
+        raise ConfigError(f"--deadline={text}: not a time: write 90m, 2h, or 1d", code="bad-time", found=text)
+    return found or 0.0
+
+
+def budget_of(dollars: float | None) -> float:
+    """Dollars; None: no budget, which is 0 here. Raises ConfigError for other numbers that are no amount."""
+    if dollars is None:
+        return 0.0
+    if not 0 < dollars < inf:
+        text = f"--budget={dollars:g}: not an amount of dollars: write a positive number, such as 80"
+        raise ConfigError(text, code="bad-budget", found=dollars)
+    return dollars
+
+
+def described_of(images: int, size: str) -> tuple[int, tuple[int, int]] | None:
+    """Number and (height, width) of the images of a data set that is not here; None: it is. Raises ConfigError."""
+    sides = [int(side) for side in size.lower().split("x") if side.isdecimal()]
+    if images > 0 and len(sides) == 2 and all(sides):
+        return images, (sides[0], sides[1])
+    if images or size:
+        text = f"--images={images} --image-size={size}: write both, such as --images 2975 --image-size 1024x2048"
+        raise ConfigError(text, code="bad-description", images=images, size=size)
+    return None
+
+
+def hosts_of(text: str) -> tuple[int, ...]:
+    """Numbers of machines such as "1,2,4", each at least 1. Raises ConfigError for anything else."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) for word in words):
+        says = f"--hosts={text}: not a list of numbers of machines: write 1,2,4"
+        raise ConfigError(says, code="bad-hosts", found=text)
+    return tuple(sorted({int(word) for word in words}))
 
 
 def plan(args: Namespace, overrides: list[str]) -> None:
@@ -36,8 +75,8 @@ def _like(args: Namespace, overrides: list[str]) -> None:
         text = f"--like={args.like} takes all of its figures from the run: remove {what}, or remove --like"
         raise ConfigError(text, code="plan-of-two", found=what)
     from segtrain.insight.plan import offers, words
-    from segtrain.insight.plan.market import market_of
     from segtrain.insight.plan.saved import save
+    from segtrain.insight.plan.spot import market_of
     from segtrain.insight.plan.terms import terms_like
     from segtrain.insight.runs.folder import run_home, settings_of
     from segtrain.insight.runs.remote import local
@@ -65,9 +104,9 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     from segtrain.config import load_config
     from segtrain.insight.plan import words
     from segtrain.insight.plan.config_words import about_config, about_job
-    from segtrain.insight.plan.market import market_of
     from segtrain.insight.plan.probe import plan as plan_of
     from segtrain.insight.plan.saved import save
+    from segtrain.insight.plan.spot import market_of
 
     limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)
     market = market_of(args.spot, args.preemptions)

@@ -1,16 +1,152 @@
-"""Notes on a plan from a config: where its figures are from, strategies, and sources of data."""
+"""What a plan from a config says beside its offers: where its figures are from, strategies, and sources of data."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
-from segtrain.insight.plan import ways
+from segtrain.insight.plan import model
 from segtrain.insight.plan.described import ConfigPlan, Job
 from segtrain.insight.plan.device import MEMORY, TENSOR
-from segtrain.insight.plan.memory import ALLOWED, FRAGMENTS, GIB
-from segtrain.insight.plan.offers import Offer, assumed
+from segtrain.insight.plan.memory import ALLOWED, FRAGMENTS, GIB, need
+from segtrain.insight.plan.offers import Interval, Offer, assumed, drawn, offer_of
 from segtrain.insight.plan.words import pauses, tables
 from segtrain.machines import gpus
+
+Range = tuple[float, float]
+
+# bytes/s and seconds that no table of the offer has: (least, most), and where they are from.
+COPY: Range = (0.1e9, 0.8e9)
+COPY_FROM = "a service copies 0.1 to 0.8 GB/s to a host: assumed"
+NVME: Range = (1e9, 3e9)
+EBS: Range = (0.25e9, 1e9)
+DISK_FROM = "a local NVMe disk reads 1 to 3 GB/s, a volume 0.25 to 1: assumed"
+MOUNT_S: Range = (0.02, 0.13)
+MOUNT_MOST: Range = (100.0, 300.0)
+MOUNT_FROM = "20 to 130 ms a file, at most 100 to 300 files/s of a mount: bench/accounts.py, assumed from account 4"
+FSX_GB, FSX_MB_S = 1.2, (125, 1000)
+FSX_FROM = "1.2 TiB at 125 to 1000 MB/s per TiB: page of FSx for Lustre, as remembered; without the first read from S3"
+BUCKET_S: Range = (0.03, 0.1)
+BUCKET_MOST = 5500.0  # GET requests/s of one prefix of S3
+IN_FLIGHT = 64  # requests of a rank that the reader has at most in flight, by rule of thumb
+BUCKET_FROM = (
+    "64 requests of a rank in flight, 30 to 100 ms each, 5,500/s of a prefix: page of S3 performance, as remembered"
+)
+LISTED, LIST_S = 1000, (0.1, 0.3)  # names of one answer, and its seconds
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """A strategy. ``memory``: bytes of a rank; ``sent``: bytes that a rank sends in a step."""
+
+    name: str
+    memory: float
+    sent: float
+    rate: Interval
+    says: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where samples come from. ``start``: seconds before the first step. ``limit``: images/s of all hosts, at most.
+
+    ``bound``: what limits it. ``enough``: whether the least of ``limit`` is more than the job takes.
+    """
+
+    name: str
+    start: Range
+    limit: Range
+    bound: str
+    enough: bool
+    source: str
+
+
+def strategies(job: Job, offer: Offer) -> list[Sharing]:
+    """ddp and fsdp. Empty for a single GPU."""
+    ranks = offer.hosts * offer.machine.gpus
+    if ranks < 2:
+        return []
+    terms, draws = job.terms(offer.machine, ranks), drawn()
+    dry = job.network.step(job.micro(ranks))
+    weights = 4.0 * dry.parameters[0]
+    share = (ranks - 1) / ranks
+
+    def rate(factor: float) -> Interval:
+        buckets = tuple((factor * size, ready) for size, ready in terms.buckets)
+        scaled = replace(terms, gradients=factor * terms.gradients, buckets=buckets)
+        return offer_of(scaled, offer.machine, offer.machine, offer.hosts, draws).rate
+
+    ddp, fsdp = (need(job.config, dry, ranks, name).total for name in ("ddp", "fsdp"))
+    # The weights are gathered for the forward and for the backward pass, and the gradients are reduced and scattered.
+    more = (2 * weights + terms.gradients) / (2 * terms.gradients)
+    own, gathered = 2 * share * terms.gradients, share * (2 * weights + terms.gradients)
+    return [
+        Sharing("ddp", ddp, own, rate(1.0), "all-reduce of the gradients"),
+        Sharing("fsdp", fsdp, gathered, rate(more), "gathers that the forward pass does not hide are not counted"),
+    ]
+
+
+def sources(job: Job, offer: Offer) -> list[Source]:
+    """Where the samples may come from, for the rate of an offer. Empty if they are generated."""
+    stored, machine, hosts = job.stored, offer.machine, offer.hosts
+    if not stored.mean_bytes:
+        return []
+    size, files, wants = stored.mean_bytes, stored.files, offer.rate[1]
+    ranks = max(1, machine.gpus) * hosts
+    wire = machine.network_gbit * 1e9 / 8 * hosts / size
+    local = NVME if 1e9 * machine.nvme_gb > stored.total_bytes else EBS
+    copies = sorted(stored.total_bytes / rate for rate in COPY)
+    reads = [
+        hosts * model.reads(_workers(offer), latency, most) / files for latency, most in zip(MOUNT_S[::-1], MOUNT_MOST)
+    ]
+    answers = -(-files * stored.images // LISTED)
+    listing = (answers * LIST_S[0], answers * LIST_S[1])
+
+    def asked(each: int) -> Range:
+        low, high = (min(ranks * IN_FLIGHT / seconds, BUCKET_MOST) / each for seconds in BUCKET_S[::-1])
+        return min(low, wire), min(high, wire)
+
+    def at(rates: Range) -> Range:
+        return rates[0] / size, rates[1] / size
+
+    disk = f"copied first (File mode), to {'the local NVMe disk' if local is NVME else 'a volume'}"
+    read = at((hosts * local[0], hosts * local[1]))
+    fsx = at((1e6 * FSX_GB * FSX_MB_S[0], 1e6 * FSX_GB * FSX_MB_S[1]))
+    rows: list[tuple[str, Range, Range, str, str]] = [
+        (disk, (copies[0], copies[1]), read, "the disk", f"{COPY_FROM}; {DISK_FROM}"),
+        ("mounted bucket (FastFile, FUSE)", (0.0, 0.0), (reads[0], reads[1]), "the latency of a file", MOUNT_FROM),
+        ("FSx for Lustre", (0.0, 0.0), fsx, "its throughput", FSX_FROM),
+        ("bucket, single files", listing, asked(files), "requests", BUCKET_FROM),
+        ("bucket, shards", LIST_S, asked(1), "requests", BUCKET_FROM),
+    ]
+    return [
+        Source(name, start, limit, bound, limit[0] > wants, source)
+        for name, start, limit, bound, source in rows
+        if machine.name.startswith("ml.") or source != FSX_FROM
+    ]
+
+
+def _workers(offer: Offer) -> int:
+    """Loader workers of a host: one for each core."""
+    return max(1, offer.machine.vcpus)
+
+
+def sharing_text(rows: list[Sharing]) -> list[str]:
+    return [
+        f"  {row.name:<6} {row.memory / GIB:5.1f} GiB per GPU, {row.sent / 1e6:,.0f} MB sent by a rank in a step, "
+        f"{row.rate[1]:,.0f} images/s ({row.rate[0]:,.0f} to {row.rate[2]:,.0f}): {row.says}"
+        for row in rows
+    ]
+
+
+def source_text(rows: list[Source], wants: float) -> list[str]:
+    lines = []
+    for row in rows:
+        start = f"{row.start[0] / 60:.1f} to {row.start[1] / 60:.1f} min before the first step"
+        limit = f"at most {row.limit[0]:,.0f} to {row.limit[1]:,.0f} images/s"
+        holds = "enough" if row.enough else "may be too slow" if row.limit[1] > wants else f"too slow, by {row.bound}"
+        lines.append(f"  {row.name}: {start}, {limit}: {holds}")
+    return lines
 
 
 def about_job(found: ConfigPlan, offer: Offer | None) -> dict[str, Any]:
@@ -22,8 +158,8 @@ def about_job(found: ConfigPlan, offer: Offer | None) -> dict[str, Any]:
         "sample": vars(job.sample),
         "step": job.step and vars(job.step),
         "stored": vars(job.stored),
-        "strategies": [vars(row) for row in ways.strategies(job, offer)] if offer else [],
-        "sources": [vars(row) for row in ways.sources(job, offer)] if offer else [],
+        "strategies": [vars(row) for row in strategies(job, offer)] if offer else [],
+        "sources": [vars(row) for row in sources(job, offer)] if offer else [],
     }
 
 
@@ -69,12 +205,12 @@ def about_config(found: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]
 def _details(job: Job, offer: Offer) -> list[str]:
     """Strategies and sources of data for an offer."""
     lines, named = list[str](), f"{offer.hosts} x {offer.machine.name}"
-    sharing, places = ways.strategies(job, offer), ways.sources(job, offer)
+    sharing, places = strategies(job, offer), sources(job, offer)
     if sharing:
-        lines += ["", f"strategies on {named}:", *ways.sharing_text(sharing)]
+        lines += ["", f"strategies on {named}:", *sharing_text(sharing)]
     if places:
         size = job.stored.total_bytes / 1e9
         lines += ["", f"sources of the {size:,.3g} GB of data on {named}, for {offer.rate[1]:,.0f} images/s:"]
-        lines += ways.source_text(places, offer.rate[1])
+        lines += source_text(places, offer.rate[1])
         lines += [f"  from: {'; '.join(dict.fromkeys(row.source for row in places))}"]
     return lines

@@ -14,10 +14,10 @@ from segtrain.data.index.layouts import LAYOUTS
 from segtrain.data.labels.classes import label_space
 from segtrain.data.storage import Range
 from segtrain.errors import ConfigError, DataError
+from segtrain.insight.plan.candidates import machines_of
 from segtrain.insight.plan.described import ConfigPlan, Job, Sample, Scored, Step, Stored, plan_config
 from segtrain.insight.plan.dry import DryModel
 from segtrain.insight.plan.offers import HOSTS
-from segtrain.insight.plan.places import machines_of
 from segtrain.machines.gpu_names import gpu_named
 
 SAMPLES = 12  # whose cost is measured

@@ -14,8 +14,8 @@ from segtrain.insight.diagnose.model import stages_of
 from segtrain.insight.diagnose.remedies import receiving
 from segtrain.insight.diagnose.stats import Figures, Rank, run_stats
 from segtrain.insight.plan import model
+from segtrain.insight.plan.candidates import host_of
 from segtrain.insight.plan.comparable_settings import decisive, differences
-from segtrain.insight.plan.nodes import host_of
 from segtrain.insight.runs.folder import read_folder
 from segtrain.machines import Machine, all_types, gpus
 

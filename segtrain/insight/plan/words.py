@@ -6,8 +6,8 @@ from math import isinf
 from typing import Any
 
 from segtrain.base.units import duration
-from segtrain.insight.plan.market import NO_SPOT, Market
 from segtrain.insight.plan.offers import KNEE, Offer, Plan, assumed, shown
+from segtrain.insight.plan.spot import NO_SPOT, Market
 from segtrain.insight.plan.terms import Terms
 from segtrain.machines import all_types, dated, sources
 

@@ -15,8 +15,7 @@ import numpy as np
 from segtrain.base.units import duration, percent, short_seconds
 from segtrain.insight.report import heat
 from segtrain.insight.report.html import figure, figures, table, thinned
-from segtrain.insight.report.speed import PHASES, quantiles, words
-from segtrain.insight.report.timeline import Axis, Lap, Stretch, steady
+from segtrain.insight.report.timeline import PHASES, Axis, Lap, Stretch, quantiles, steady, words
 from segtrain.insight.runs.folder import Event, RunFolder
 
 Chart = dict[str, Any]

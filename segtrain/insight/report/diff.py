@@ -1,18 +1,221 @@
-"""The page of the differences between two runs."""
+"""Differences between two runs: facts, figures, phase times, and classes, for the console and as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from segtrain import __version__
-from segtrain.insight.report import charts
-from segtrain.insight.report.compare import Comparison, DiffRow, compare, console, names, sentences
+from segtrain.base.terminal import columns, counted
+from segtrain.base.units import duration, percent, short_seconds
+from segtrain.errors import DataError
+from segtrain.insight.diagnose import verify
+from segtrain.insight.diagnose.verify import Verification
+from segtrain.insight.diagnose.verify_words import sentences as verified
+from segtrain.insight.report import charts, classes, facts
 from segtrain.insight.report.html import esc, page, table, utc
 from segtrain.insight.report.page import write
-from segtrain.insight.report.timeline import axis
-from segtrain.insight.runs.folder import Event, RunFolder, load
+from segtrain.insight.report.timeline import Lap, Speed, axis, laps, phases, speed, steady, words
+from segtrain.insight.runs.folder import Event, RunFolder, few, load
 from segtrain.observe.journal import say_on_stderr
+
+NOTHING = "-"
+# Settings that differ between any two runs and have no effect on the results.
+_IDLE = {"out", "run folder"}
+
+
+@dataclass(frozen=True)
+class DiffRow:
+    """``change`` is in words; ``better``: +1 if B is better, -1 if it is worse, 0 if neither is better."""
+
+    what: str
+    a: str
+    b: str
+    change: str = ""
+    better: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    a: RunFolder
+    b: RunFolder
+    figures: Sequence[DiffRow]
+    stages: Sequence[DiffRow]
+    moved: DiffRow | None  # the phase whose time differs most; None if steps cannot be compared
+    classes: Sequence[DiffRow]
+    config: Sequence[DiffRow]
+    environment: Sequence[DiffRow]
+    data: Sequence[DiffRow]
+    # Predicted and measured gain, if one run repeats the other with its proposed fix. None if a run has no spans.
+    verification: Verification | None
+
+
+def compare(a: RunFolder, b: RunFolder) -> Comparison:
+    laps_a, laps_b = laps(a.events), laps(b.events)
+    stages, moved = _stages(_means(laps_a), _means(laps_b))
+    verification = None
+    if a.folder.resolve() != b.folder.resolve():
+        with contextlib.suppress(DataError):  # a run without spans, or without steps
+            verification = verify.compare(verify.compared(a), verify.compared(b))
+    return Comparison(
+        a, b, _figures(a, b, speed(laps_a), speed(laps_b)), stages, moved, _classes(a, b),
+        config=differences(facts.settings(a.config), facts.settings(b.config)),
+        environment=differences(facts.environment(a), facts.environment(b)),
+        data=differences(facts.data(a), facts.data(b)),
+        verification=verification,
+    )  # fmt: skip
+
+
+def differences(a: Mapping[str, str], b: Mapping[str, str]) -> list[DiffRow]:
+    keys = [key for key in dict.fromkeys([*a, *b]) if a.get(key) != b.get(key) and key not in _IDLE]
+    return [DiffRow(key, a.get(key, NOTHING), b.get(key, NOTHING)) for key in keys]
+
+
+def _figures(a: RunFolder, b: RunFolder, pace_a: Speed | None, pace_b: Speed | None) -> list[DiffRow]:
+    best = _points("best mIoU", _score(a, "miou"), _score(b, "miou"))
+    rows = [
+        replace(best, a=best.a + few(a.best), b=best.b + few(b.best)),
+        _points("pixel accuracy", _score(a, "accuracy"), _score(b, "accuracy")),
+        _plain("at step", a.best.get("step"), b.best.get("step")),
+    ]
+    if pace_a and pace_b:
+        rows += [
+            _ratio("images/s", pace_a.images_per_s, pace_b.images_per_s, lambda v: f"{v:.3g}", more=True),
+            _ratio("time of a step", pace_a.step_s, pace_b.step_s, short_seconds),
+            _points("waiting for data", pace_a.wait, pace_b.wait, more=False),
+            _ratio("cores busy", pace_a.cores, pace_b.cores, lambda v: f"{v:.2f}", judged=False),
+        ]
+    rows += [
+        _ratio("time", a.row["time"], b.row["time"], duration),
+        _ratio("CPU-s of training", a.row["cpu_s"], b.row["cpu_s"], lambda v: f"{v:,.0f}"),
+        DiffRow("status", str(a.row["status"]), str(b.row["status"])),
+        _plain("steps done", a.row["step"], b.row["step"]),
+    ]
+    return [row for row in rows if (row.a, row.b) != (NOTHING, NOTHING)]
+
+
+def _score(run: RunFolder, name: str) -> float | None:
+    return run.best["scores"].get(name) if run.best else None
+
+
+def _plain(what: str, a: object, b: object) -> DiffRow:
+    return DiffRow(what, NOTHING if a is None else str(a), NOTHING if b is None else str(b))
+
+
+def _points(what: str, a: float | None, b: float | None, more: bool = True, digits: int = 2) -> DiffRow:
+    change, better = "", 0
+    if a is not None and b is not None:
+        change = f"{100 * (b - a):+.{digits}f} points"
+        # A share of time may vary by one percentage point from one day to the next; a score does not.
+        better = 0 if abs(b - a) < (5e-4 if more else 1e-2) else 1 if (b > a) == more else -1
+    return DiffRow(what, percent(a, digits), percent(b, digits), change, better)
+
+
+def _ratio(
+    what: str, a: float | None, b: float | None, show: Callable[[float], str], more: bool = False, judged: bool = True
+) -> DiffRow:
+    texts = [NOTHING if value is None else show(value) for value in (a, b)]
+    change, better = "", 0
+    if a and b:
+        change = f"{b / a:.2f}x"
+        # Times of the same run differ by some percent from one day to the next.
+        better = 0 if not judged or abs(b / a - 1) < 0.03 else 1 if (b > a) == more else -1
+    return DiffRow(what, texts[0], texts[1], change, better)
+
+
+def _means(found: Sequence[Lap]) -> dict[str, float]:
+    """Mean seconds of each phase per step."""
+    kept = steady(found)
+    count = sum(lap.steps for lap in kept)
+    return {name: sum(lap.spans.get(name, 0.0) for lap in kept) / count for name in phases(kept)} if count else {}
+
+
+def _stages(a: dict[str, float], b: dict[str, float]) -> tuple[list[DiffRow], DiffRow | None]:
+    """Rows with the times of all phases, and the row that differs most (None if steps cannot be compared)."""
+    rows = {name: _ratio(words(name), a.get(name), b.get(name), short_seconds) for name in {**a, **b}}
+    if not a or not b:
+        return list(rows.values()), None
+    whole = _ratio("whole step, mean", sum(a.values()), sum(b.values()), short_seconds)
+    return [*rows.values(), whole], rows[max(rows, key=lambda name: abs(b.get(name, 0.0) - a.get(name, 0.0)))]
+
+
+def _classes(a: RunFolder, b: RunFolder) -> list[DiffRow]:
+    """IoU by class name, the largest change first. Classes that only one of the runs has come last."""
+    tables = []
+    for run in (a, b):
+        values = classes.ious(run.best) if run.best else []
+        tables.append(dict(zip(classes.names_of(run, len(values)), values)))
+    names = dict.fromkeys([*tables[0], *tables[1]])
+    rows = [(name, tables[0].get(name), tables[1].get(name)) for name in names]
+
+    def order(row: tuple[str, float | None, float | None]) -> float:
+        return -abs(row[2] - row[1]) if row[1] is not None and row[2] is not None else 1.0
+
+    return [_points(name, x, y, digits=1) for name, x, y in sorted(rows, key=order)]
+
+
+def sentences(found: Comparison) -> list[str]:
+    said = []
+    by_name = {row.what: row for row in found.figures}
+    score, step = by_name.get("best mIoU"), by_name.get("time of a step")
+    if score and score.change:
+        word = {1: "higher than", -1: "lower than", 0: "the same as"}[score.better]
+        said.append(f"B's best mIoU is {word} A's: {score.b} against {score.a} ({score.change}).")
+        if [row.what for row in found.config if row.what not in ("out", "name")] == ["train.seed"]:
+            said.append("Only the seed differs: this is the noise between two runs, and one pair cannot show its size.")
+    protocol = [row.what.removeprefix("scored: ") for row in found.data if row.what.startswith("scored: ")]
+    if protocol and found.a.best and found.b.best:
+        said.append(f"The evaluation protocols differ ({', '.join(protocol)}), so these scores cannot be compared.")
+    if step and step.change:
+        said.append(f"A step of B takes {step.b}, of A {step.a} ({step.change}).")
+        if (moved := found.moved) is not None and step.better:
+            said.append(f"Most of the difference is in: {moved.what} ({moved.a} in A, {moved.b} in B).")
+    if found.verification is not None:
+        said += verified(found.verification, *("BA" if found.verification.swapped else "AB"))
+    counts = ((found.config, "setting", ""), (found.environment, "fact", " of the environment"),
+              (found.data, "fact", " of the data"))  # fmt: skip
+    differing = [counted(len(rows), what) + of for rows, what, of in counts if rows]
+    said.append(f"They differ in {', '.join(differing)}." if differing else "Config, environment, and data are equal.")
+    return said
+
+
+CLASSES = 24  # most classes in the table for the console
+
+
+def names(a: RunFolder, b: RunFolder) -> tuple[str, str]:
+    """The names of both runs. If the names are equal, the names of the folders instead."""
+    if a.name != b.name:
+        return a.name, b.name
+    return a.folder.absolute().name, b.folder.absolute().name
+
+
+def console(found: Comparison) -> str:
+    """A short table: figures, stages, what differs, the classes that changed most."""
+    lines = [*sentences(found), ""]
+    name_a, name_b = names(found.a, found.b)
+    lines += _aligned(("", f"A {name_a}", f"B {name_b}", "B to A"), found.figures)
+    for title, rows in (
+        ("stage times", found.stages), ("config", found.config), ("environment", found.environment),
+        ("data", found.data), ("IoU by class", found.classes[:CLASSES]),
+    ):  # fmt: skip
+        if rows:
+            lines += ["", *_aligned((title, "A", "B", ""), rows)]
+    if len(found.classes) > CLASSES:
+        lines.append(
+            f"and {len(found.classes) - CLASSES} more classes, which changed less: diff --out PAGE.html shows all"
+        )
+    return "\n".join(lines)
+
+
+def _aligned(head: Sequence[str], rows: Sequence[DiffRow]) -> list[str]:
+    return columns([head, *((row.what, _clip(row.a), _clip(row.b), row.change) for row in rows)])
+
+
+def _clip(text: str, most: int = 44) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
+
 
 MARKS = {1: "up", -1: "down", 0: ""}
 

@@ -13,8 +13,7 @@ from segtrain.insight.report import bound, charts, classes, facts, flame, summar
 from segtrain.insight.report.gallery import gallery
 from segtrain.insight.report.heat import read_maps, read_waits
 from segtrain.insight.report.html import esc, page, utc
-from segtrain.insight.report.speed import phases, speed
-from segtrain.insight.report.timeline import axis, laps, merged, pauses, pieces
+from segtrain.insight.report.timeline import axis, laps, merged, pauses, phases, pieces, speed
 from segtrain.insight.runs.folder import RunFolder, load
 from segtrain.observe.journal import say_on_stderr
 

@@ -10,7 +10,7 @@ from segtrain.base.units import duration, percent, short_seconds
 from segtrain.insight.diagnose.data_rules import STARVED
 from segtrain.insight.report import html
 from segtrain.insight.report.html import esc
-from segtrain.insight.report.speed import Speed, words
+from segtrain.insight.report.timeline import Speed, words
 from segtrain.insight.runs.folder import RunFolder, few
 
 

@@ -26,13 +26,14 @@ from segtrain.errors import ConfigError, DataError, file_error, some_of
 from segtrain.insight.runs.bucket import (
     LIST_COMMANDS,
     SCHEMES,
+    UNPACKED,
+    Copy,
     Object,
     WantedFile,
     list_objects,
     print_command,
     to_read_all_of,
 )
-from segtrain.insight.runs.copies import UNPACKED, Copy
 from segtrain.insight.runs.table import list_runs
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node

@@ -10,8 +10,7 @@ from shlex import quote
 from segtrain.base.files import alone
 from segtrain.base.json_text import read_json
 from segtrain.errors import CheckpointError, DataError
-from segtrain.insight.runs.bucket import Object, WantedFile
-from segtrain.insight.runs.copies import INDEX, Copy
+from segtrain.insight.runs.bucket import INDEX, Copy, Object, WantedFile
 from segtrain.insight.runs.remote import Say, copy_folder, fetch, homes_in, inside, is_remote, objects_of
 from segtrain.observe.journal import say_on_stderr
 

@@ -1,10 +1,14 @@
-"""Statistics of the requests to buckets in the windows of a run."""
+"""Sums over the windows of ranks: requests to buckets, samples of helpers, and waits of all ranks together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from segtrain.base.terminal import counted
+from segtrain.observe.spans import NO_STEP
 
 
 @dataclass(frozen=True)
@@ -107,3 +111,77 @@ def share_by_size(n: float, b: float, t: float, bb: float, bt: float) -> float |
         return None
     slope = (n * bt - b * t) / (n * bb - b * b)
     return min(1.0, max(0.0, slope * b / t))
+
+
+def helped(work: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]:
+    """Samples per step by host. ``work``: the field ``workers`` of the windows."""
+    found: Counter[str] = Counter()
+    for window in work:
+        found.update(window.get("helpers", {}))
+    return {host: count / steps for host, count in found.items() if count > 0}
+
+
+def receive_of(work: Sequence[Mapping[str, Any]]) -> float | None:
+    """CPU seconds of the rank for a sample that a helper made; None if there were none, or it was not measured."""
+    known = [window for window in work if "receive_s" in window]
+    there = sum(sum(window.get("helpers", {}).values()) for window in known)
+    return sum(window["receive_s"] for window in known) / there if there > 0 else None
+
+
+def by_helpers(made_there: Mapping[str, float], made_here: float) -> str:
+    """``69% by helpers on 1 host``; empty if they made nothing."""
+    there = sum(made_there.values())
+    share = there / max(1e-9, there + made_here)
+    return f"{share:.0%} by helpers on {counted(len(made_there), 'host')}" if there else ""
+
+
+Windows = Sequence[Mapping[str, Any]]
+
+
+def straggler_wait(ranks: Sequence[Windows]) -> tuple[float, float]:
+    """Seconds of a mean step in which the ranks wait for samples, and for a core.
+
+    ``ranks``: the windows of each rank.
+    """
+    steps = wait = held = 0.0
+    for block in _blocks(ranks):
+        waits, syncs, gradient_syncs, cpu_waits = zip(*map(_means, block))
+        for_samples = _slowest(waits, map(sum, zip(waits, syncs)))
+        rest = (more + max(0.0, sync - (for_samples - own)) for own, sync, more in zip(waits, syncs, gradient_syncs))
+        for_cores = _slowest(cpu_waits, map(sum, zip(cpu_waits, rest)))
+        count = sum(map(steps_of, block[0]))
+        steps, wait, held = steps + count, wait + count * for_samples, held + count * for_cores
+    return wait / steps, held / steps
+
+
+def _slowest(own: Sequence[float], most: Iterable[float]) -> float:
+    """Estimate of the sum of the longest waits. ``own``: the sum of each rank. ``most``: upper bounds, by rank."""
+    return max(max(own), min(sum(own), min(most)))
+
+
+def _blocks(ranks: Sequence[Windows]) -> list[list[Windows]]:
+    """Blocks of windows, by rank. A block ends at a step at which a window of every rank ends, if there is one."""
+    ends = sorted(set.intersection(*({w["last"] for w in windows} for windows in ranks))) or [float("inf")]
+    return [
+        [[w for w in windows if before < w["last"] <= end] for windows in ranks]
+        for before, end in zip([float("-inf"), *ends], ends)
+    ]
+
+
+def _means(windows: Windows) -> tuple[float, ...]:
+    """Seconds of a mean step: in ``wait``, ``sync``, and ``gradient_sync``, and without a core."""
+    sums = [sum(w["phases"].get(phase, 0.0) for w in windows) for phase in ("wait", "sync", "gradient_sync")]
+    steps = sum(map(steps_of, windows))
+    return tuple(spent / steps for spent in (*sums, sum(map(cpu_wait_of, windows))))
+
+
+def steps_of(window: Mapping[str, Any]) -> int:
+    return int(window["last"]) - int(window["first"]) + 1
+
+
+def cpu_wait_of(window: Mapping[str, Any]) -> float:
+    """Seconds for which the steps of a window waited for a core, at most the time that they took."""
+    phases = window["phases"]
+    awake = sum(s for phase, s in phases.items() if phase != "wait")
+    inside = awake - sum(phases.get(phase, 0.0) for phase in NO_STEP)
+    return float(min(inside, window.get("cpu_wait_s", 0.0) * inside / awake)) if awake > 0 else 0.0
