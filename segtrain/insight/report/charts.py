@@ -5,8 +5,8 @@ Each function adds the data of its chart to the dict ``charts``, under the id of
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -37,63 +37,47 @@ def clock(run: RunFolder, time: Axis) -> Chart:
 def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: Axis) -> str:
     """Chart of the share of time that each phase of the loop took, over the time of the run."""
     stops = [kind for kind in KINDS if any(piece.kind == kind for piece in parts)]
-    rows = _over_time(parts, time, lambda lap: 100 / lap.seconds if lap.seconds else 0.0)
-    for piece, row in zip(parts, rows):
-        row.update({kind: 100.0 if piece.kind == kind else None for kind in stops})
     series = [(name, words(name)) for name in names] + [(kind, KINDS[kind]) for kind in stops]
-    wall = defaultdict[str, float](float)
+    wall = Counter[str]()
     for piece in parts:
-        lap = piece.lap if piece.lap and piece.lap.seconds else None
-        for name, value in lap.spans.items() if lap else [(piece.kind, 1.0)]:
-            wall[name] += (piece.end - piece.begin) * value / (lap.seconds if lap else 1.0)
+        wall.update({name: (piece.end - piece.begin) * share for name, share in piece.shares.items()})
     total = sum(wall.values()) or 1.0
-    numbers = table(
-        ("what", "time", "share"),
-        [(label, duration(wall[name]), percent(wall[name] / total)) for name, label in series],
-    )
-    charts["loop"] = _stack(rows, series, "%", 130, 100)
+    rows = [(label, duration(wall[name]), percent(wall[name] / total)) for name, label in series]
+    percents = [{name: 100 * share for name, share in piece.shares.items()} for piece in parts]
+    charts["loop"] = _stack(time, parts, percents, series, "%", 130, 100)
+    numbers = table(("what", "time", "share"), rows)
     return figure("loop", LOOP, numbers, "share of the time, each stretch between two log lines")
 
 
 def steps(charts: Charts, parts: Sequence[Stretch], found: Sequence[Lap], names: Sequence[str], time: Axis) -> str:
     """Milliseconds of each phase of a step, stacked over time."""
     series = [(name, words(name)) for name in names]
-    numbers = table(
-        ("until step", "step time", *(label for _, label in series)),
-        [
-            (lap.step, short_seconds(lap.seconds / lap.steps),
-             *(short_seconds(lap.spans.get(name, 0.0) / lap.steps) for name in names))
-            for lap in thinned(found)
-        ],
-    )  # fmt: skip
+    rows = []
+    for lap in thinned(found):
+        mean = lap.mean
+        rows.append((lap.step, *map(short_seconds, (sum(mean.values()), *(mean.get(name, 0.0) for name in names)))))
+    numbers = table(("until step", "step time", *(label for _, label in series)), rows)
     # A slow first lap would make all others look flat, so the axis ends just above the steady laps.
-    longest = max(lap.seconds / lap.steps for lap in steady(found))
-    rows = _over_time(parts, time, lambda lap: 1000 / lap.steps)
-    charts["steptime"] = _stack(rows, series, "ms", 240, 1150 * longest)
+    longest = max(sum(lap.mean.values()) for lap in steady(found))
+    ms = [{name: 1000 * s for name, s in piece.lap.mean.items()} if piece.lap else {} for piece in parts]
+    charts["steptime"] = _stack(time, parts, ms, series, "ms", 240, 1150 * longest)
     return figure("steptime", STEPS, numbers, "milliseconds, the phases on top of each other")
 
 
-def _over_time(parts: Sequence[Stretch], time: Axis, scale: Callable[[Lap], float]) -> list[dict[str, Any]]:
-    rows = []
-    for piece in parts:
-        lap = piece.lap
-        values = {name: seconds * scale(lap) for name, seconds in lap.spans.items()} if lap else {}
-        rows.append({"begin": time.at(piece.begin), "end": time.at(piece.end), **values})
-    return rows
-
-
 def _stack(
-    rows: Sequence[dict[str, Any]], series: Sequence[tuple[str, str]], unit: str, height: int, top: float
-) -> Chart:
+    time: Axis, parts: Sequence[Stretch], values: Sequence[Mapping[str, float]], series: Sequence[tuple[str, str]],
+    unit: str, height: int, top: float,
+) -> Chart:  # fmt: skip
     """Data of a stacked chart. Each stretch goes from ``x`` to ``ends``; a time without a stretch stays empty."""
-    kept = [row for row in rows if row["begin"] is not None and row["end"] is not None]
+    drawn = [(time.at(piece.begin), time.at(piece.end), row) for piece, row in zip(parts, values)]
+    kept = [(begin, end, row) for begin, end, row in drawn if begin is not None and end is not None]
     extra = [name for name, _ in series if name not in COLORS]
     return {
         "type": "stack", "axis": "time", "unit": unit, "height": height, "top": figures(top),
-        "x": [round(row["begin"], 3) for row in kept], "ends": [round(row["end"], 3) for row in kept],
+        "x": [round(begin, 3) for begin, _, _ in kept], "ends": [round(end, 3) for _, end, _ in kept],
         "series": [
             {"label": label, "color": f"extra{extra.index(name) % 3 + 1}" if name in extra else name,
-             "y": [figures(row.get(name)) for row in kept]}
+             "y": [figures(row.get(name)) for _, _, row in kept]}
             for name, label in series
         ],
     }  # fmt: skip
@@ -102,10 +86,8 @@ def _stack(
 def spread(charts: Charts, found: Sequence[Lap], names: Sequence[str]) -> str:
     kept = steady(found)
     times = [lap.seconds / lap.steps for lap in kept]
-    rows = [("whole step", *map(short_seconds, quantiles(times, 0.1, 0.5, 0.9, 1.0)))]
-    for name in names:
-        values = [lap.spans.get(name, 0.0) / lap.steps for lap in kept]
-        rows.append((words(name), *map(short_seconds, quantiles(values, 0.1, 0.5, 0.9, 1.0))))
+    columns = [("whole step", times), *((words(name), [lap.mean.get(name, 0.0) for lap in kept]) for name in names)]
+    rows = [(name, *map(short_seconds, quantiles(values, 0.1, 0.5, 0.9, 1.0))) for name, values in columns]
     numbers = table(("phase", "10 %", "median", "90 %", "longest"), rows)
     # The last of at most 40 bins also has the largest hundredth of the times.
     low, most = 1000 * min(times), max(1000 * quantiles(times, 0.99)[0], 1010 * min(times))
@@ -150,13 +132,12 @@ def lines(
     drawn: list[dict[str, Any]] = []
     rows: dict[int, dict[str, str]] = {}
     for label, color, events, value in series:
-        kept = [(event["step"], y) for event in events if (y := value(event)) is not None]
-        for step, y in kept:
+        curve = [(event["step"], y) for event in events if (y := value(event)) is not None]
+        for step, y in curve:
             rows.setdefault(step, {})[label] = f"{y:.4g}"
-        if kept:
-            few = thinned(kept, 1500)
-            x, y_few = [step for step, _ in few], [figures(y, 5) for _, y in few]
-            drawn.append({"label": label, "color": color, "x": x, "y": y_few})
+        if curve:
+            steps, values = zip(*thinned(curve, 1500))
+            drawn.append({"label": label, "color": color, "x": steps, "y": [figures(y, 5) for y in values]})
     if not drawn:
         return ""
     labels = [item["label"] for item in drawn]

@@ -17,7 +17,7 @@ from segtrain.insight.diagnose.verify_words import sentences as verified
 from segtrain.insight.report import charts, classes, facts
 from segtrain.insight.report.html import esc, page, table, utc
 from segtrain.insight.report.page import write
-from segtrain.insight.report.timeline import Lap, Speed, axis, laps, phases, speed, steady, words
+from segtrain.insight.report.timeline import Speed, axis, laps, means, speed, words
 from segtrain.insight.runs.folder import Event, RunFolder, few, load
 from segtrain.observe.journal import say_on_stderr
 
@@ -54,7 +54,7 @@ class Comparison:
 
 def compare(a: RunFolder, b: RunFolder) -> Comparison:
     laps_a, laps_b = laps(a.events), laps(b.events)
-    stages, moved = _stages(_means(laps_a), _means(laps_b))
+    stages, moved = _stages(means(laps_a), means(laps_b))
     verification = None
     if a.folder.resolve() != b.folder.resolve():
         with contextlib.suppress(DataError):  # a run without spans, or without steps
@@ -123,13 +123,6 @@ def _ratio(
         # Times of the same run differ by some percent from one day to the next.
         better = 0 if not judged or abs(b / a - 1) < 0.03 else 1 if (b > a) == more else -1
     return DiffRow(what, texts[0], texts[1], change, better)
-
-
-def _means(found: Sequence[Lap]) -> dict[str, float]:
-    """Mean seconds of each phase per step."""
-    kept = steady(found)
-    count = sum(lap.steps for lap in kept)
-    return {name: sum(lap.spans.get(name, 0.0) for lap in kept) / count for name in phases(kept)} if count else {}
 
 
 def _stages(a: dict[str, float], b: dict[str, float]) -> tuple[list[DiffRow], DiffRow | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,11 @@ class Lap:
         """Seconds of training, without evaluation and checkpoints."""
         return sum(self.spans.values())
 
+    @property
+    def mean(self) -> dict[str, float]:
+        """Seconds of each phase in a mean step."""
+        return {phase: seconds / self.steps for phase, seconds in self.spans.items()}
+
 
 @dataclass(frozen=True)
 class Stretch:
@@ -48,6 +54,13 @@ class Stretch:
     end: float
     lap: Lap | None = None
     kind: str = ""
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The share of its time that each phase took, or the pause itself."""
+        if self.lap is None or not self.lap.seconds:
+            return {self.kind: 1.0}
+        return {phase: seconds / self.lap.seconds for phase, seconds in self.lap.spans.items()}
 
 
 @dataclass(frozen=True)
@@ -71,14 +84,13 @@ class Axis:
 
 
 def axis(events: Sequence[Event]) -> Axis:
-    parts: list[list[float]] = []
+    parts: list[tuple[float, float]] = []
+    last = 0.0
     for event in events:
-        if event["event"] == "run_start" or not parts:
-            # A clock that was set back must not make time run backwards.
-            begin = max(event["ts"], parts[-1][1]) if parts else event["ts"]
-            parts.append([begin, begin])
-        parts[-1][1] = max(parts[-1][1], event["ts"])
-    return Axis(tuple((begin, end) for begin, end in parts))
+        last = max(last, event["ts"])  # A clock that was set back must not make time run backwards.
+        begin = last if event["event"] == "run_start" or not parts else parts.pop()[0]
+        parts.append((begin, last))
+    return Axis(tuple(parts))
 
 
 def laps(events: Iterable[Event]) -> list[Lap]:
@@ -162,16 +174,25 @@ def merged(found: Sequence[Lap], most: int) -> list[Lap]:
         if lap.first or not groups or len(groups[-1]) >= size or groups[-1][-1].first:
             groups.append([])
         groups[-1].append(lap)
-    return [_sum(group) for group in groups]
+    return [
+        replace(group[-1], begin=group[0].begin, steps=sum(lap.steps for lap in group), spans=_sums(group))
+        for group in groups
+    ]
 
 
-def _sum(group: Sequence[Lap]) -> Lap:
-    spans: dict[str, float] = {}
-    for lap in group:
-        for phase, seconds in lap.spans.items():
-            spans[phase] = spans.get(phase, 0.0) + seconds
-    steps = sum(lap.steps for lap in group)
-    return replace(group[-1], begin=group[0].begin, steps=steps, spans=spans, first=group[0].first)
+def _sums(found: Iterable[Lap]) -> dict[str, float]:
+    """Seconds of each phase in these laps."""
+    sums = Counter[str]()
+    for lap in found:
+        sums.update(lap.spans)
+    return dict(sums)
+
+
+def means(found: Sequence[Lap]) -> dict[str, float]:
+    """Seconds of each phase in a mean step of the steady laps, in the order of a step."""
+    kept = steady(found)
+    sums, count = _sums(kept), sum(lap.steps for lap in kept)
+    return {phase: sums.get(phase, 0.0) / count for phase in phases(kept)} if count else {}
 
 
 # Phases in the order of a step, with the words for them. A phase that is not listed here is shown by its own name.
@@ -206,11 +227,11 @@ class Speed:
 
 def speed(found: Sequence[Lap]) -> Speed | None:
     """The speed in these laps; None if the journal has no step."""
-    kept = steady(found)
-    seconds = sum(lap.seconds for lap in kept)
-    if not kept or seconds <= 0:
+    kept, mean = steady(found), means(found)
+    whole = sum(mean.values())
+    if whole <= 0:
         return None
-    shares = {phase: sum(lap.spans.get(phase, 0.0) for lap in kept) / seconds for phase in phases(kept)}
+    shares = {phase: seconds / whole for phase, seconds in mean.items()}
     rates = [lap.event["images_per_s"] for lap in kept if lap.event.get("images_per_s") is not None]
     step_s = statistics.median(lap.seconds / lap.steps for lap in kept)
     return Speed(step_s, shares, statistics.median(rates) if rates else None, _cores(found), *_worst_wait(kept))
@@ -218,11 +239,10 @@ def speed(found: Sequence[Lap]) -> Speed | None:
 
 def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
     size = -(-len(kept) // 10)
-    tenths = [kept[index : index + size] for index in range(0, len(kept), size)]
     shares = []
-    for tenth in tenths:
-        seconds = sum(lap.seconds for lap in tenth)
-        shares.append((sum(lap.spans.get("wait", 0.0) for lap in tenth) / (seconds or 1.0), tenth[-1].step))
+    for index in range(0, len(kept), size):
+        sums = _sums(kept[index : index + size])
+        shares.append((sums.get("wait", 0.0) / (sum(sums.values()) or 1.0), kept[index : index + size][-1].step))
     return max(shares)
 
 
