@@ -67,7 +67,9 @@ def test_the_interval_is_the_best_one(checkpoint: float, rate: float) -> None:
 @pytest.mark.parametrize(("minutes", "expected"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
 def test_the_interval_is_that_of_the_paper(minutes: float, expected: float) -> None:
     """Captions of figures 3 to 5 of Daly's paper: a dump takes 5 minutes, and failures are ``minutes`` apart."""
-    assert spot.checkpoint_interval(5 * 60, 1 / (60 * minutes)) / 60 == pytest.approx(expected, abs=0.5 if expected > 10 else 0.05)
+    assert spot.checkpoint_interval(5 * 60, 1 / (60 * minutes)) / 60 == pytest.approx(
+        expected, abs=0.5 if expected > 10 else 0.05
+    )
 
 
 def test_the_spot_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
