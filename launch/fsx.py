@@ -71,7 +71,9 @@ def main(arguments: list[str] | None = None, command: str = NAME) -> int:
         if known.price is not None:
             amount(known.price, "--price")
         if known.region and not is_region(known.region):
-            raise ConfigError(f"--region {known.region} is not an AWS region name: write one such as us-east-1")
+            raise ConfigError(
+                f"--region {known.region} is not an AWS region name: write one such as us-east-1", code="region-name"
+            )
         return _dry_run(wanted) if known.dry_run else _make(wanted, known.region, known.yes)
     except SegtrainError as error:
         tell(f"error: {error}")

@@ -24,24 +24,19 @@ if not __package__:
 
 from launch.core import console  # noqa: E402
 from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
+from launch.core.flags import OF_A_REHEARSAL, refuse_flags  # noqa: E402
+from launch.core.job import given  # noqa: E402
 from launch.core.rehearse.cluster import PLANTS  # noqa: E402
 from launch.platforms.sagemaker.arguments import (  # noqa: E402
     DEFAULT_REGION,
     MOST_HOSTS,
-    OF_A_REHEARSAL,
     build_parser,
-    refuse_together,
 )
 from launch.platforms.sagemaker.job import COMMAND, SageMakerJob, load_job  # noqa: E402
 from launch.platforms.sagemaker.preflight.machines import ranks  # noqa: E402
 from launch.platforms.sagemaker.prepare import Source, code_place, prepare, read, sound  # noqa: E402
 from launch.platforms.sagemaker.prepare import upload_code as upload_code  # noqa: E402
 from segtrain.errors import EXIT_ERROR  # noqa: E402
-
-NOT_OF_THE_JOB = {
-    *("settings", "dry_run", "rehearse", "attach", "stop", "update", "yes", "no_follow", "job"),
-    *OF_A_REHEARSAL,
-}
 
 
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
@@ -51,11 +46,10 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
 
 
 def _act(known: dict[str, Any]) -> int:
-    refuse_together(known)
+    refuse_flags(known, ("hosts", *OF_A_REHEARSAL))
     if {"attach", "stop", "update"} & set(known):
         return _come_back(known)
-    flags = {key: value for key, value in known.items() if key not in NOT_OF_THE_JOB}
-    job = load_job(known.get("job"), flags, known.get("settings", []))
+    job = load_job(known.get("job"), known, known.get("overrides", []))
     if not {"job", "config"} & set(known):
         job = console.spread(job, ranks(job))
     if known.get("dry_run"):
@@ -166,8 +160,7 @@ def _come_back(known: dict[str, Any]) -> int:
     from launch.platforms.sagemaker.follow import stop
     from launch.platforms.sagemaker.update import update, wanted
 
-    flags = {key: value for key, value in known.items() if key not in (*NOT_OF_THE_JOB, "region")}
-    changes = wanted(flags) if "update" in known else {}
+    changes = wanted(known) if "update" in known else {}
     console.refuse_others(
         known, ("update", "stop", "attach", "region", *changes, *(["price"] if "attach" in known else []))
     )
@@ -177,7 +170,7 @@ def _come_back(known: dict[str, Any]) -> int:
         return stop(clients, known["stop"], console.out)
     if "update" in known:
         return update(clients, known["update"], changes, console.out)
-    return _follow(clients, known["attach"], None, known.get("price"))
+    return _follow(clients, known["attach"], None, given(SageMakerJob, known).get("price"))
 
 
 def _follow(clients: Any, name: str, job: SageMakerJob | None, price: float | None = None) -> int:

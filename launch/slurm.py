@@ -24,15 +24,13 @@ from launch.core.findings import refused, tell  # noqa: E402
 from launch.core.flags import refuse_flags  # noqa: E402
 from launch.core.forecast import keep  # noqa: E402
 from launch.core.job import load_job  # noqa: E402
-from launch.platforms.slurm.arguments import ACTIONS, EXCLUSIVE, build_parser  # noqa: E402
+from launch.platforms.slurm.arguments import build_parser  # noqa: E402
 from launch.platforms.slurm.job import COMMAND, SlurmJob  # noqa: E402
 from launch.platforms.slurm.preflight.online import look  # noqa: E402
 from launch.platforms.slurm.preflight.training import offline, plan_files  # noqa: E402
 from launch.platforms.slurm.prepare import by_hand, dependency, interactive, refuse, write  # noqa: E402
 from launch.platforms.slurm.script import environment, sbatch_script  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
-
-NOT_OF_THE_JOB = {"settings", "job", "no_follow", "no_probe", *ACTIONS}
 
 
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
@@ -41,11 +39,10 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
 
 
 def _act(known: dict[str, Any]) -> int:
-    refuse_flags(known, EXCLUSIVE)
+    refuse_flags(known, ())
     if {"attach", "stop"} & set(known):
         return _come_back(known)
-    flags = {key: value for key, value in known.items() if key not in NOT_OF_THE_JOB}
-    job = load_job(SlurmJob, known.get("job"), flags, known.get("settings", []))
+    job = load_job(SlurmJob, known.get("job"), known, known.get("overrides", []))
     refuse(job, terminal="interactive" in known)
     if known.get("dry_run"):
         return _dry_run(job, known)

@@ -21,18 +21,14 @@ if not __package__:
 
 from launch.core import console  # noqa: E402
 from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
-from launch.core.job import load_job  # noqa: E402
-from launch.platforms.vertex.arguments import OF_A_REHEARSAL, PLANTS, build_parser, refuse_together  # noqa: E402
+from launch.core.flags import refuse_flags  # noqa: E402
+from launch.core.job import given, load_job  # noqa: E402
+from launch.platforms.vertex.arguments import PLANTS, build_parser  # noqa: E402
 from launch.platforms.vertex.job import COMMAND, VertexJob  # noqa: E402
 from launch.platforms.vertex.preflight.machines import ranks  # noqa: E402
 from launch.platforms.vertex.prepare import Source, prepare, sound  # noqa: E402
 from launch.platforms.vertex.request import DEFAULT_REGION, code_place  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
-
-NOT_OF_THE_JOB = {
-    *("settings", "dry_run", "rehearse", "attach", "stop", "yes", "no_follow", "job"),
-    *OF_A_REHEARSAL,
-}
 
 
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
@@ -41,13 +37,13 @@ def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
 
 
 def _act(known: dict[str, Any]) -> int:
-    refuse_together(known)
+    refuse_flags(known)
     if {"attach", "stop"} & set(known):
         return _come_back(known)
-    flags = {key: value for key, value in known.items() if key not in NOT_OF_THE_JOB}
+    flags = dict(known)
     if known.get("rehearse") and "job" in known:
         flags.pop("hosts", None)  # the request stays that of the file
-    job = load_job(VertexJob, known.get("job"), flags, known.get("settings", []))
+    job = load_job(VertexJob, known.get("job"), flags, known.get("overrides", []))
     if not {"job", "config"} & set(known):
         job = console.spread(job, ranks(job))
     if known.get("dry_run"):
@@ -72,7 +68,7 @@ def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
-    spec = console.rehearsal(job, known, PLANTS, "bundle.tar.gz", build, known.get("hosts"))
+    spec = console.rehearsal(job, known, PLANTS, "bundle.tar.gz", build, given(VertexJob, known).get("hosts"))
     return rehearse(job, request, spec, console.out).exit_code
 
 

@@ -79,8 +79,8 @@ def dry_run(text: str, findings: list[Finding], also: Callable[[], None] = lambd
 
 def refuse_others(known: Mapping[str, Any], fit: Collection[str]) -> None:
     """Raises ConfigError if a flag or a setting is not for a sent job: --stop JOB --dry-run must not stop the job."""
-    others = [f"--{key.replace('_', '-')}" for key in sorted({*known} - {*fit, "settings"})]
-    others += known.get("settings", [])
+    others = [f"--{key.replace('_', '-')}" for key in sorted({*known} - {*fit, "overrides"})]
+    others += known.get("overrides", [])
     if others:
         raise ConfigError(
             f"{others[0]} is for a new job, not for one that has been sent: leave it out",
@@ -108,7 +108,7 @@ def rehearsal(
     folder = known.get("folder") or Path(tempfile.mkdtemp(prefix="segtrain-rehearsal-"))
     folder.mkdir(parents=True, exist_ok=True)
     build(ROOT, job, folder / name)
-    chosen = any(setting.startswith("train.duration=") for setting in known.get("settings", []))
+    chosen = any(setting.startswith("train.duration=") for setting in known.get("overrides", []))
     short = {} if chosen else shorter(job, 0 if plant.kind in ("fail", "late") else plant.at)
     if short:
         out(f"note: a short training, train.duration={short['train.duration']}: give train.duration=... to choose")

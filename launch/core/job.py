@@ -1,18 +1,19 @@
 """The part of a job's description that all platforms share. It comes from a YAML file or keys, then flags, then
 training settings.
 
-A platform derives its own class and adds fields for what only it has (machines, data, prices). Each field holds the
-function that converts a user's input. This module imports only the standard library, so that a bare Python can check a
-job; it needs PyYAML only to read a YAML file.
+A platform derives its own class and adds fields for what only it has (machines, data, prices). Each field holds its
+flag, and the function that converts a user's input. This module imports only the standard library, so that a bare
+Python can check a job; it needs PyYAML only to read a YAML file.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
 import segtrain.errors
 from launch.core import job_values as values
@@ -23,15 +24,31 @@ CARRIED = "_checkout"  # the name of the folder with launch/, configs/, and dock
 PACKAGE = Path(segtrain.errors.__file__).resolve().parent
 
 Strategy = Literal["single", "ddp", "fsdp", "dp", "smddp"]
+Reader = Callable[[Any, str], Any]
+# Type of a field -> how its value is read, unless the field says so itself.
+_READERS: dict[Any, Reader] = {
+    str: values.text,
+    int: values.whole,
+    bool: values.switch,
+    float | None: values.amount,
+    tuple[str, ...]: values.texts,
+    Mapping[str, str]: values.pairs,
+}
+
+MACHINES, DATA, TIME, JOB = "machines", "data and results", "time and money", "job"  # the groups of flags in --help
 
 
-def option(read: Callable[[Any, str], Any], flag: str = "", **default: Any) -> Any:
-    """A field of a job. ``read(value, where)`` converts a user's input or raises ConfigError; ``where`` is the name of
-    the input in messages.
+def option(
+    default: Any, metavar: str = "", text: str = "", group: str = JOB, *, read: Reader | None = None, flag: str = ""
+) -> Any:
+    """A field of a job. ``default``: a value, or a type that makes it.
 
-    ``flag``: the command-line flag, if it differs from the field's name. ``default``: as in ``dataclasses.field``.
+    ``metavar`` and ``text``: of its flag in --help; without a text, it has no flag. The flag is repeatable if the text
+    says so. ``read(value, where)`` converts a user's input or raises ConfigError, where the type of the field does not
+    say how; ``where`` is the name of the input in messages. ``flag``: where it differs from the name of the field.
     """
-    return field(**default, metadata={"read": read, "flag": flag})
+    metadata = {"read": read, "flag": flag, "metavar": metavar, "text": text, "group": group}
+    return field(**{"default_factory" if isinstance(default, type) else "default": default}, metadata=metadata)
 
 
 def _settings(value: Any, where: str) -> dict[str, Any]:
@@ -42,21 +59,22 @@ def _settings(value: Any, where: str) -> dict[str, Any]:
 class Job:
     """The settings that every platform needs. If one is an empty text, the launcher chooses a value and reports it."""
 
-    name: str = option(values.text, default="segtrain")
-    # A config of segtrain: relative to the working directory, or to the repository.
-    config: str = option(values.text, default="configs/scenes.yaml")
+    name: str = option("segtrain", "WORD", "prefix of the job's name (default: segtrain)")
+    # Relative to the working directory, or to the repository.
+    config: str = option("configs/scenes.yaml", "FILE", "training config (default: configs/scenes.yaml)", DATA)
     # Settings of the training: dotted key -> value.
-    settings: Mapping[str, Any] = option(_settings, default_factory=dict)
-    strategy: Strategy = option(values.one_of(Strategy), default="ddp")  # noqa: RUF009
-    output: str = option(values.text, default="")
-    environment: Mapping[str, str] = option(values.pairs, flag="--env", default_factory=dict)
-    image: str = option(values.text, default="")
-    max_run: int = option(values.seconds, default=86400)
+    settings: Mapping[str, Any] = option(dict, read=_settings)
+    strategy: Strategy = option("ddp", "NAME", "single, ddp, fsdp, smddp, or dp (default: ddp)", MACHINES)
+    output: str = ""
+    environment: Mapping[str, str] = option(dict, "KEY=VALUE", "variable of the training; repeatable", flag="--env")
+    image: str = ""
+    max_run: int = option(
+        86400, "TIME", "limit of the training time, such as 6h or 90m (default: 24h)", TIME, read=values.seconds
+    )
     # A pip requirements file whose lines are added to those of the package.
-    requirements: str = option(values.text, default="")
-    program: str = option(values.text, default="train.py")
-    # The folder of a past run with the same config, which tells time and cost, and whether helping hosts pay.
-    like: str = option(values.text, default="")
+    requirements: str = ""
+    program: str = "train.py"
+    like: str = option("", "RUN", "a past run with this config, to predict time and cost", TIME)
 
 
 JobT = TypeVar("JobT", bound=Job)
@@ -87,8 +105,9 @@ def described(kind: type[Job], source: str | Path | Mapping[str, Any] | None) ->
 
 
 def given(kind: type[Job], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are set by flags."""
-    return _checked(kind, {key: value for key, value in flags.items() if value not in (None, [], ())}, "")
+    """The fields that are set by flags. Flags that are no field of the job, such as --dry-run, are left out."""
+    names = {item.name for item in fields(kind)}
+    return _checked(kind, {key: flags[key] for key in flags if key in names and flags[key] not in (None, [], ())}, "")
 
 
 def label(source: str | Path | Mapping[str, Any] | None) -> str:
@@ -100,7 +119,7 @@ def build(
     kind: type[JobT], described: Mapping[str, Any], given: Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> JobT:
     """A job from checked fields. Flags replace the values of the file, but key=value pairs, such as labels, merge."""
-    added = {item.name for item in fields(kind) if item.metadata["read"] is values.pairs}
+    added = {name for name, read in readers(kind).items() if read is values.pairs}
     both = {key: {**described[key], **given[key]} for key in added & set(described) & set(given)}
     job = kind(**{**described, **given, **both})
     settings = {**job.settings, **_overrides(kind, overrides)}
@@ -131,15 +150,30 @@ def config_name(job: Job, root: Path = ROOT) -> str:
     return f"configs/{path.relative_to(configs).as_posix() if configs in path.parents else f'job/{path.name}'}"
 
 
+@lru_cache
+def readers(kind: type[Job]) -> dict[str, Reader]:
+    """The function that reads the value of each field."""
+    hints = get_type_hints(kind)
+    found = {}
+    for item in fields(kind):
+        hint = hints[item.name]
+        by_type = values.one_of(hint) if get_origin(hint) is Literal else _READERS.get(hint)
+        found[item.name] = item.metadata.get("read") or by_type
+    return found
+
+
+def flag_of(item: Field[Any]) -> str:
+    return str(item.metadata.get("flag") or f"--{item.name.replace('_', '-')}")
+
+
 def _checked(kind: type[Job], keys: Mapping[str, Any], source: str) -> dict[str, Any]:
     """The fields, converted to their types. Raises ConfigError for an unknown key, or for a value of a wrong type."""
     known = {item.name: item for item in fields(kind)}
     checked: dict[str, Any] = {}
-    for key, value in values.known(keys, tuple(known), source or "the flags").items():
-        if value is None:  # a key without a value keeps its default
-            continue
-        flag = known[key].metadata["flag"] or f"--{key.replace('_', '-')}"
-        checked[key] = known[key].metadata["read"](value, f"{source}: {key}" if source else flag)
+    for key, value in values.known(keys, tuple(known), source).items():
+        if value is not None:  # a key without a value keeps its default
+            where = f"{source}: {key}" if source else flag_of(known[key])
+            checked[key] = readers(kind)[key](value, where)
     return checked
 
 

@@ -142,6 +142,11 @@ def texts(value: Any, where: str) -> tuple[str, ...]:
     return tuple(text(item, where) for item in ([value] if isinstance(value, str) else value))
 
 
+def listed(value: Any, where: str) -> tuple[str, ...]:
+    """Texts from a list, or from ``A,B``."""
+    return tuple(part for item in texts(value, where) for part in item.split(",") if part)
+
+
 def whole(value: Any, where: str) -> int:
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+", value):
         value = int(value)

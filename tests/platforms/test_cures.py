@@ -15,7 +15,7 @@ import test_vertex_preflight
 
 from launch.core import job_values as values
 from launch.core.findings import Finding, errors
-from launch.core.job import ROOT, load_job
+from launch.core.job import ROOT, flag_of, load_job, readers
 from launch.platforms.sagemaker import prepare as aws
 from launch.platforms.slurm.preflight.here import completed
 from launch.platforms.slurm.preflight.training import offline
@@ -38,7 +38,7 @@ def pasted(job: Any, text: str) -> Any:
 
     Raises ConfigError for a value that the flag does not take.
     """
-    known = {item.metadata["flag"] or f"--{item.name.replace('_', '-')}": item for item in fields(job)}
+    known = {flag_of(item): item for item in fields(job)}
     changed: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     try:
@@ -51,7 +51,7 @@ def pasted(job: Any, text: str) -> Any:
         if re.fullmatch(r"[a-z_]+\.[a-z_.]+", key) and equals and not PLACEHOLDER.search(value):
             settings[key] = values.scalar(value, key)
         elif word in known and not isinstance(getattr(job, known[word].name), tuple):
-            read = known[word].metadata["read"]
+            read = readers(type(job))[known[word].name]
             given: Any = True if read is values.switch else words.pop(0) if words else "NONE"
             if PLACEHOLDER.search(str(given)):
                 return None

@@ -42,14 +42,14 @@ def codes(job: SageMakerJob) -> list[str]:
 
 def test_groups_are_marked_on_the_command_line_and_in_a_file() -> None:
     groups = ["gpu=ml.g5.xlarge*1:train", "cpu=ml.c5.4xlarge*2:help"]
-    job = load_job(None, {"group": groups, "helpers_join": "90s", "helpers_required": True})
+    job = load_job(None, {"groups": groups, "helpers_join": "90s", "helpers_required": True})
     assert job.groups == (GPU, CPU)
     assert (job.helping_groups, job.training_groups, job.training_hosts) == ((CPU,), (GPU,), 1)
     assert (job.helpers_join, job.helpers_required) == (90, True)
     described = {"groups": {"gpu": "ml.g5.xlarge", "cpu": {"type": "ml.c5.4xlarge", "instances": 2, "help": True}}}
     assert load_job(described, {}).training_groups == (replace(GPU, train=False),)
     with pytest.raises(ConfigError, match="serve"):
-        load_job(None, {"group": ["cpu=ml.c5.4xlarge:serve"]})
+        load_job(None, {"groups": ["cpu=ml.c5.4xlarge:serve"]})
 
 
 def test_only_hyperparameters_of_segtrain_differ_from_a_job_that_leaves_the_group_idle() -> None:

@@ -60,7 +60,7 @@ class Played:
     ) -> None:
         (folder / "mine.py").write_text(TRANSFORM.format(quick=str(folder / "quick"), least=0.05))
         groups = ["gpu=ml.g5.xlarge*1:train", f"cpu=ml.c5.4xlarge*{helping}:help"]
-        flags = {"group": groups, "output": "s3://out", "helpers_join": "120s", **flags}
+        flags = {"groups": groups, "output": "s3://out", "helpers_join": "120s", **flags}
         job = load_job(None, flags, [*SETTINGS, "train.duration=60st", "eval.every=60st"])
         build(ROOT, job, folder / "code.tar.gz")
         request = create_training_job(job, image="image", name=NAME, code=f"s3://out/{NAME}/source/sourcedir.tar.gz")

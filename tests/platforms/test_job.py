@@ -134,7 +134,7 @@ def test_switching_between_file_system_and_s3_is_one_flag(tmp_path: Path) -> Non
 
 
 def test_groups() -> None:
-    job = load_job(None, {"group": ["gpu=ml.g5.xlarge*2:train", "cpu=ml.c5.4xlarge*3"]})
+    job = load_job(None, {"groups": ["gpu=ml.g5.xlarge*2:train", "cpu=ml.c5.4xlarge*3"]})
     assert job.groups == (Group("gpu", "ml.g5.xlarge", 2, True), Group("cpu", "ml.c5.4xlarge", 3))
     assert (job.hosts, job.training_hosts, job.training_type) == (5, 2, "ml.g5.xlarge")
     one = SageMakerJob(instances=4, type="ml.p5.48xlarge")
@@ -147,7 +147,7 @@ def test_groups_of_a_file_and_of_flags(tmp_path: Path) -> None:
     path = written(tmp_path, "groups: {gpu: {type: ml.g5.xlarge, train: true}, cpu: ml.c5.xlarge*2}")
     assert load_job(path, {}).groups == (Group("gpu", "ml.g5.xlarge", 1, True), Group("cpu", "ml.c5.xlarge", 2))
     both = written(tmp_path, "instances: 2\ntype: ml.g5.xlarge")
-    assert load_job(both, {"group": ["a=ml.g5.xlarge:train"]}).hosts == 1  # the flag replaces what the file says
+    assert load_job(both, {"groups": ["a=ml.g5.xlarge:train"]}).hosts == 1  # the flag replaces what the file says
 
 
 WRONG: list[tuple[str, dict[str, Any], list[str], list[str]]] = [  # file, flags, settings, words of the message
@@ -173,7 +173,7 @@ WRONG: list[tuple[str, dict[str, Any], list[str], list[str]]] = [  # file, flags
         ["--type ml.p4d.24xlarge", "gpu", "--group"],
     ),
     ("settings: {parallel: {strategy: fsdp}}", {}, [], ["parallel.strategy=fsdp", "--strategy fsdp"]),
-    ("", {"group": ["gpu:ml.g5.xlarge"]}, [], ["'gpu:ml.g5.xlarge'", "NAME=TYPE"]),
+    ("", {"groups": ["gpu:ml.g5.xlarge"]}, [], ["'gpu:ml.g5.xlarge'", "NAME=TYPE"]),
     ("", {"data": ["s3://b/p/", "train=s3://b/q/"]}, [], ["'train'", "twice"]),
     ("", {"data": ["s3://b/p/"], "fsx": FSX}, [], ["--fsx", "s3://b/p/", "train"]),
     ("environment: {ON: 1}", {}, [], ["environment", "true or false", "quote it"]),

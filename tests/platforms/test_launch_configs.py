@@ -64,5 +64,5 @@ def test_a_folder_inside_the_channel_stays(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("config", CONFIGS)
 def test_ray_takes_every_config(config: str, tmp_path: Path) -> None:
     data = [] if "scenes" in config else [f"data.root={tmp_path}"]
-    job = load({"settings": [config, "train.batch_size=16", *data], "workers": 2})
+    job = load({"overrides": [config, "train.batch_size=16", *data], "workers": 2})
     assert not errors(checks.offline(job, ROOT)[0])

@@ -20,7 +20,6 @@ TOY = '''
 from dataclasses import dataclass
 
 from launch.core import bundle, preflight
-from launch.core import job_values as values
 from launch.core.findings import errors
 from launch.core.job import ROOT, Job, load_job, option
 
@@ -29,8 +28,8 @@ from launch.core.job import ROOT, Job, load_job, option
 class ToyJob(Job):
     """A job on toys. ``shelf``: where the data are."""
 
-    toys: int = option(values.whole, default=2)
-    shelf: str = option(values.text, default="/shelf")
+    toys: int = option(2, "N", "number of toys")
+    shelf: str = "/shelf"
 
 
 def main(arguments, command):

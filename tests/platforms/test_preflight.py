@@ -42,7 +42,7 @@ PLAIN: dict[str, Any] = {
 BATCH = "train.batch_size=16"
 VPC = {"subnets": ["subnet-0abc1234"], "security_groups": ["sg-0abc1234"]}
 FSX = {"data": None, "fsx": "fs-0123456789abcdef0:/fsx/camvid", **VPC}
-HETERO = {"instances": None, "type": None, "group": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*1"]}
+HETERO = {"instances": None, "type": None, "groups": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*1"]}
 
 
 def the_job(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> SageMakerJob:
@@ -155,12 +155,12 @@ TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str, str]] = {
     "image of another region": (
         {"image": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"}, (), "error image-other-region", "eu-west-1"),
     "two groups, none trains": (
-        {**HETERO, "group": ["gpu=ml.g5.12xlarge*2", "cpu=ml.c5.4xlarge"]}, ("train.batch_size=24",), "error group-train", "gpu, cpu"),
+        {**HETERO, "groups": ["gpu=ml.g5.12xlarge*2", "cpu=ml.c5.4xlarge"]}, ("train.batch_size=24",), "error group-train", "gpu, cpu"),
     "two types train": (
-        {**HETERO, "group": ["gpu=ml.g5.12xlarge*2:train", "new=ml.g6.12xlarge:train"]}, ("train.batch_size=12",),
+        {**HETERO, "groups": ["gpu=ml.g5.12xlarge*2:train", "new=ml.g6.12xlarge:train"]}, ("train.batch_size=12",),
         "error group-types", "ml.g6.12xlarge"),
     "unknown type of a helper": (
-        {**HETERO, "group": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlage"]}, (), "error unknown-type", "ml.c5.4xlage"),
+        {**HETERO, "groups": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlage"]}, (), "error unknown-type", "ml.c5.4xlage"),
     # training
     "unknown setting": ({}, ("train.batchsize=8",), "error config", "'train.batchsize'"),
     "config that is not there": ({"config": "configs/camvid.yaml"}, (), "error config", "configs/camvid.yaml"),
@@ -194,7 +194,7 @@ def test_a_mistake_is_found_by_its_name_and_nothing_else_is(mistake: str) -> Non
     flags, settings, kind, value = TYPED[mistake]
     found = loud(look(the_job(flags, settings)))
     others = {"image-unpatched", "retired-type"}  # of the old types that some mistakes need
-    if "group" in flags:
+    if "groups" in flags:
         others.add("group-idle")
     if kind == "error role-partition":
         others.add("region-type")

@@ -50,7 +50,7 @@ def stage_of(
     return set_stage(request_of(job), hosts=hosts, procs=procs, isolated=isolated, settings=more)
 
 
-HETERO = load_job(None, {"group": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*3"]})
+HETERO = load_job(None, {"groups": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*3"]})
 
 
 def test_hosts_are_those_of_the_request_and_a_difference_is_said() -> None:
@@ -88,7 +88,7 @@ def test_of_groups_one_trains_and_its_hosts_are_not_the_first() -> None:
 
 def test_a_group_that_helps_has_several_hosts() -> None:
     for mark, count in ((":help", 3), ("", 1)):
-        stage = stage_of(load_job(None, {"group": ["gpu=ml.g5.xlarge*1:train", f"cpu=ml.c5.4xlarge*5{mark}"]}))
+        stage = stage_of(load_job(None, {"groups": ["gpu=ml.g5.xlarge*1:train", f"cpu=ml.c5.4xlarge*5{mark}"]}))
         assert [host.group for host in stage.hosts] == [*["cpu"] * count, "gpu"]
 
 

@@ -79,7 +79,7 @@ def test_the_warm_pool_of_an_ended_job_is_let_go(cloud: CloudEndpoint, clients: 
     ("words", "told"),
     [
         (["--profile-ms", "300"], "--profile-ms 300: the profiler knows 100, 200, 500"),
-        (["--type", "ml.g5.xlarge"], "--type cannot be changed"),
+        (["--profile-ms", "0", "--type", "ml.g5.xlarge"], "--type is for a new job"),
         ([], "--update needs what to change"),
         (["--warm-pool", "2h"], "the most is 3600"),
     ],
@@ -103,19 +103,11 @@ def test_an_ended_and_an_unknown_job_are_said(
     assert "job-2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("what", [["--stop", "job-1"], ["--update", "job-1", "--profile-ms", "0"]])
-def test_a_dry_run_touches_no_job_that_has_been_sent(
-    what: list[str], cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert sagemaker.main([*what, "--dry-run"]) == EXIT_ERROR
-    assert "--dry-run is for a new job" in capsys.readouterr().err
-    assert not cloud.calls
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--stop", "job-1", "train.lr=1"], "train.lr=1"),
+        (["--stop", "job-1", "--dry-run"], "--dry-run"),
         (["--attach", "job-1", "--type", "ml.g5.xlarge"], "--type"),
         (["--update", "job-1", "--profile-ms", "0", "train.lr=1"], "train.lr=1"),
     ],
@@ -124,7 +116,7 @@ def test_flags_of_a_new_job_are_refused_for_one_that_was_sent(
     words: list[str], told: str, cloud: CloudEndpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sagemaker.main(words) == EXIT_ERROR
-    assert f"{told} is for a new job" in capsys.readouterr().err
+    assert told in capsys.readouterr().err
     assert not cloud.calls
 
 

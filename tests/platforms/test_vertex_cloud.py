@@ -17,9 +17,10 @@ from test_vertex_preflight import ACCOUNT, PLAIN
 
 from launch import vertex
 from launch.core.findings import Finding
+from launch.core.flags import refuse_flags
 from launch.core.job import load_job
 from launch.platforms.vertex import cloud, follow
-from launch.platforms.vertex.arguments import build_parser, refuse_together
+from launch.platforms.vertex.arguments import build_parser
 from launch.platforms.vertex.cloud import Clients
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.preflight.online import OF_THE_CALLER, online
@@ -521,7 +522,7 @@ def test_flags_that_contradict_each_other_send_nothing(arguments: list[str], cod
     fake, _ = google
     known = vars(build_parser("vertex").parse_intermixed_args(arguments))
     with refused(code):
-        refuse_together(known)
+        refuse_flags(known)
         vertex._come_back(known)
     assert vertex.main(arguments) == 2
     assert not fake.seen

@@ -130,10 +130,9 @@ def python(words: list[str]) -> None:
         return
     script = ROOT / words[0]
     assert script.is_file(), f"there is no {words[0]}"
-    folders = {"sagemaker": "aws", "vertex": "gcp", "slurm": "hpc", "ray": "raytrain"}
-    platform = {f"launch/{name}.py": folder for name, folder in folders.items()}.get(words[0])
-    if platform:
-        build_parser = import_module(f"launch.{platform}.arguments").build_parser
+    platform = Path(words[0]).stem
+    if words[0].startswith("launch/") and (ROOT / "launch/platforms" / platform / "arguments.py").is_file():
+        build_parser = import_module(f"launch.platforms.{platform}.arguments").build_parser
         known, rest = build_parser(f"python {words[0]}").parse_known_args(words[1:])
         assert all("=" in setting for setting in rest), rest
         assert not getattr(known, "job", None) or Path(known.job).is_file(), known.job

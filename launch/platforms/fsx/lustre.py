@@ -58,10 +58,15 @@ def check(wanted: WantedFileSystem) -> None:
     split_uri(wanted.data)
     if wanted.gb != LEAST_GB and (wanted.gb <= 0 or wanted.gb % MORE_GB):
         fit = LEAST_GB if wanted.gb <= LEAST_GB else -(-wanted.gb // MORE_GB) * MORE_GB
-        raise ConfigError(f"--gb {wanted.gb}: sizes are {LEAST_GB}, {MORE_GB} and multiples of {MORE_GB}: --gb {fit}")
+        raise ConfigError(
+            f"--gb {wanted.gb}: sizes are {LEAST_GB}, {MORE_GB} and multiples of {MORE_GB}: --gb {fit}", code="fsx-size"
+        )
     if wanted.throughput not in PRICES:
         legal = ", ".join(str(one) for one in PRICES if one)
-        raise ConfigError(f"--throughput {wanted.throughput}: must be one of {legal} (MB/s for each TiB), or --scratch")
+        raise ConfigError(
+            f"--throughput {wanted.throughput}: must be one of {legal} (MB/s for each TiB), or --scratch",
+            code="fsx-throughput",
+        )
     if not wanted.security_groups:
         raise ConfigError("--security-groups is empty: name those of the jobs", code="security-groups-missing")
     if wrong := violations(system_request(wanted), operation="CreateFileSystem", service="fsx"):
@@ -199,10 +204,11 @@ def _wait(
             return known
         if state in ("FAILED", "MISCONFIGURED", "MISCONFIGURED_UNAVAILABLE", "DELETING", "CANCELED", "CANCELING"):
             reason = known.get("FailureDetails", {}).get("Message", "AWS gives no reason")
-            raise SegtrainError(f"{what} is {state}: {reason}: fix that, delete it, and start again")
+            raise SegtrainError(f"{what} is {state}: {reason}: fix that, delete it, and start again", code="fsx-failed")
         if waited >= PATIENCE_S:
             raise SegtrainError(
-                f"{what} is still {state} after {waited / 60:.0f} minutes: run the same command again later"
+                f"{what} is still {state} after {waited / 60:.0f} minutes: run the same command again later",
+                code="fsx-not-ready",
             )
         sleep(15.0)
         waited += 15.0

@@ -9,7 +9,7 @@ from typing import Any
 
 from launch.core import job
 from launch.core import job_values as values
-from launch.core.job import option
+from launch.core.job import DATA, MACHINES, TIME, option
 from segtrain.errors import ConfigError
 
 COMMAND = job.command("ray")
@@ -27,23 +27,29 @@ def _range(value: Any, where: str) -> tuple[int, int]:
 class RayJob(job.Job):
     """A training by Ray Train. All times: seconds."""
 
-    # Ranks, each with ``cpus`` cores and ``gpus`` GPUs of a node. None: one GPU where the nodes have some.
-    workers: int = option(values.at_least(1), default=1)
-    # Least and most ranks, instead of ``workers``: Ray uses what is there.
-    elastic: tuple[int, int] | None = option(_range, default=None)
-    cpus: int = option(values.at_least(0), default=1)
-    gpus: int | None = option(values.whole, default=None)
-    address: str = option(values.text, default="")
-    # Labels that the nodes of ranks must have.
-    labels: Mapping[str, str] = option(values.pairs, flag="--label", default_factory=dict)
-    # Starts after a failure. Starts after a preemption are not counted.
-    retries: int = option(values.at_least(0), default=3)
-    # Time for the other nodes after the deadline of a preemption.
-    grace: int = option(values.seconds, default=0)
-    # Time between two looks for more nodes, with ``elastic``.
-    resize: int = option(values.seconds, default=60)
-    # The cluster adds nodes by itself when they are asked for.
-    autoscaling: bool = option(values.switch, default=False)
+    workers: int = option(1, "N", "number of ranks (default: 1)", MACHINES, read=values.at_least(1))
+    elastic: tuple[int, int] | None = option(
+        None, "LEAST:MOST", "train with as many ranks as the cluster has room for", MACHINES, read=_range
+    )
+    cpus: int = option(1, "N", "cores of each rank (default: 1)", MACHINES, read=values.at_least(0))
+    gpus: int | None = option(
+        None, "N", "GPUs of each rank: 1 or 0 (default: 1 where nodes have GPUs)", MACHINES, read=values.whole
+    )
+    address: str = option("", "HOST:PORT", "Ray cluster (default: RAY_ADDRESS, or a new one on this machine)", MACHINES)
+    labels: Mapping[str, str] = option(
+        dict, "KEY=VALUE", "label of the nodes to use; repeatable", MACHINES, flag="--label"
+    )
+    output: str = option("", "DIR", "folder of runs, which all nodes share (default: runs)", DATA)
+    retries: int = option(
+        3, "N", "starts after a failure; preemptions do not count (default: 3)", TIME, read=values.at_least(0)
+    )
+    grace: int = option(
+        0, "TIME", "time for other nodes after the deadline of a preemption (default: 0)", TIME, read=values.seconds
+    )
+    resize: int = option(
+        60, "TIME", "time between two looks for more nodes, with --elastic (default: 60)", TIME, read=values.seconds
+    )
+    autoscaling: bool = option(False, "", "the cluster adds the nodes that are missing", MACHINES)
 
     @property
     def most(self) -> int:
@@ -61,8 +67,8 @@ class RayJob(job.Job):
 
 def load(known: Mapping[str, Any]) -> RayJob:
     """The job that flags describe. Its config is the first word without ``=``. Raises ConfigError."""
-    words = list(known.get("settings", ()))
-    flags = {key: value for key, value in known.items() if key not in ("settings", "job", "dry_run")}
+    words = list(known.get("overrides", ()))
+    flags = dict(known)
     if words and "=" not in words[0]:
         flags["config"] = words.pop(0)
     found = job.load_job(RayJob, known.get("job"), flags, words)

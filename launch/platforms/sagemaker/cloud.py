@@ -100,7 +100,8 @@ def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
     except ImportError:
         raise ConfigError(
             "a job on SageMaker needs the package 'boto3': pip install 'segtrain[sagemaker]' (--dry-run works "
-            "without it)"
+            "without it)",
+            code="boto3-missing",
         ) from None
     try:
         session = boto3.Session(region_name=region or None)
@@ -109,13 +110,16 @@ def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
             found.get_frozen_credentials()  # finds an expired sign-in now instead of at the first call
     except ProfileNotFound as error:
         known = ", ".join(BareSession().available_profiles) or "none"
-        raise ConfigError(f"AWS_PROFILE: {error}; there are: {known}: {CREDENTIALS}") from None
+        raise ConfigError(f"AWS_PROFILE: {error}; there are: {known}: {CREDENTIALS}", code="profile-missing") from None
     except (BotoCoreError, ClientError) as error:  # a sign-in that has expired, a role that may not be assumed
-        raise ConfigError(str(explain(error, "AWS credentials"))) from None
+        raise ConfigError(str(explain(error, "AWS credentials")), code="credentials-refused") from None
     if found is None:
-        raise ConfigError(f"no AWS credentials were found: {CREDENTIALS} (--dry-run and --rehearse need none)")
+        raise ConfigError(
+            f"no AWS credentials were found: {CREDENTIALS} (--dry-run and --rehearse need none)",
+            code="credentials-missing",
+        )
     if not place:
-        raise ConfigError("no AWS region is set: --region us-east-1, or set AWS_DEFAULT_REGION")
+        raise ConfigError("no AWS region is set: --region us-east-1, or set AWS_DEFAULT_REGION", code="region-missing")
     return Clients(place, endpoint_url)
 
 
@@ -153,14 +157,16 @@ def _role(asked: str, clients: Clients) -> str:
     except Exception as error:
         raise ConfigError(
             f"no execution role is set, and the roles cannot be listed ({explain(error, 'iam:ListRoles')}): "
-            "give --role arn:aws:iam::ACCOUNT:role/NAME or set SAGEMAKER_ROLE"
+            "give --role arn:aws:iam::ACCOUNT:role/NAME or set SAGEMAKER_ROLE",
+            code="roles-not-listed",
         ) from None
     if len(found) != 1:
         names = ", ".join(sorted(role["Arn"] for role in found)[:8])
         candidates = f"{len(found)} roles are possible ({names})" if found else "the account has none"
         raise ConfigError(
             f"no execution role is set, and {candidates}: give --role ARN of a role that "
-            f"{SERVICE} may assume, or set SAGEMAKER_ROLE"
+            f"{SERVICE} may assume, or set SAGEMAKER_ROLE",
+            code="role-unclear",
         )
     return str(found[0]["Arn"])
 
@@ -177,7 +183,8 @@ def _arn(name: str, clients: Clients) -> str:
         return str(clients.iam.get_role(RoleName=name)["Role"]["Arn"])
     except Exception as error:
         raise ConfigError(
-            f"{explain(error, f'--role {name}')}: give the whole ARN, arn:aws:iam::ACCOUNT:role/{name}"
+            f"{explain(error, f'--role {name}')}: give the whole ARN, arn:aws:iam::ACCOUNT:role/{name}",
+            code="role-missing",
         ) from None
 
 
@@ -208,7 +215,7 @@ def split_uri(uri: str) -> tuple[str, str]:
     """``s3://bucket/a/b`` -> (bucket, ``a/b``). Raises ConfigError."""
     parts = urlsplit(uri)
     if parts.scheme != "s3" or not parts.netloc:
-        raise ConfigError(f"{uri!r} is not an S3 address: write s3://BUCKET/KEY")
+        raise ConfigError(f"{uri!r} is not an S3 address: write s3://BUCKET/KEY", code="uri-not-s3")
     return parts.netloc, uri.split("/", 3)[3] if uri.count("/") > 2 else ""
 
 

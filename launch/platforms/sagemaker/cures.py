@@ -146,13 +146,18 @@ def explain(error: Exception, doing: str) -> SegtrainError:
     if code:
         message = str(getattr(error, "response", {})["Error"].get("Message", "")).strip().rstrip(".")
         cure = cure_of(code, message)
-        return SegtrainError(f"{doing}: {code}: {message}{f': {cure}' if cure else ''}")
+        return SegtrainError(f"{doing}: {code}: {message}{f': {cure}' if cure else ''}", code="aws-refused")
     if isinstance(error, known.ParamValidationError):
-        return ConfigError(f"{doing}: {' '.join(str(error).split())}: {CODES['ValidationException']}")
+        return ConfigError(
+            f"{doing}: {' '.join(str(error).split())}: {CODES['ValidationException']}", code="aws-request"
+        )
     if isinstance(error, (known.NoCredentialsError, known.PartialCredentialsError, known.CredentialRetrievalError)):
-        return ConfigError(f"{doing}: {error}: {CREDENTIALS}")
+        return ConfigError(f"{doing}: {error}: {CREDENTIALS}", code="credentials-refused")
     if isinstance(error, (known.SSOError, known.TokenRetrievalError, known.UnauthorizedSSOTokenError)):
-        return ConfigError(f"{doing}: the sign-in has expired ({error}): aws sso login")
+        return ConfigError(f"{doing}: the sign-in has expired ({error}): aws sso login", code="sign-in-expired")
     if isinstance(error, (known.HTTPClientError, known.ConnectionError)):
-        return SegtrainError(f"{doing}: AWS cannot be reached ({error}): look at the network, a proxy, and --region")
-    return SegtrainError(f"{doing}: {type(error).__name__}: {error}")
+        return SegtrainError(
+            f"{doing}: AWS cannot be reached ({error}): look at the network, a proxy, and --region",
+            code="aws-unreachable",
+        )
+    return SegtrainError(f"{doing}: {type(error).__name__}: {error}", code="aws-failed")

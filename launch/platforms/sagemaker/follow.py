@@ -108,7 +108,11 @@ class _View:
         except Exception as error:
             if first or not passing(error):
                 cause = explain(error, self.name)
-                raise cause if first else SegtrainError(f"{cause} (the job goes on; come back: {self.back})") from None
+                raise (
+                    cause
+                    if first
+                    else SegtrainError(f"{cause} (the job goes on; come back: {self.back})", code="follow-interrupted")
+                ) from None
             if not self.offline:
                 self.say(f"AWS does not answer ({type(error).__name__}): the job goes on, trying again")
             self.offline = True

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from launch.core import job
 from launch.core import job_values as values
-from launch.core.job import option
+from launch.core.job import DATA, MACHINES, TIME, option
 from launch.platforms.sagemaker import job_parts as parts
 from launch.platforms.sagemaker.job_parts import DEFAULT_METRICS, Channel, Fallback, Group, Metric
 from segtrain.errors import ConfigError
@@ -21,54 +21,73 @@ COMMAND = job.command("sagemaker")
 class SageMakerJob(job.Job):
     """A SageMaker training job. ``output``: s3://...; ``max_run`` and all other times: seconds."""
 
-    instances: int = option(values.whole, default=1)
-    type: str = option(values.text, default="ml.g5.12xlarge")
-    # A type that neither the table nor botocore knows is a warning instead of an error.
-    unknown_type_ok: bool = option(values.switch, default=False)
+    instances: int = option(1, "N", "number of instances (default: 1)", MACHINES)
+    type: str = option(
+        "ml.g5.12xlarge", "TYPE", "instance type, such as ml.p4d.24xlarge (default: ml.g5.12xlarge)", MACHINES
+    )
+    unknown_type_ok: bool = option(False, "", "allow a type that neither segtrain nor botocore knows", MACHINES)
     # Instead of instances and type.
-    groups: tuple[Group, ...] = option(parts.groups, default=())
-    # Time after which a helping host that has not joined is named, and whether the training needs all of them.
-    helpers_join: int = option(values.seconds, default=600)
-    helpers_required: bool = option(values.switch, default=False)
-    data: tuple[Channel, ...] = option(parts.channels, default=())
-    # Size of the data, for the check of the volume and the estimate.
-    data_gb: float | None = option(values.amount, default=None)
-    # S3 prefix of the checkpoints: s3://.../
-    checkpoints: str = option(values.text, default="")
-    role: str = option(values.text, default="")
-    region: str = option(values.text, default="")
-    spot: bool = option(values.switch, default=False)
-    # From the start of the wait for spot machines to the end of the job.
-    max_wait: int | None = option(values.seconds, default=None)
-    retries: int = option(values.whole, default=0)
-    warm_pool: int = option(values.seconds, default=0)
-    volume_gb: int = option(values.whole, default=100)
-    subnets: tuple[str, ...] = option(values.texts, default=())
-    security_groups: tuple[str, ...] = option(values.texts, default=())
-    tags: Mapping[str, str] = option(values.pairs, flag="--tag", default_factory=dict)
-    metrics: tuple[Metric, ...] = option(parts.metrics, default=DEFAULT_METRICS)
-    # Milliseconds between samples of the system profile; 0: off.
-    profile_ms: int = option(values.whole, default=500)
-    # Dollars per hour of one instance that trains; overrides the table.
-    price: float | None = option(values.amount, default=None)
-    # Types to take, in this order, while ``type`` has no capacity.
-    fallbacks: tuple[Fallback, ...] = option(parts.fallbacks, flag="--fallback", default=())
-    # ARN of a training plan: reserved capacity of this ``type``.
-    training_plan: str = option(values.text, default="")
-    # The longest wait for capacity.
-    max_pending: int | None = option(values.seconds, default=None)
-    # KMS key of the machines' disks: its ID or ARN.
-    volume_kms: str = option(values.text, default="")
-    # KMS key of the files that the job writes to S3.
-    output_kms: str = option(values.text, default="")
-    # The containers can reach only each other.
-    network_isolation: bool = option(values.switch, default=False)
-    # Encrypt the traffic between the containers.
-    encrypt_traffic: bool = option(values.switch, default=False)
-    # Allow a shell in the containers through AWS Systems Manager.
-    remote_debug: bool = option(values.switch, default=False)
-    # Further members of the CreateTrainingJob request.
-    request: Mapping[str, Any] = option(parts.members, default_factory=dict)
+    groups: tuple[Group, ...] = option(
+        (),
+        "NAME=TYPE*N[:train|:help]",
+        "an instance group: the one with :train trains, those with :help make samples for it; repeatable",
+        MACHINES,
+        read=parts.groups,
+        flag="--group",
+    )
+    helpers_join: int = option(
+        600, "TIME", "time for the hosts of :help to join the training (default: 10m)", MACHINES, read=values.seconds
+    )
+    helpers_required: bool = option(
+        False, "", "train only with all hosts of :help (default: go on without those that do not join)", MACHINES
+    )
+    image: str = option("", "URI", "container image (default: chosen for the type and the strategy)", MACHINES)
+    data: tuple[Channel, ...] = option(
+        (), "[NAME=]s3://...", "a channel from S3 (default name: train); repeatable", DATA, read=parts.channels
+    )
+    data_gb: float | None = option(None, "GB", "size of the data, for checks and estimates", DATA)
+    output: str = option("", "s3://...", "place of model and report (default: the account's bucket)", DATA)
+    checkpoints: str = option("", "s3://.../", "place of the checkpoints during training", DATA)
+    role: str = option("", "ARN", "execution role of the job (default: SAGEMAKER_ROLE)")
+    region: str = option("", "NAME", "default: AWS_REGION or us-east-1")
+    spot: bool = option(False, "", "use spot instances at a lower price; needs --checkpoints", TIME)
+    max_wait: int | None = option(
+        None, "TIME", "limit of the time for waiting for spot instances and training", TIME, read=values.seconds
+    )
+    retries: int = option(0, "N", "restart after an internal error of AWS, up to 30 times", TIME)
+    warm_pool: int = option(0, "TIME", "keep the instances for the next job, up to 1h", TIME, read=values.seconds)
+    volume_gb: int = option(100, "GB", "disk of each instance (default: 100)", MACHINES)
+    subnets: tuple[str, ...] = option((), "A,B", "subnets of the VPC; FSx needs them", read=values.listed)
+    security_groups: tuple[str, ...] = option(
+        (), "A,B", "security groups of the VPC; FSx needs them", read=values.listed
+    )
+    tags: Mapping[str, str] = option(dict, "KEY=VALUE", "tag of the job; repeatable", flag="--tag")
+    metrics: tuple[Metric, ...] = option(DEFAULT_METRICS, read=parts.metrics)
+    profile_ms: int = option(500, "MS", "interval of the system profile in milliseconds; 0: off (default: 500)")
+    price: float | None = option(None, "USD", "price per hour of a training instance, instead of the table's", TIME)
+    fallbacks: tuple[Fallback, ...] = option(
+        (),
+        "TYPE[*N]",
+        "a type to use while --type has no capacity; repeatable, in order",
+        MACHINES,
+        read=parts.fallbacks,
+        flag="--fallback",
+    )
+    training_plan: str = option("", "ARN", "reserved capacity of --type", MACHINES)
+    max_pending: int | None = option(
+        None, "TIME", "limit of the time for waiting for instances, 30m or more", TIME, read=values.seconds
+    )
+    volume_kms: str = option("", "KEY", "KMS key of the instances' disks (ID or ARN)")
+    output_kms: str = option("", "KEY", "KMS key of the files that the job writes to S3")
+    network_isolation: bool = option(False, "", "containers can reach only each other")
+    encrypt_traffic: bool = option(False, "", "encrypt the traffic between containers")
+    remote_debug: bool = option(False, "", "allow a shell in the containers: aws ssm start-session")
+    request: Mapping[str, Any] = option(
+        dict,
+        "MEMBER.MEMBER=VALUE",
+        "any other member of the request; it is checked; repeatable",
+        read=parts.members,
+    )
 
     @property
     def hosts(self) -> int:
@@ -99,56 +118,59 @@ def load_job(
     source: str | Path | Mapping[str, Any] | None, flags: Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> SageMakerJob:
     """A job from a file or its keys, flags, and overrides, as ``launch.core.job.load_job``. ``flags`` may also hold the
-    short forms ``fsx``, ``mode``, and ``group``.
+    short forms ``fsx`` and ``mode``.
     """
-    short = {key: flags[key] for key in ("fsx", "mode", "group") if flags.get(key) not in (None, [], ())}
     described = job.described(SageMakerJob, source)
-    given = job.given(SageMakerJob, {key: value for key, value in flags.items() if key not in ("fsx", "mode", "group")})
-    _refuse_two_shapes(described, {**given, **short}, job.label(source))
-    given["data"] = _with_flags(described.pop("data", ()), given.pop("data", ()), short)
-    if "group" in short:
-        given["groups"] = parts.groups(short["group"], "--group")
+    given = job.given(SageMakerJob, flags)
+    _refuse_two_shapes(described, given, job.label(source))
+    given["data"] = _with_flags(described.pop("data", ()), given.pop("data", ()), flags.get("fsx"), flags.get("mode"))
+    if "groups" in given:
         described = {key: value for key, value in described.items() if key not in ("instances", "type")}
     return job.build(SageMakerJob, described, given, overrides)
 
 
 def _refuse_two_shapes(described: Mapping[str, Any], given: Mapping[str, Any], source: str) -> None:
     """Raises ConfigError for groups together with instances or type: which was meant cannot be guessed."""
-    for mine, source_of_mine in ((described, source), (given, "the flags")):
-        for key in ("instances", "type"):
-            if key in mine and ("groups" in mine or "group" in mine):
-                raise ConfigError(
-                    f"{source_of_mine}: {key} and groups exclude each other, for each group has its own: remove {key}"
-                )
     for key in ("instances", "type"):
+        for fields, name in ((described, source), (given, "the flags")):
+            if {key, "groups"} <= set(fields):
+                raise ConfigError(
+                    f"{name}: {key} and groups exclude each other, for each group has its own: remove {key}",
+                    code="groups-and-type", key=key,
+                )  # fmt: skip
         if key in given and "groups" in described:
             raise ConfigError(
                 f"--{key} {given[key]}: {source} has groups "
-                f"({', '.join(group.name for group in described['groups'])}), and the "
-                "flag does not say for which group: describe every group with --group, as --group "
-                "gpu=ml.g5.xlarge*2:train --group cpu=ml.c5.4xlarge*2"
-            )
+                f"({', '.join(group.name for group in described['groups'])}), and the flag does not say for which: "
+                "describe every group with --group, as --group gpu=ml.g5.xlarge*2:train --group cpu=ml.c5.4xlarge*2",
+                code="groups-and-type", key=key,
+            )  # fmt: skip
 
 
-def _with_flags(data: tuple[Channel, ...], more: tuple[Channel, ...], short: Mapping[str, Any]) -> tuple[Channel, ...]:
-    """The channels of the file (``data``), overridden by --data (``more``), then by --fsx and --mode (in ``short``)."""
-    found = {channel.name: channel for channel in data}
+def _with_flags(
+    data: tuple[Channel, ...], more: tuple[Channel, ...], fsx: str | None, mode: str | None
+) -> tuple[Channel, ...]:
+    """The channels of the file (``data``), overridden by --data (``more``), then by --fsx and --mode."""
+    channels = {channel.name: channel for channel in data}
     flagged = {channel.name: channel for channel in more}
-    if (fsx := short.get("fsx")) is not None:
+    if fsx is not None:
         if "train" in flagged:
-            raise ConfigError(f"--fsx {fsx} and --data {flagged['train'].uri}: both are the channel 'train': give one")
+            raise ConfigError(
+                f"--fsx {fsx} and --data {flagged['train'].uri}: both are the channel 'train': give one",
+                code="channel-twice", key="train",
+            )  # fmt: skip
         flagged["train"] = parts.channel("train", fsx, "--fsx")
     for name, channel in flagged.items():
-        old = found.get(name)
-        both_s3 = old is not None and not old.is_file_system and not channel.is_file_system
-        # An S3 channel keeps the mode, distribution, and groups of the file: only its prefix changes.
-        found[name] = replace(cast(Channel, old), uri=channel.uri) if both_s3 else channel
-    if (mode := short.get("mode")) is not None:
+        old = channels.get(name)
+        if old is not None and not old.is_file_system and not channel.is_file_system:
+            # An S3 channel keeps the mode, distribution, and groups of the file: only its prefix changes.
+            channel = replace(old, uri=channel.uri)
+        channels[name] = channel
+    if mode is not None:
         parts.mode(mode, "--mode")
-        on_s3 = any(not channel.is_file_system for channel in found.values())
+        on_s3 = any(not channel.is_file_system for channel in channels.values())
         # If all channels are file systems, --mode has no effect. It is kept here, so that the preflight reports it.
-        found = {
-            name: channel if channel.is_file_system and on_s3 else replace(channel, mode=mode)
-            for name, channel in found.items()
-        }
-    return tuple(found.values())
+        for name, channel in channels.items():
+            if not (channel.is_file_system and on_s3):
+                channels[name] = replace(channel, mode=cast(Any, mode))
+    return tuple(channels.values())

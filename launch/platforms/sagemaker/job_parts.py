@@ -94,7 +94,8 @@ def mode(value: Any, where: str) -> Any:
     if str(value).lower() == "pipe":
         raise ConfigError(
             f"{where}={value!r}: Pipe hands each channel on as one stream, which training in random order cannot read: "
-            "write FastFile, which reads from S3 without a copy as well, in any order"
+            "write FastFile, which reads from S3 without a copy as well, in any order",
+            code="mode-pipe",
         )
     return values.choice(value, _CHOICES["mode"], where)
 
@@ -104,7 +105,9 @@ def channels(value: Any, where: str) -> tuple[Channel, ...]:
     if isinstance(value, Mapping):
         return tuple(channel(str(name), item, f"{where}.{name}") for name, item in value.items())
     if not isinstance(value, (str, list, tuple)):
-        raise ConfigError(f"{where}={value!r}: must be names with addresses, such as train: s3://BUCKET/PREFIX/")
+        raise ConfigError(
+            f"{where}={value!r}: must be names with addresses, such as train: s3://BUCKET/PREFIX/", code="channel-form"
+        )
     named = [values.named(values.text(item, where)) for item in ([value] if isinstance(value, str) else value)]
     return values.unique([channel(name or "train", text, where) for name, text in named], where)
 
@@ -126,7 +129,10 @@ def channel(name: str, value: Any, where: str) -> Channel:
     if "uri" in described:  # fsx://... is a short form here as well
         described = {**_place(described.pop("uri"), f"{where}.uri"), **described}
     if not described.get("uri") and not described.get("file_system"):
-        raise ConfigError(f"{where} has no place: add uri: s3://BUCKET/PREFIX/, or file_system: fs-... and path: /...")
+        raise ConfigError(
+            f"{where} has no place: add uri: s3://BUCKET/PREFIX/, or file_system: fs-... and path: /...",
+            code="channel-without-place",
+        )
     return Channel(name, **described)
 
 
@@ -142,7 +148,7 @@ def _group(name: str, value: Any, where: str) -> Group:
         return Group(*_named_group(f"{name}={value}", where))
     described = values.known(value, _GROUP_KEYS, where)
     if "type" not in described:
-        raise ConfigError(f"{where} has no type: add one, as type: ml.g5.xlarge")
+        raise ConfigError(f"{where} has no type: add one, as type: ml.g5.xlarge", code="group-without-type")
     return Group(
         name,
         values.text(described["type"], f"{where}.type"),
@@ -170,14 +176,15 @@ def members(value: Any, where: str) -> dict[str, Any]:
         path, equals, content = item.partition("=")
         if not equals or not all(path.split(".")):
             raise ConfigError(
-                f"{where}={item!r}: must be MEMBER.MEMBER=value, as InfraCheckConfig.EnableInfraCheck=true"
+                f"{where}={item!r}: must be MEMBER.MEMBER=value, as InfraCheckConfig.EnableInfraCheck=true",
+                code="request-form",
             )
         *above, last = path.split(".")
         place = found
         for name in above:
             place = place.setdefault(name, {})
             if not isinstance(place, dict):
-                raise ConfigError(f"{where}={item!r}: {name} has a value already")
+                raise ConfigError(f"{where}={item!r}: {name} has a value already", code="request-twice")
         place[last] = values.scalar(content, path)
     return found
 
@@ -196,7 +203,8 @@ def _place(content: str, where: str) -> dict[str, Any]:
     if match is None:
         raise ConfigError(
             f"{where}={content!r} is not a place that the machines can read: write {_PLACES}"
-            + ("" if "://" in content else "; upload a folder first: aws s3 sync FOLDER s3://BUCKET/PREFIX/")
+            + ("" if "://" in content else "; upload a folder first: aws s3 sync FOLDER s3://BUCKET/PREFIX/"),
+            code="channel-place",
         )
     kind = "EFS" if match[1] == "efs" else "FSxLustre"
     return {"file_system": match[2], "file_system_type": kind, "path": match[3] or "/"}

@@ -35,7 +35,9 @@ def sdk() -> Any:
             there = f"SDK {importlib.metadata.version('sagemaker')} is installed, which has no PyTorch estimator"
         except importlib.metadata.PackageNotFoundError:
             there = "it is not installed"
-        raise ConfigError(f"an estimator needs SageMaker's Python SDK, version 2; {there}: {INSTALL}") from None
+        raise ConfigError(
+            f"an estimator needs SageMaker's Python SDK, version 2; {there}: {INSTALL}", code="sdk-missing"
+        ) from None
     return sagemaker
 
 
@@ -70,7 +72,8 @@ def _refuse_what_it_cannot_say(job: SageMakerJob) -> None:
         if getattr(job, key):
             raise ConfigError(
                 f"{key}={getattr(job, key)!r}: an estimator of SDK v2 has no such option: leave {key} out, or send "
-                "the job with launch.sagemaker.request and boto3"
+                "the job with launch.sagemaker.request and boto3",
+                code="sdk-option",
             )
 
 

@@ -67,7 +67,7 @@ def merged(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, An
         elif (sent := _at(request, path)) is not None:
             wrong.append(f"{path}={value!r}: the launcher sends {_short(sent)} there: leave it out")
     if wrong:
-        raise ConfigError("; ".join(f"request.{line}" for line in wrong))
+        raise ConfigError("; ".join(f"request.{line}" for line in wrong), code="request-member")
     return _merge(request, extra)
 
 

@@ -89,7 +89,8 @@ def entrypoint_text() -> str:
     except OSError as error:
         raise ConfigError(
             f"cannot read {ENTRYPOINT.relative_to(ROOT)} ({error.strerror}): without it a stop of the job would "
-            "not reach the training: restore the file from the repository"
+            "not reach the training: restore the file from the repository",
+            code="entrypoint-missing",
         ) from None
 
 
@@ -198,7 +199,8 @@ def _code_channel(job: SageMakerJob, code: str) -> Channel:
     """The channel with the code of an isolated container, which cannot download it. AWS's own SDK does the same."""
     if any(channel.name == CODE_CHANNEL for channel in job.data):
         raise ConfigError(
-            f"data.{CODE_CHANNEL}: with network_isolation this channel brings the code: give yours another name"
+            f"data.{CODE_CHANNEL}: with network_isolation this channel brings the code: give yours another name",
+            code="channel-code",
         )
     # SageMaker requires that either all channels name their instance groups or none does.
     groups = tuple(group.name for group in job.groups) if any(channel.groups for channel in job.data) else ()

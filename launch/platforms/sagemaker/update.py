@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from launch.core import job_values as values
+from launch.core import job
 from launch.platforms.sagemaker.cloud import Clients
 from launch.platforms.sagemaker.cures import explain
+from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.times import INTERVALS, WARM_S
 from launch.platforms.sagemaker.progress import duration
 from segtrain.errors import ConfigError
@@ -19,10 +20,10 @@ _FLAGS = "--profile-ms MS (0: off), --remote-debug, --warm-pool TIME (0: let the
 def update(clients: Clients, name: str, changes: Mapping[str, Any], say: Callable[[str], None]) -> int:
     """Send UpdateTrainingJob with the changes from ``wanted``. Returns 0 once AWS accepts it; raises SegtrainError."""
     try:
-        job = clients.sagemaker.describe_training_job(TrainingJobName=name)
+        sent = clients.sagemaker.describe_training_job(TrainingJobName=name)
     except Exception as error:
         raise explain(error, name) from None
-    asked = request(job, changes)
+    asked = request(sent, changes)
     try:
         clients.sagemaker.update_training_job(**asked)
     except Exception as error:
@@ -33,45 +34,40 @@ def update(clients: Clients, name: str, changes: Mapping[str, Any], say: Callabl
 
 
 def wanted(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes that flags ask for, with checked values.
-
-    Raises ConfigError if no flag is given, or if a flag cannot be changed on a job that has been sent.
-    """
-    others = [key for key in flags if key not in CAN]
-    if others:
-        raise ConfigError(
-            f"--{others[0].replace('_', '-')} cannot be changed on a job that has been sent; what can: {_FLAGS}"
-        )
-    if not flags:
-        raise ConfigError(f"--update needs what to change: {_FLAGS}")
-    found = dict(flags)
-    if "profile_ms" in found and found["profile_ms"] not in (0, *INTERVALS):
+    """The changes that flags ask for, with checked values. Raises ConfigError if there is none."""
+    found = job.given(SageMakerJob, {key: flags[key] for key in CAN if key in flags})
+    if not found:
+        raise ConfigError(f"--update needs what to change: {_FLAGS}", code="update-empty")
+    if found.get("profile_ms", 0) not in (0, *INTERVALS):
         near = min(INTERVALS, key=lambda legal: abs(legal - found["profile_ms"]))
         raise ConfigError(
             f"--profile-ms {found['profile_ms']}: the profiler knows {', '.join(map(str, INTERVALS))} ms: "
-            f"--profile-ms {near}, or 0 to switch it off"
-        )
-    if "warm_pool" in found:
-        found["warm_pool"] = values.seconds(found["warm_pool"], "--warm-pool")
-        if found["warm_pool"] > WARM_S:
-            raise ConfigError(f"--warm-pool {found['warm_pool']} s: the most is {WARM_S}: --warm-pool 1h")
+            f"--profile-ms {near}, or 0 to switch it off",
+            code="update-interval", found=found["profile_ms"], expected=near,
+        )  # fmt: skip
+    if found.get("warm_pool", 0) > WARM_S:
+        raise ConfigError(
+            f"--warm-pool {found['warm_pool']} s: the most is {WARM_S}: --warm-pool 1h",
+            code="update-warm-pool", found=found["warm_pool"], expected=WARM_S,
+        )  # fmt: skip
     return found
 
 
-def request(job: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The UpdateTrainingJob request. ``job``: the answer of DescribeTrainingJob. Raises ConfigError if the job's state
+def request(sent: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The UpdateTrainingJob request. ``sent``: the answer of DescribeTrainingJob. Raises ConfigError if the job's state
     does not allow the change.
     """
-    name, status = job["TrainingJobName"], job["TrainingJobStatus"]
+    name, status = sent["TrainingJobName"], sent["TrainingJobStatus"]
     running = [key for key in changes if key != "warm_pool"]
     if running and status != "InProgress":
         raise ConfigError(
             f"{name} is {status}: --{running[0].replace('_', '-')} works on running jobs only; for its profile: "
-            f"segtrain report sagemaker:{name}"
-        )
+            f"segtrain report sagemaker:{name}",
+            code="job-not-running", found=status,
+        )  # fmt: skip
     asked: dict[str, Any] = {"TrainingJobName": name}
     if "profile_ms" in changes:
-        asked["ProfilerConfig"] = _profiler(job, changes["profile_ms"])
+        asked["ProfilerConfig"] = _profiler(sent, changes["profile_ms"])
     if "remote_debug" in changes:
         asked["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
     if "warm_pool" in changes:
@@ -79,11 +75,11 @@ def request(job: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return asked
 
 
-def _profiler(job: Mapping[str, Any], ms: int) -> dict[str, Any]:
+def _profiler(sent: Mapping[str, Any], ms: int) -> dict[str, Any]:
     if not ms:
         return {"DisableProfiler": True}
     # A job that was sent without a profiler has no S3 path for the profiler's files yet.
-    place = job.get("ProfilerConfig", {}).get("S3OutputPath") or job["OutputDataConfig"]["S3OutputPath"]
+    place = sent.get("ProfilerConfig", {}).get("S3OutputPath") or sent["OutputDataConfig"]["S3OutputPath"]
     return {"S3OutputPath": place, "DisableProfiler": False, "ProfilingIntervalInMilliseconds": ms}
 
 

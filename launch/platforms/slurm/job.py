@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launch.core import job
 from launch.core import job_values as values
-from launch.core.job import option
+from launch.core.job import DATA, MACHINES, TIME, option
 from launch.platforms.slurm import job_parts as parts
 from launch.platforms.slurm.job_parts import Gpus
 
@@ -25,51 +25,90 @@ class SlurmJob(job.Job):
     ``max_run``: time limit of each start, seconds.
     """
 
-    name: str = option(parts.name, default="segtrain")
-    output: str = option(parts.folder, default="runs")
-    partition: str = option(values.text, default="")
-    account: str = option(values.text, default="")
-    qos: str = option(values.text, default="")
-    nodes: int = option(values.at_least(1), default=1)
-    # Of each node. None: the job asks for none.
-    gpus: Gpus | None = option(parts.gpus, default=None)  # noqa: RUF009
-    # Processes on each node. 0: one per GPU, or one.
-    procs: int = option(values.at_least(0), default=0)
-    start: parts.Start = option(values.one_of(parts.Start), default="task")  # noqa: RUF009
-    bind: parts.Bind = option(values.one_of(parts.Bind), default="node")  # noqa: RUF009
-    # Cores of each process, and memory of each node. 0 and "": what the cluster gives.
-    cpus: int = option(values.at_least(0), default=0)
-    memory: str = option(parts.memory, default="")
-    constraint: str = option(values.text, default="")
-    reservation: str = option(values.text, default="")
-    nodelist: str = option(values.text, default="")
-    exclude: str = option(values.text, default="")
-    exclusive: bool = option(values.switch, default=False)
-    # Seconds before the time limit at which the job saves its state.
-    notice: int = option(values.seconds, default=120)
+    name: str = option(
+        "segtrain", "WORD", "name of the job, and of its run folder in the output (default: segtrain)", read=parts.name
+    )
+    output: str = option(
+        "runs", "DIR", "folder of runs, on the shared file system (default: runs)", DATA, read=parts.folder
+    )
+    partition: str = option("", "NAME", "partition, or queue (default: the cluster's)", MACHINES)
+    account: str = option("", "NAME", "account that is charged", MACHINES)
+    qos: str = option("", "NAME", "quality of service", MACHINES)
+    nodes: int = option(1, "N", "number of nodes (default: 1)", MACHINES, read=values.at_least(1))
+    gpus: Gpus | None = option(
+        None, "[TYPE:]COUNT", "GPUs of each node, such as 4 or h100:8 (default: none)", MACHINES, read=parts.gpus
+    )
+    procs: int = option(
+        0, "N", "processes on each node (default: one per GPU, or one)", MACHINES, read=values.at_least(0)
+    )
+    start: parts.Start = option(
+        "task",
+        "NAME",
+        "task: srun starts one process per GPU (default); node: srun starts one torchrun per node",
+        MACHINES,
+    )
+    bind: parts.Bind = option(
+        "node", "NAME", "node: a process sees the GPUs of its node (default); task: it sees its own alone", MACHINES
+    )
+    cpus: int = option(0, "N", "cores of each process (default: the cluster's)", MACHINES, read=values.at_least(0))
+    memory: str = option(
+        "",
+        "SIZE",
+        "memory of each node, such as 64G; 0: all (default: the cluster's)",
+        MACHINES,
+        read=parts.memory,
+    )
+    constraint: str = option("", "TEXT", "features that the nodes must have", MACHINES)
+    reservation: str = option("", "NAME", "reservation to take the nodes from", MACHINES)
+    nodelist: str = option("", "NODES", "nodes that the job must get, among others", MACHINES)
+    exclude: str = option("", "NODES", "nodes that the job must not get", MACHINES)
+    exclusive: bool = option(False, "", "no other job on these nodes", MACHINES)
+    notice: int = option(
+        120, "TIME", "how long before the time limit the state is saved (default: 120)", TIME, read=values.seconds
+    )
     # The job queues itself again after a time limit, a preemption, or a lost rank.
-    requeue: bool = option(values.switch, default=True)
-    # Stops in a row without a new checkpoint, after which it does not.
-    most_stops: int = option(values.at_least(1), default=3)
-    # Seconds between two looks for the spot notice of EC2, on every node. 0: none.
-    spot: int = option(values.seconds, default=0)
-    # Where the training reads: data.root.
-    data: str = option(values.text, default="")
-    # Network interface of gloo's and NCCL's connections, and whether NCCL uses EFA.
-    interface: str = option(values.text, default="")
-    efa: bool = option(values.switch, default=False)
-    # Lines of shell before the training, such as "module load cuda".
-    setup: tuple[str, ...] = option(values.texts, default=())
-    # The interpreter on the nodes. Empty: the one of this command.
-    python: str = option(values.text, default="")
-    # Settings of each task of an array, as "train.seed=1 optim.lr=0.01".
-    array: tuple[str, ...] = option(parts.tasks, default=())
-    seeds: tuple[int, ...] = option(parts.seeds, default=())
-    # Tasks of the array that run at the same time. 0: all.
-    at_once: int = option(values.at_least(0), default=0)
-    after: str = option(parts.after, default="")
-    # Further lines of #SBATCH, such as "--mail-type=END".
-    sbatch: tuple[str, ...] = option(values.texts, default=())
+    requeue: bool = True
+    most_stops: int = option(
+        3,
+        "N",
+        "end the job after this many stops in a row without a new checkpoint (default: 3)",
+        TIME,
+        read=values.at_least(1),
+    )
+    spot: int = option(
+        0,
+        "TIME",
+        "how often every node checks for EC2's spot notice, such as 5s (default: 0, never)",
+        TIME,
+        read=values.seconds,
+    )
+    data: str = option("", "DIR", "the data set: data.root of the config", DATA)
+    interface: str = option(
+        "", "NAME", "network interface of gloo and NCCL, such as eth0 (default: they choose)", MACHINES
+    )
+    efa: bool = option(False, "", "NCCL uses the Elastic Fabric Adapter of EC2", MACHINES)
+    setup: tuple[str, ...] = option((), "LINE", 'line of shell before the training, as "module load cuda"; repeatable')
+    python: str = option("", "FILE", "Python on the nodes (default: the one of this command)")
+    array: tuple[str, ...] = option(
+        (),
+        "SETTINGS",
+        'settings of one task of an array, as "optim.lr=0.1 train.seed=1"; repeatable',
+        read=parts.tasks,
+    )
+    seeds: tuple[int, ...] = option(
+        (), "N,N,...", "an array of jobs, one for each value of train.seed", read=parts.seeds
+    )
+    at_once: int = option(
+        0, "N", "tasks of the array that run at the same time (default: all)", read=values.at_least(0)
+    )
+    after: str = option(
+        "",
+        "JOB",
+        "start after this job has succeeded; afterany:JOB: after it has ended",
+        TIME,
+        read=parts.after,
+    )
+    sbatch: tuple[str, ...] = option((), "FLAG", "further flag of sbatch, as --sbatch=--mail-type=END; repeatable")
 
     @property
     def local_ranks(self) -> int:

@@ -67,10 +67,10 @@ def after(value: Any, where: str) -> str:
 
 def seeds(value: Any, where: str) -> tuple[int, ...]:
     """``0,1,2`` or a list of numbers."""
-    items = value if isinstance(value, (list, tuple)) else values.text(value, where).split(",")
-    found = [values.whole(item.strip() if isinstance(item, str) else item, where) for item in items]
-    values.once([str(seed) for seed in found], where)
-    return tuple(found)
+    items = value if isinstance(value, (list, tuple)) else [value]
+    texts = [part.strip() for item in items for part in values.text(item, where).split(",")]
+    values.once(texts, where)
+    return tuple(values.whole(text, where) for text in texts)
 
 
 def folder(value: Any, where: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from launch.core import job
 from launch.core import job_values as values
-from launch.core.job import option
+from launch.core.job import DATA, MACHINES, TIME, option
 from launch.platforms.vertex import job_parts as parts
 from launch.platforms.vertex.job_parts import Accelerator, Lustre, Nfs
 
@@ -18,46 +18,74 @@ COMMAND = job.command("vertex")
 class VertexJob(job.Job):
     """A custom job. ``output``: a gs:// folder in which each job gets a folder of its name; ``max_run``: seconds."""
 
-    project: str = option(values.text, default="")
-    region: str = option(values.text, default="")
-    machine: str = option(values.text, default="g2-standard-12")
-    # None: what the machine type has by itself.
-    accelerator: Accelerator | None = option(parts.accelerator, default=None)  # noqa: RUF009
-    hosts: int = option(values.at_least(1), default=1)
-    # Where the training reads: gs://BUCKET/FOLDER, or a folder of a mount.
-    data: str = option(values.text, default="")
-    # gs:// address of the run folder, which then outlives the job. It becomes ``out`` of the training config.
-    checkpoints: str = option(values.text, default="")
-    # gs:// folder for the code bundle; empty: below the output.
-    staging: str = option(values.text, default="")
-    # bundle: the container downloads and starts the launcher's code. image: the image's own entry point starts the
-    # training, with the settings as arguments.
-    start: parts.Start = option(values.one_of(parts.Start), default="bundle")  # noqa: RUF009
-    disk_gb: int = option(values.whole, default=100)
-    disk_type: str = option(values.text, default="pd-ssd")
-    scheduling: parts.Scheduling = option(parts.scheduling, default="STANDARD")  # noqa: RUF009
-    # The longest wait for machines of FLEX_START.
-    max_wait: int | None = option(values.seconds, default=None)
-    # Restart all replicas when one restarts. Not needed for segtrain, whose ranks find each other again by themselves.
-    restart_all: bool = option(values.switch, default=False)
-    disable_retries: bool = option(values.switch, default=False)
-    service_account: str = option(values.text, default="")
-    # projects/NUMBER/global/networks/NAME
-    network: str = option(values.text, default="")
-    reserved_ip_ranges: tuple[str, ...] = option(values.texts, default=())
-    # projects/PROJECT/regions/REGION/networkAttachments/NAME, or its name.
-    psc_attachment: str = option(values.text, default="")
-    # projects/P/locations/R/tensorboards/ID
-    tensorboard: str = option(values.text, default="")
-    experiment: str = option(values.text, default="")
-    experiment_run: str = option(values.text, default="")
-    persistent_resource: str = option(values.text, default="")
-    # projects/P/zones/Z/reservations/NAME: the machines are taken from this reservation.
-    reservation: str = option(values.text, default="")
-    nfs: tuple[Nfs, ...] = option(parts.nfs, default=())
-    lustre: tuple[Lustre, ...] = option(parts.lustre, default=())
-    # projects/P/locations/R/keyRings/RING/cryptoKeys/KEY
-    kms: str = option(values.text, default="")
-    # A shell in the containers, from the console.
-    web_access: bool = option(values.switch, default=False)
-    labels: Mapping[str, str] = option(values.pairs, flag="--label", default_factory=dict)
+    project: str = option("", "ID", "default: GOOGLE_CLOUD_PROJECT, or that of the credentials")
+    region: str = option(
+        "", "NAME", "default: GOOGLE_CLOUD_REGION, CLOUD_ML_REGION, CLOUDSDK_AI_REGION, or us-central1"
+    )
+    machine: str = option(
+        "g2-standard-12", "TYPE", "machine type, such as n1-standard-32 (default: g2-standard-12)", MACHINES
+    )
+    accelerator: Accelerator | None = option(
+        None,
+        "TYPE:COUNT",
+        "GPUs of each host, such as NVIDIA_TESLA_T4:4 (default: what the type has)",
+        MACHINES,
+        read=parts.accelerator,
+    )
+    hosts: int = option(
+        1, "N", "number of hosts; in a rehearsal, those on this machine (default: 1)", MACHINES, read=values.at_least(1)
+    )
+    image: str = option("", "URI", "container image (default: Google's for PyTorch)", MACHINES)
+    # image: the image's own entry point starts the training, with the settings as arguments.
+    start: parts.Start = option(
+        "bundle", "NAME", "bundle: send this code along (default); image: the image starts the training", MACHINES
+    )
+    data: str = option("", "gs://...", "the data set: data.root of the config", DATA)
+    output: str = option(
+        "", "gs://...", "folder of jobs, each a folder (default: gs://PROJECT-vertex-staging-REGION/segtrain)", DATA
+    )
+    # Becomes ``out`` of the training config.
+    checkpoints: str = option(
+        "", "gs://...", "run folder that outlives the job (default: a folder of the job itself)", DATA
+    )
+    staging: str = option("", "gs://...", "folder for the code (default: the output)", DATA)
+    requirements: str = option("", "FILE", "further packages for pip", DATA)
+    disk_gb: int = option(100, "GB", "boot disk of each host (default: 100)", MACHINES)
+    disk_type: str = option("pd-ssd", "NAME", "boot disk of each host (default: pd-ssd)", MACHINES)
+    scheduling: parts.Scheduling = option(
+        "STANDARD", "NAME", "standard (default), spot, or flex-start", TIME, read=parts.scheduling
+    )
+    max_wait: int | None = option(
+        None,
+        "TIME",
+        "longest wait for machines of flex-start; 0: no limit (default: 24h)",
+        TIME,
+        read=values.seconds,
+    )
+    # Not needed for segtrain, whose ranks find each other again by themselves.
+    restart_all: bool = option(False, "", "restart all replicas when one of them restarts", TIME)
+    disable_retries: bool = option(False, "", "do not start again after an internal error", TIME)
+    service_account: str = option("", "EMAIL", "account that the job runs as (default: Vertex AI's service agent)")
+    network: str = option("", "NAME", "peered network: projects/NUMBER/global/networks/NAME")
+    reserved_ip_ranges: tuple[str, ...] = option(
+        (), "NAME", "allocated range of the peered network; repeatable", flag="--reserved-ip-range"
+    )
+    psc_attachment: str = option("", "NAME", "network attachment of Private Service Connect")
+    tensorboard: str = option("", "NAME", "TensorBoard: projects/P/locations/R/tensorboards/ID")
+    experiment: str = option("", "NAME", "Vertex AI experiment")
+    experiment_run: str = option("", "NAME", "run of the experiment")
+    persistent_resource: str = option("", "ID", "persistent resource, whose machines already run", MACHINES)
+    reservation: str = option("", "NAME", "reserved machines: projects/P/zones/Z/reservations/NAME", MACHINES)
+    nfs: tuple[Nfs, ...] = option(
+        (), "NAME=SERVER:/PATH", "share that appears as /mnt/nfs/NAME; repeatable", DATA, read=parts.nfs
+    )
+    lustre: tuple[Lustre, ...] = option(
+        (),
+        "NAME=IP:/FILESYSTEM,INSTANCE",
+        "Managed Lustre as /mnt/lustre/NAME; repeatable",
+        DATA,
+        read=parts.lustre,
+    )
+    kms: str = option("", "NAME", "key of the disks: projects/P/locations/R/keyRings/RING/cryptoKeys/KEY")
+    web_access: bool = option(False, "", "allow a shell in the containers, from the console")
+    labels: Mapping[str, str] = option(dict, "KEY=VALUE", "label of the job; repeatable", flag="--label")

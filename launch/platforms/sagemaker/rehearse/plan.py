@@ -34,7 +34,9 @@ def set_stage(
     # Hosts that do not train come first, so that code that wrongly expects algo-1 to train fails here.
     numbered.sort(key=lambda item: item[0] in trains)
     if len(numbered) > MOST_HOSTS:
-        raise ConfigError(f"--hosts: {len(numbered)} hosts on one machine are too many: at most {MOST_HOSTS}")
+        raise ConfigError(
+            f"--hosts: {len(numbered)} hosts on one machine are too many: at most {MOST_HOSTS}", code="rehearsal-hosts"
+        )
     if not isolated:
         refuse_addresses(len(numbered))
     stage = tuple(
@@ -50,7 +52,7 @@ def set_stage(
 def _counted(request: Mapping[str, Any], hosts: int | None, said: list[str]) -> list[tuple[str, str, int]]:
     """Name, type, and number of hosts of each group."""
     if hosts is not None and hosts < 1:
-        raise ConfigError(f"--hosts {hosts}: at least one host must train")
+        raise ConfigError(f"--hosts {hosts}: at least one host must train", code="rehearsal-hosts")
     resources = request["ResourceConfig"]
     groups = resources.get("InstanceGroups")
     asked = [(g["InstanceGroupName"], g["InstanceType"], int(g["InstanceCount"])) for g in groups or []]
@@ -87,7 +89,7 @@ def _hyperparameters(
         )
     if procs is not None:
         if procs < 1:
-            raise ConfigError(f"--procs {procs}: at least one process must train")
+            raise ConfigError(f"--procs {procs}: at least one process must train", code="rehearsal-procs")
         parameters["sagemaker_mpi_num_of_processes_per_host"] = json.dumps(procs)
         said.append(f"{procs} process{'es' * (procs > 1)} per host instead of one per GPU")
     for key, value in settings.items():
