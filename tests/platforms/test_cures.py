@@ -6,18 +6,21 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-import test_preflight
-import test_slurm_preflight
-import test_vertex_preflight
+import sagemaker_mistakes
+import slurm_mistakes
+import vertex_mistakes
 
 from launch.core import job_values as values
 from launch.core.findings import Finding, errors
 from launch.core.job import ROOT, flag_of, load_job, readers
 from launch.platforms.sagemaker import prepare as aws
-from launch.platforms.slurm.preflight.here import completed
+from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.preflight.here import Here, completed
+from launch.platforms.slurm.preflight.online import rules
 from launch.platforms.slurm.preflight.training import offline
 from launch.platforms.vertex import prepare as gcp
 from launch.platforms.vertex.job import VertexJob
@@ -76,30 +79,29 @@ def paste_back(job: Any, check: Check) -> int:
 
 
 def test_cures_of_vertex_can_be_pasted() -> None:
-    tests = test_vertex_preflight
     jobs = [
-        load_job(VertexJob, None, {**tests.PLAIN, **flags}, [*tests.SETTINGS, *settings])
-        for flags, settings, *_ in tests.MISTAKES.values()
+        load_job(VertexJob, None, {**vertex_mistakes.PLAIN, **flags}, [*vertex_mistakes.SETTINGS, *settings])
+        for flags, settings, _ in vertex_mistakes.MISTAKES.values()
     ]
     assert sum(paste_back(job, lambda job: gcp.prepare(job)[2]) for job in jobs) > 10
 
 
 def test_cures_of_sagemaker_can_be_pasted() -> None:
-    jobs = [test_preflight.the_job(flags, settings) for flags, settings, *_ in test_preflight.TYPED.values()]
+    jobs = [sagemaker_mistakes.the_job(flags, settings) for flags, settings, _ in sagemaker_mistakes.TYPED.values()]
     assert sum(paste_back(job, lambda job: aws.prepare(job)[2]) for job in jobs) > 10
 
 
 def test_cures_of_slurm_can_be_pasted() -> None:
-    tests = test_slurm_preflight
     count = 0
-    for name, flags, settings, *_ in tests.MISTAKES.values():
-        here = tests.Here(tests.Path("/workspace"), {}, {})
-        job = completed(load_job(tests.SlurmJob, None, {**tests.PLAIN, **flags}, [tests.BATCH, *settings]), here)
-        rules = lambda job, name=name, here=here: [  # noqa: E731
-            *offline(job, ROOT), *tests.rules(job, tests.cluster(name), here)
-        ]  # fmt: skip
+    here = Here(Path("/workspace"), {}, {})
+    for name, flags, settings, _ in slurm_mistakes.MISTAKES.values():
+        job = load_job(SlurmJob, None, {**slurm_mistakes.PLAIN, **flags}, [slurm_mistakes.BATCH, *settings])
+
+        def check(job: Any, name: str = name) -> list[Finding]:
+            return [*offline(job, ROOT), *rules(job, slurm_mistakes.cluster(name), here)]
+
         if not job.array:  # whose own settings win
-            count += paste_back(job, rules)
+            count += paste_back(completed(job, here), check)
     assert count > 15
 
 

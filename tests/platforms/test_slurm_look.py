@@ -1,6 +1,6 @@
 """Tests of the checks of Slurm jobs on a real Slurm: what it says of itself, what its nodes see, and what it does.
 
-Skipped, with the reason, where Slurm cannot be started. The table of mistakes is that of test_slurm_preflight.py.
+Skipped, with the reason, where Slurm cannot be started. The table of mistakes is that of the recorded answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cluster_slurm import Cluster, NoSlurm, slurm_cluster
-from test_slurm_preflight import BATCH, CPUS, MISTAKES, PLAIN, ROOT, SOUND, has, loud
+from slurm_mistakes import BATCH, CPUS, MISTAKES, PLAIN, ROOT, SOUND, has, loud
 
 from launch.core.findings import Finding
 from launch.core.job import load_job
@@ -95,12 +95,12 @@ def described(flags_: dict[str, Any], settings: tuple[str, ...] = (), **more: An
 def test_every_mistake_is_named_by_what_slurm_says() -> None:
     """The same table as for the recorded answers, with one look at the living cluster."""
     here, found, named = Here(Path("/workspace"), {}, {}), read(ask), 0
-    for name, (of, flags_, settings, expected, text) in MISTAKES.items():
+    for name, (of, flags_, settings, expected) in MISTAKES.items():
         if of != "plain" or name == "two jobs with one run folder":
             continue
         job = completed(described(flags_, settings), here)
         said = [*offline(job, ROOT), *flags(job), *rules(job, found, here)]
-        has([*said, *places.folders(job, found, probed=False)], expected, text)
+        has([*said, *places.folders(job, found, probed=False)], expected)
         named += 1
     assert named >= 25
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 from conftest import refused
-from test_vertex_preflight import ACCOUNT, PLAIN
+from vertex_mistakes import ACCOUNT, PLAIN
 
 from launch import vertex
 from launch.core.findings import Finding

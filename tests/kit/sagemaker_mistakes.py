@@ -1,0 +1,177 @@
+"""Mistakes in the description of a SageMaker job, with the finding of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from launch.core.findings import Finding
+from launch.platforms.sagemaker.images import choose
+from launch.platforms.sagemaker.job import SageMakerJob, load_job
+from launch.platforms.sagemaker.preflight.offline import offline
+from launch.platforms.sagemaker.request import create_training_job, training_job_name
+
+ROOT = Path(__file__).parents[2]
+TODAY = date(2026, 11, 21)
+NOW = datetime(2026, 11, 21, 3, 56, 5, 89000)
+PLAIN: dict[str, Any] = {
+    "config": "configs/camvid_cpu.yaml",
+    "instances": 2,
+    "type": "ml.g5.12xlarge",
+    "data": ["s3://example-data/camvid/"],
+    "data_gb": 1.0,
+    "output": "s3://example-results/jobs",
+    "checkpoints": "s3://example-results/checkpoints/camvid/",
+    "role": "arn:aws:iam::123456789012:role/service-role/Trainer",
+    "region": "us-east-1",
+}
+BATCH = "train.batch_size=16"
+VPC = {"subnets": ["subnet-0abc1234"], "security_groups": ["sg-0abc1234"]}
+FSX = {"data": None, "fsx": "fs-0123456789abcdef0:/fsx/camvid", **VPC}
+HETERO = {"instances": None, "type": None, "groups": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlarge*1"]}
+
+
+def the_job(flags: Mapping[str, Any], settings: tuple[str, ...] = ()) -> SageMakerJob:
+    return load_job(None, {**PLAIN, **flags}, [BATCH, *settings])
+
+
+def look(job: SageMakerJob, root: Path = ROOT, **request: Any) -> list[Finding]:
+    """What the command line says about a job; ``request``: members put into the request afterwards."""
+    choice = choose(
+        job.training_type, job.strategy, job.region, job.image, today=TODAY, unknown_type_ok=job.unknown_type_ok
+    )
+    made = create_training_job(
+        job, image=choice.uri, name=training_job_name(job, NOW), code="s3://example-results/sourcedir.tar.gz"
+    )
+    return [*choice.findings, *offline(job, {**made, **request}, root=root, choice=choice, now=TODAY)]
+
+
+def loud(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.level != "note"]
+
+
+# what is wrong, level and code of the finding
+TYPED: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
+    # name, places, role
+    "name with a space": ({"name": "my job"}, (), "error service-model"),
+    "role of another partition": (
+        {"region": "cn-north-1", "type": "ml.g5.12xlarge"}, (), "error role-partition"),
+    "role and output not set": ({"role": "", "output": ""}, (), "warning placeholder"),
+    "bucket of the example": ({"output": "s3://MY-BUCKET/x"}, (), "warning placeholder"),
+    "output on this machine": ({"output": "runs/"}, (), "error output-uri"),
+    "checkpoints on this machine": ({"checkpoints": "/opt/ml/x"}, (), "error checkpoints-uri"),
+    "checkpoints inside the data": (
+        {"checkpoints": "s3://example-data/camvid/checkpoints/"}, (), "warning results-in-data"),
+    "checkpoints where the results go": (
+        {"checkpoints": "s3://example-results/jobs/"}, (), "warning checkpoints-above"),
+    "checkpoints above the data": ({"checkpoints": "s3://example-data/"}, (), "error checkpoints-above"),
+    # times
+    "hours without their letter": ({"max_run": "6"}, (), "warning max-run-short"),
+    "forty days": ({"max_run": "40d"}, (), "error max-run-range"),
+    "more than the quota": ({"max_run": "6d"}, (), "warning max-run-quota"),
+    "spot without a longest wait": ({"spot": True}, (), "error spot-without-wait"),
+    "spot that waits less than it runs": (
+        {"spot": True, "max_run": "6h", "max_wait": "1h"}, (), "error spot-wait-short"),
+    "spot without checkpoints": (
+        {"spot": True, "max_wait": "2d", "checkpoints": None}, (), "error spot-without-checkpoints"),
+    "spot that does not resume": (
+        {"spot": True, "max_wait": "2d"}, ("checkpoint.resume=false",), "error resume-off"),
+    "a wait without spot": ({"max_wait": "2d"}, (), "error wait-without-spot"),
+    "warm pool of spot machines": (
+        {"spot": True, "max_wait": "2d", "warm_pool": "30m"}, (), "error warm-pool-spot"),
+    "warm pool of groups": ({**HETERO, "warm_pool": "30m"}, (), "error warm-pool-groups"),
+    "warm pool over night": ({"warm_pool": "5h"}, (), "error warm-pool-range"),
+    "retries without checkpoints": (
+        {"retries": 3, "checkpoints": None}, (), "warning retries-without-checkpoints"),
+    "profiler interval": ({"profile_ms": 300}, (), "error profiler-interval"),
+    "profiler region": ({"region": "eu-central-2", "type": "ml.g6.12xlarge"}, (), "warning profiler-region"),
+    # data
+    "no data": ({"data": None}, (), "error data-missing"),
+    "prefix without slash": ({"data": ["s3://example-data/camvid"]}, (), "warning prefix-slash"),
+    "bucket in capitals": ({"data": ["s3://Example/camvid/"]}, (), "error channel-uri"),
+    "channel that no one takes": (
+        {"data": ["images=s3://example-data/a/", "masks=s3://example-data/b/"]}, (), "error channel-train"),
+    "data nobody reads": ({"config": "configs/scenes.yaml"}, (), "warning data-unused"),
+    "root of this machine": ({}, ("data.root=/home/me/CamVid",), "warning data-twice"),
+    "FastFile for small files": ({"mode": "FastFile"}, (), "warning fastfile-small-files"),
+    "FSx with FastFile": ({**FSX, "mode": "FastFile"}, (), "error fsx-fastfile"),
+    "FSx path without mount name": (
+        {**FSX, "fsx": "fs-0123456789abcdef0:/datasets-of-mine/camvid"}, (), "error fsx-path"),
+    "FSx path of this machine": (
+        {**FSX, "fsx": "fs-0123456789abcdef0:/mnt/camvid"}, (), "warning fsx-path"),
+    "FSx without VPC": ({**FSX, "subnets": None, "security_groups": None}, (), "error fsx-without-vpc"),
+    "FSx in two subnets": (
+        {**FSX, "subnets": ["subnet-0abc1234", "subnet-0abc1235"]}, (), "warning fsx-subnets"),
+    "security groups without subnets": ({"security_groups": ["sg-0abc1234"]}, (), "error vpc-half"),
+    "volume smaller than the data": (
+        {"type": "ml.p3.8xlarge", "data_gb": 400.0, "region": "us-east-1"}, (), "error volume-small"),
+    "volume larger than the disks": ({"volume_gb": 5000}, (), "error volume-over-nvme"),
+    # machines
+    "no machine": ({"instances": 0}, (), "error instances-range"),
+    "unknown type": ({"type": "ml.g5.12xlage"}, ("train.batch_size=16",), "error unknown-type"),
+    "unknown type that is let through": (
+        {"type": "ml.q5.12xlarge", "unknown_type_ok": True}, (), "warning unknown-type"),
+    "type without CUDA": ({"type": "ml.trn1.32xlarge"}, (), "error unfit-type"),
+    "region without its hyphens": ({"region": "useast1"}, (), "error region-name"),
+    "region that is not in the table": ({"region": "us-east-9"}, (), "warning image-region"),
+    "one process on many hosts": ({"strategy": "single"}, (), "error strategy-hosts"),
+    "one process on four GPUs": ({"strategy": "single", "instances": 1}, (), "warning gpus-idle"),
+    "smddp on A10G": ({"strategy": "smddp"}, (), "error smddp-type"),
+    "smddp on one host": (
+        {"strategy": "smddp", "type": "ml.p4d.24xlarge", "instances": 1}, (), "warning smddp-single-host"),
+    "image of the public registry": (
+        {"image": "public.ecr.aws/deep-learning-containers/pytorch:2.14-cu133-amzn2023-sagemaker"}, (),
+        "error image-registry"),
+    "AWS's image by the account of other regions": (
+        {"region": "af-south-1", "type": "ml.g4dn.12xlarge",
+         "image": "763104351884.dkr.ecr.af-south-1.amazonaws.com/pytorch:2.14-cu133-amzn2023-sagemaker"}, (),
+        "error image-account"),
+    "image that serves": (
+        {"image": "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-inference:2.6.0-gpu-py312"}, (),
+        "error image-not-training"),
+    "weights on this machine": ({}, ("model.init=runs/street",), "error weights-missing"),
+    "weights that the image may hold": (
+        {"image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1"}, ("model.init=/srv/a.pth",),
+        "warning weights-missing"),
+    "a tracker on this machine": ({}, ("log.mlflow=http://localhost:5000",), "error mlflow-here"),
+    "architecture that nobody knows": ({}, ("model.arch=unett",), "error model-name"),
+    "classes without names": ({}, ("data.layout=folders",), "warning classes-unknown"),
+    "a copy of an image for EC2": (
+        {"image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1-ec2"}, (), "warning image-not-training"),
+    "image of another region": (
+        {"image": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1"}, (), "error image-other-region"),
+    "two groups, none trains": (
+        {**HETERO, "groups": ["gpu=ml.g5.12xlarge*2", "cpu=ml.c5.4xlarge"]}, ("train.batch_size=24",), "error group-train"),
+    "two types train": (
+        {**HETERO, "groups": ["gpu=ml.g5.12xlarge*2:train", "new=ml.g6.12xlarge:train"]}, ("train.batch_size=12",),
+        "error group-types"),
+    "unknown type of a helper": (
+        {**HETERO, "groups": ["gpu=ml.g5.12xlarge*2:train", "cpu=ml.c5.4xlage"]}, (), "error unknown-type"),
+    # training
+    "unknown setting": ({}, ("train.batchsize=8",), "error config"),
+    "config that is not there": ({"config": "configs/camvid.yaml"}, (), "error config"),
+    "muon with fsdp": (
+        {"strategy": "fsdp", "type": "ml.p4d.24xlarge"}, ("optim.name=muon",), "error config"),
+    "batch smaller than the ranks": ({}, ("train.batch_size=6",), "error batch-small"),
+    "batch that does not divide": ({}, ("train.batch_size=18",), "warning batch-uneven"),
+    "CPUs on GPU machines": ({}, ("train.device=cpu",), "warning device-cpu"),
+    "GPU on CPU machines": (
+        {"type": "ml.c5.4xlarge"}, ("train.device=cuda",), "error device-cuda"),
+    "bf16 on T4": ({"type": "ml.g4dn.12xlarge"}, ("train.precision=bf16",), "warning precision"),
+    "tf32 on T4": ({"type": "ml.g4dn.12xlarge"}, ("train.precision=tf32",), "error precision"),
+    "gloo on GPUs": ({}, ("parallel.backend=gloo",), "warning backend-gloo"),
+    "more workers than cores": ({}, ("data.workers=64",), "warning workers-many"),
+    "run folder of this machine": ({}, ("out=/home/me/run",), "warning out"),
+    "tracker on the machine": ({}, ("log.mlflow=file:./mlruns",), "warning mlflow-local"),
+    "W&B without a key": ({}, ("log.wandb=streets",), "warning wandb-key"),
+    "class names that are not sent": (
+        {}, ("data.classes=/home/me/classes.txt",), "error file-not-bundled"),
+    # hyperparameters, environment, metrics, tags
+    "apostrophe": ({}, ("data.train_split=driver's",), "error hyperparameter-shell"),
+    "switch as a text": ({}, ("train.compile='True'",), "error hyperparameter-boolean"),
+    "variable of the toolkit": ({"environment": ["SM_NUM_GPUS=4"]}, (), "warning environment-reserved"),
+    "secret": ({"environment": ["WANDB_API_KEY=abc"]}, (), "warning secret"),
+    "tag of AWS": ({"tags": ["aws:team=vision"]}, (), "error tag"),
+}  # fmt: skip
