@@ -67,24 +67,6 @@ def test_without_credentials_the_error_says_what_to_set(monkeypatch: pytest.Monk
         assert word in str(caught.value)
 
 
-def test_half_of_the_credentials_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("boto3")
-    point(monkeypatch)
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(ConfigError, match=r"[Pp]artial credentials.*AWS_SECRET_ACCESS_KEY"):
-        connect("us-east-1")
-
-
-def test_a_wrong_profile_is_told_with_those_that_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("boto3")
-    point(monkeypatch)
-    (tmp_path / "config").write_text("[profile work]\nregion = eu-west-1\n")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
-    monkeypatch.setenv("AWS_PROFILE", "wrok")
-    with pytest.raises(ConfigError, match=r"wrok.*there are: work"):
-        connect("us-east-1")
-
-
 def test_a_sign_in_that_has_expired_is_found_before_anything_is_sent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -161,16 +161,6 @@ def test_a_spot_interruption_is_told_and_so_is_what_spot_saved(screen: Screen) -
     assert len(list((screen.folder / "logs").iterdir())) == 2  # a stream for each start
 
 
-def test_a_failure_is_told_with_its_cure(screen: Screen) -> None:
-    reason = "AlgorithmError: rank 3 on algo-2 (ml.g5.12xlarge): CUDA out of memory, exit code: 1"
-    trace = [("algo-1", f"frame {number}") for number in range(90)]
-    screen.start(play("Starting", Act("Training", 20, lines=trace), Act("Failed", message=reason)))
-    assert screen.follow() == 1
-    assert screen.line("reason ") == f"reason   {reason}"
-    assert "train.batch_size" in screen.line("cure ")
-    assert sum(line.startswith("frame") for line in screen.said) == 90
-
-
 def test_a_gentle_stop_is_followed_to_its_end(screen: Screen) -> None:
     screen.start(play("Starting", Act("Training", 9999), "Completed"), CheckpointConfig=SPOT["CheckpointConfig"])
     screen.cloud.tick(100)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from test_plan import of_one_rank
 
-from launch import sagemaker, slurm, vertex
+from launch import slurm
 from launch.core.findings import Finding
 from launch.core.forecast import Unpredicted, keep, on_type, told
 from launch.core.job import ROOT, Job, load_job
@@ -175,12 +175,3 @@ def test_a_prediction_travels_with_the_code_into_the_run_folder(
         prepare_run_dir(config, SCENES, {})
         assert saved.read(config.run_dir / saved.FILE)["offers"] == [offer]
         (tmp_path / "segtrain/plan.json").write_text("the plan of the job that resumes the run")
-
-
-def test_the_launchers_say_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["--config", "configs/scenes.yaml", *SETTINGS, "--dry-run"]
-    sagemaker.main(["--type", TYPE, "--like", str(run), *settings])
-    shown = " ".join(capsys.readouterr().err.split())
-    assert "ml.g5.xlarge: about" in shown or "other settings than the job" in shown
-    vertex.main(["--machine", "n1-standard-8", "--accelerator", "NVIDIA_TESLA_T4:1", *settings])
-    assert "--like RUN" in " ".join(capsys.readouterr().err.split())

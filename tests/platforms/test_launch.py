@@ -95,23 +95,6 @@ def test_a_mistake_is_named_before_anything_is_sent(
     assert all(word in said for word in words), said
 
 
-def test_switching_where_the_data_are_is_one_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    plain = ("--config", "configs/camvid_cpu.yaml", "--subnets", "subnet-0abc1234", "--security-groups", "sg-0abc1234")
-    both = []
-    for where in (("--data", "s3://bucket/camvid/"), ("--fsx", "fs-0123456789abcdef0:/fsx/camvid")):
-        assert sagemaker.main([*plain, *where, "--dry-run"]) == 0
-        both.append(json.loads(capsys.readouterr().out))
-    sources = [request["InputDataConfig"][0]["DataSource"] for request in both]
-    assert [list(source) for source in sources] == [["S3DataSource"], ["FileSystemDataSource"]]
-    for request in both:  # the rest is the same: no hyperparameter, so no training code, knows where the data are
-        del request["InputDataConfig"]
-        request["TrainingJobName"] = ""
-        request["HyperParameters"] = {
-            key: value for key, value in request["HyperParameters"].items() if not key.startswith("sagemaker_")
-        }
-    assert both[0] == both[1]
-
-
 @pytest.mark.parametrize(
     ("typed", "here"),
     [("--instance-count", "--instances"), ("--instance_type=ml.g5.xlarge", "--type"), ("--role-arn", "--role")],

@@ -207,14 +207,6 @@ def test_what_an_estimator_cannot_say_is_refused(key: str, fake_sdk: Any) -> Non
         sagemaker.estimator({**PLAIN, key: value})
 
 
-def test_a_role_that_is_passed_wins(fake_sdk: Any) -> None:
-    def outside(session: object = None) -> str:
-        raise ValueError("not on SageMaker")
-
-    fake_sdk.get_execution_role = outside
-    assert sagemaker.estimator({**PLAIN, "role": ""}, role="mine").named["role"] == "mine"
-
-
 def test_without_version_2_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sagemaker", None)
     monkeypatch.setattr("importlib.metadata.version", lambda name: "3.27.0")

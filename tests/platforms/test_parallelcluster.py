@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +22,6 @@ from launch import cluster
 from launch.platforms.parallelcluster import schema
 from launch.platforms.parallelcluster.recipe import read
 from launch.platforms.parallelcluster.storage import standing_cost
-from segtrain import cli
-from segtrain.errors import EXIT_ERROR
 
 ROOT = Path(__file__).parents[2]
 RECIPES = {name: ROOT / f"configs/clusters/{name}.yaml" for name in ("research", "block", "cpu")}
@@ -191,21 +188,6 @@ def test_a_planted_mistake_is_named(code: str, level: str, change: Callable[[Rec
     assert found[code].cure or level == "note"
 
 
-def test_a_recipe_of_some_years_ago_is_refused_in_our_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_program(monkeypatch, tmp_path)
-    file = tmp_path / "old.yaml"
-    file.write_text(OLD)
-    assert cli.main(["launch", "cluster", str(file)]) == EXIT_ERROR
-    said = " ".join(capsys.readouterr().err.split())
-    assert "p3.8xlarge is gone, so no node could start -> in its place:" in said
-    assert "g6e.12xlarge (4 L40S)" in said
-    assert "is not ready: 2 of the findings above must be fixed first" in said
-    assert "schema was not checked" in said
-    assert "SharedStorage fsx: DeploymentType" not in said
-
-
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -286,14 +268,3 @@ def test_the_schema_takes_the_recipes_and_refuses_what_it_knows(program: Path, t
         name for name, change in plants.items() if any(one.level == "error" for one in cluster.check(planted(change)))
     }
     assert ours == {"p3", "import", "mode"}
-
-
-@pytest.mark.long
-def test_the_templates_of_cloudformation_are_sound(program: Path) -> None:
-    linter = program.absolute().parent / "cfn-lint"
-    if not linter.exists():
-        pytest.skip("cfn-lint is not installed beside pcluster: make test-clusters")
-    files = sorted((ROOT / "configs/clusters").glob("*.cfn.yaml"))
-    assert len(files) == 2
-    done = subprocess.run([linter, *files], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr

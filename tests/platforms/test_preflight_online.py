@@ -18,7 +18,6 @@ from launch.platforms.sagemaker.cloud import Clients, _trusts, trusts
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Channel
 from launch.platforms.sagemaker.preflight import rights
-from launch.platforms.sagemaker.preflight.levels import IMAGE as IN_ECR
 from launch.platforms.sagemaker.preflight.online import online
 from launch.platforms.sagemaker.preflight.security import admitted, permits
 from launch.platforms.sagemaker.request import create_training_job
@@ -319,19 +318,8 @@ def test_data_larger_than_the_disk(account: Account, monkeypatch: pytest.MonkeyP
     assert loud(account.look(data=fast)) == []  # is not copied
 
 
-def test_checkpoints_that_are_there_are_told(account: Account) -> None:
-    account.clients.s3.put_object(Bucket="example-results", Key="checkpoints/step-1", Body=b"x")
-    assert "checkpoints-there" in {finding.code for finding in account.look()}
-
-
 def test_the_accounts_own_bucket_need_not_be_there_yet(account: Account) -> None:
     assert loud(account.look(output="s3://sagemaker-us-east-1-123456789012/segtrain")) == []
-
-
-def test_a_quota_that_is_not_listed_is_told(account: Account) -> None:
-    found = account.look(type="ml.g6.12xlarge")
-    assert loud(found) == []
-    assert "quota-unknown" in {finding.code for finding in found}
 
 
 def test_spot_has_a_quota_of_its_own(account: Account) -> None:
@@ -529,12 +517,3 @@ def test_a_key_for_disks_and_results_needs_the_rights_of_both(monkeypatch: pytes
     of = SageMakerJob(role="arn:aws:iam::123456789012:role/Trainer", region="us-east-1")
     rights_of_the_key = ("kms:CreateGrant", "kms:GenerateDataKeyWithoutPlaintext", "kms:GenerateDataKey")
     assert rights._keys(of, request, None) == {arn: rights_of_the_key}  # type: ignore[arg-type]
-
-
-def test_an_image_may_be_named_by_its_digest() -> None:
-    digest = f"sha256:{'a' * 64}"
-    for registry in ("dkr.ecr", "dkr.ecr-fips"):
-        for tag in ("", ":1"):
-            found = IN_ECR.fullmatch(f"123456789012.{registry}.us-east-1.amazonaws.com/mine{tag}@{digest}")
-            assert found is not None
-            assert (found["name"], found["digest"]) == ("mine", digest)

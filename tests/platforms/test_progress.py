@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,22 +30,6 @@ def test_steps_and_scores_are_read_from_the_lines_of_the_training() -> None:
         "a step 3/4",
     ):
         assert seen.read(other) is seen
-
-
-def test_a_real_training_is_understood(zygote, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    run = zygote.start(
-        "train", f"out={tmp_path / 'run'}", "data.scenes=4", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=0",
-        "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "train.batch_size=2", "train.duration=2st",
-        "log.every=1", "log.tensorboard=false", "log.pictures=0", "parallel.procs=1",
-    )  # fmt: skip
-    assert run.wait() == 0, run.output
-    seen = progress.Progress()
-    for line in run.output.splitlines():
-        seen = seen.read(line)
-    (best,) = [line for line in run.output.splitlines() if line.startswith("best mIoU ")]
-    assert (seen.step, seen.total, seen.scored) == (2, 2, 2)
-    assert f"{seen.miou:.2f}%" == best.split()[2]
-    assert seen.images_per_s > 0
 
 
 def test_groups_are_priced_each_by_its_type_and_an_unknown_price_is_not_guessed() -> None:

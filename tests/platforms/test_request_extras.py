@@ -48,27 +48,6 @@ def request(job: SageMakerJob) -> dict[str, Any]:
     return create_training_job(job, image=OWN, name="job-1", code=CODE)
 
 
-def test_a_file_and_flags_say_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text(FILE)
-    job = load_job(file, {})
-    assert job.fallbacks == (Fallback("ml.p4de.24xlarge"), Fallback("ml.g5.48xlarge", 2))
-    assert job.max_pending == 7200
-    assert job == load_job(
-        None,
-        {
-            "type": "ml.p4d.24xlarge",
-            "fallbacks": ["ml.p4de.24xlarge", "ml.g5.48xlarge*2"],
-            "training_plan": PLAN,
-            "max_pending": "2h",
-            "volume_kms": KEY,
-            "output_kms": "alias/mine",
-            **dict.fromkeys(("network_isolation", "encrypt_traffic", "remote_debug"), True),
-            "request": ["InfraCheckConfig.EnableInfraCheck=true", "ProfilerConfig.ProfilingParameters.a=b"],
-        },
-    )
-
-
 def test_members_of_a_request_are_added_to_those_of_the_keys() -> None:
     """tests/platforms/test_contracts.py compares the members of the other keys with those of the SDK."""
     pytest.importorskip("botocore", reason="the extra 'sagemaker' is not installed")

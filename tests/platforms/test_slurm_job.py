@@ -65,11 +65,6 @@ def test_the_run_folder_does_not_depend_on_the_number_of_the_job(tmp_path: Path)
     assert [run.name for run in job(tmp_path, name="camvid").runs()] == ["camvid"]
 
 
-def test_a_time_limit_is_rounded_up_to_minutes(tmp_path: Path) -> None:
-    assert options(sbatch_script(job(tmp_path, max_run="26h")))["time"] == "26:00:00"
-    assert options(sbatch_script(job(tmp_path, max_run=61)))["time"] == "00:02:00"
-
-
 @pytest.mark.parametrize(
     ("keys", "code"),
     [
@@ -163,15 +158,6 @@ def test_a_dry_run_prints_the_script(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    "flags", [["--stop", "3", "--attach", "3"], ["--attach", "3", "--nodes", "2"], ["--interactive", "--seeds", "1,2"]]
-)
-def test_flags_that_exclude_each_other(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert slurm.main(flags) == 2
-    said = capsys.readouterr().err
-    assert flags[0] in said or flags[2] in said
-
-
-@pytest.mark.parametrize(
     ("said", "number"),
     [("7\n", "7"), ("7;seg\n", "7"), ("Welcome to the cluster\n12\n", "12"), ("\n", ""), ("5 jobs", "")],
 )
@@ -193,15 +179,6 @@ def test_a_submission_without_an_answer_may_have_happened(monkeypatch: pytest.Mo
     with pytest.raises(SegtrainError, match="squeue --me") as caught:
         tools.submit(Path("job.sh"))
     assert caught.value.code == "slurm-away"
-
-
-def test_an_answer_that_is_not_utf8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as the reason that an administrator gave for a drained node."""
-    program = tmp_path / "scontrol"
-    program.write_text("#!/bin/sh\nprintf 'Reason=d\\351fectueux\\n'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert tools.ask("scontrol").startswith("Reason=d")
 
 
 def test_ctrl_c_says_what_may_have_been_submitted_or_stopped(

@@ -388,17 +388,6 @@ def test_a_job_is_followed_to_its_end(states: list[str], code: int, google: Any)
     assert any("no machines are free" in line for line in said) == (code == 1)
 
 
-def test_a_failure_of_the_training_is_cured_by_its_log(google: Any) -> None:
-    """The message of Vertex AI ends with what the training has printed."""
-    fake, clients = google
-    cloud.submit(job(), clients, asked(job()))
-    fake.states = ["JOB_STATE_FAILED"]
-    fake.error = "The replica workerpool0-0 exited with a non-zero status of 1. error: 3 images: permission denied"
-    said: list[str] = []
-    assert follow.follow("street-scenes", clients, "job-1", say=said.append, sleep=lambda _: None) == 1
-    assert f"cure     {dict(follow.CURES)['non-zero']}" in said
-
-
 def test_a_job_whose_log_may_not_be_read_is_followed_by_its_states(google: Any) -> None:
     fake, clients = google
     cloud.submit(job(), clients, asked(job()))
@@ -466,12 +455,6 @@ def test_a_log_line_may_be_json() -> None:
         assert follow._text({"jsonPayload": payload}) == line
 
 
-@pytest.mark.parametrize("text", ["gs://b/run", '"gs://b/run"'])
-def test_the_run_folder_is_read_with_and_without_quotes(text: str) -> None:
-    spec = {"workerPoolSpecs": [{"containerSpec": {"args": ["train.seed=1", f"out={text}"]}}]}
-    assert follow.checkpoints({"jobSpec": spec}) == "gs://b/run"
-
-
 def test_a_job_is_followed_by_its_resource_name(google: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Also if the environment names another project and region."""
     fake, clients = google
@@ -490,13 +473,6 @@ def test_a_job_is_followed_by_its_resource_name(google: Any, capsys: pytest.Capt
     assert not [path for path in seen if "another" in path]
     assert vertex.main(["--stop", name, "--region", "europe-west4"]) == 2
     assert "leave --region europe-west4 out" in capsys.readouterr().err
-
-
-def test_vertex_is_asked_at_the_endpoint_of_gcloud(monkeypatch: pytest.MonkeyPatch, google: Any) -> None:
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM", "https://vertex.example.com/")
-    assert Clients("us-central1").vertex.url == "https://vertex.example.com/v1"
-    monkeypatch.delenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM")
-    assert Clients("europe-west4").vertex.url == "https://europe-west4-aiplatform.googleapis.com/v1"
 
 
 def test_a_job_is_stopped_by_its_number(google: Any) -> None:

@@ -22,7 +22,6 @@ from launch.core.job import ROOT, load_job
 from launch.platforms.vertex import bundle
 from launch.platforms.vertex import request as made
 from launch.platforms.vertex.job import VertexJob
-from launch.platforms.vertex.job_parts import Accelerator, Lustre, Nfs
 
 NOW = datetime(2026, 11, 21, 3, 56, 5, 89_000)
 
@@ -71,23 +70,6 @@ def test_an_image_with_its_own_entry_point_gets_no_command() -> None:
     (pool,) = request(VertexJob(start="image"))["jobSpec"]["workerPoolSpecs"]
     assert "command" not in pool["containerSpec"]
     assert {pair["name"] for pair in pool["containerSpec"]["env"]} == {made.JOB}
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ({"accelerator": "NVIDIA_L4"}, {"accelerator": Accelerator("NVIDIA_L4", 1)}),
-        ({"scheduling": "flex-start", "max_wait": "2h"}, {"scheduling": "FLEX_START", "max_wait": 7200}),
-        ({"nfs": ["d=10.0.0.2:/x"]}, {"nfs": (Nfs("10.0.0.2", "/x", "d"),)}),
-        (
-            {"lustre": ["d=10.0.0.3:/lfs,projects/p/locations/us-central1-a/instances/i"]},
-            {"lustre": (Lustre("lfs", "10.0.0.3", "projects/p/locations/us-central1-a/instances/i", "d"),)},
-        ),
-    ],
-)
-def test_flags_are_read(flags: dict[str, Any], expected: dict[str, Any]) -> None:
-    job = load_job(VertexJob, None, flags)
-    assert {key: getattr(job, key) for key in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -209,14 +191,3 @@ def test_the_shipped_job_is_sound_but_for_its_placeholders(capsys: pytest.Captur
     assert [finding.code for finding in findings if finding.level != "note"] == ["placeholder"]
     assert vertex.main(["--job", str(ROOT / "configs/jobs/vertex.yaml"), "--dry-run"]) == 0
     assert json.loads(capsys.readouterr().out)["jobSpec"]["scheduling"] == asked["jobSpec"]["scheduling"]
-
-
-def test_the_request_is_there_from_python() -> None:
-    pytest.importorskip("yaml")
-    from launch import vertex
-
-    with refused("job-not-sound", found=["accelerator-count"]):
-        vertex.request(
-            {"machine": "n1-standard-32", "accelerator": "NVIDIA_TESLA_T4:3", "project": "street-scenes"},
-            ["train.batch_size=9"],
-        )
