@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import shlex
 
 import pytest
 
 from segtrain.base.units import duration
 from segtrain.cli import main
-from segtrain.observe.console import Console, bar, class_table, count, epochs_text, step_line
+from segtrain.observe.console import Console, class_table, count, step_line
 from segtrain.training.output import further
 
 
@@ -116,14 +115,6 @@ def test_a_narrow_terminal_keeps_what_matters_most() -> None:
     assert "img/s" in step_line(*numbers, width=79)
 
 
-def test_the_live_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
-    screen = Screen()
-    drive(screen).close()
-    assert max(len(part.rstrip("\n")) for part in screen.getvalue().split("\r")) == 39
-    assert screen.getvalue().endswith("\n")
-
-
 def test_the_remaining_time_follows_the_recent_pace() -> None:
     log, hands = io.StringIO(), Hands()
     console = Console(1000, 1, stream=log, now=hands)
@@ -155,15 +146,6 @@ def test_other_ranks_and_closed_pipes_are_quiet() -> None:
     console = Console(10, 1, stream=Gone())
     console.say("hello")
     console.step(1, 0.1, 1.0, 1.0, 1.0, 0.0)
-
-
-def test_bars_are_as_long_as_they_say() -> None:
-    assert bar(1.0, 4) == "████"
-    assert bar(0.0, 4) == "    "
-    assert bar(0.5, 4) == "██  "
-    assert bar(0.53125, 4) == "██▏ "
-    assert bar(math.nan, 4) == "    "
-    assert bar(2.0, 4) == "████"
 
 
 def test_class_table_shows_iou_bar_share_and_mean() -> None:
@@ -215,12 +197,6 @@ def test_a_flag_with_a_slip_is_no_setting(words: list[str], capsys: pytest.Captu
     assert main(["train", "--print-config", "--out", "there", "--data={limit: 3}"]) == 0
     assert main(["train", "optim.lr", "--print-config"]) == 2
     assert "optim.lr is a setting: write optim.lr=VALUE" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("epochs", "text"), [(8.0, "8"), (100 / 3, "33.33"), (0.695652, "0.70"), (1e-4, "0")])
-def test_epochs_are_rounded_alike_everywhere(epochs: float, text: str) -> None:
-    assert epochs_text(epochs) == text
-    assert f"/{text} " in step_line(1, 9, 0.0, epochs, 1.0, 1e-3, 10.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(

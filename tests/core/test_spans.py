@@ -300,6 +300,7 @@ def test_workers_tell_what_their_samples_cost(pictures: Path, workers: int, kind
     sizes = [path.stat().st_size for path in pictures.rglob("*.png")]
     assert done.samples == 6
     assert done.cost.bytes == 3 * sum(sizes)  # three epochs
+    assert (done.cost.reads, done.cost.bytes2) == (12, 3 * sum(size**2 for size in sizes))
     assert min(done.cost._replace(cpu_wait_s=1.0)) > 0
     assert 0 <= done.cost.cpu_wait_s < 60  # only a full machine makes a worker wait for a core
 

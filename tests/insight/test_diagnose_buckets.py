@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_diagnose import of, starved
+from records import diagnosis_of, starved
 
 from segtrain.insight.diagnose import Diagnosis
 from segtrain.insight.diagnose.windows import bucket_reads
@@ -30,7 +30,7 @@ def waiting(count: int, each: float, per_byte: float = 0.0, first: float = 0.03,
     }  # fmt: skip
     bucket["ahead"]["first_s"] = first
     records = starved(stages=READING, sample_cpu=0.006)
-    return of(replace(records, windows=tuple({**window, "bucket": bucket} for window in records.windows)))
+    return diagnosis_of(replace(records, windows=tuple({**window, "bucket": bucket} for window in records.windows)))
 
 
 def test_latency_of_single_files_asks_for_shards() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_diagnose import CALM, T0, compiled, of, rank_records, starved, two, write_run
+from records import CALM, T0, compiled, diagnosis_of, rank_records, starved, two, write_run
 
 from segtrain.insight.diagnose.evidence import HostLoad
 from segtrain.insight.diagnose.live import closing_line
@@ -24,7 +24,7 @@ def host(busy: float, cores: int = 2) -> HostLoad:
 def test_a_run_whose_cores_others_have_is_not_healthy() -> None:
     """Of each second its loop could have run for 0.6 s more, and had no core; nothing else holds it up."""
     records = rank_records(cpu_wait=0.6, cores=2, cpu=0.2)
-    found = of(records, hosts=(host(2.0),))
+    found = diagnosis_of(records, hosts=(host(2.0),))
     (verdict,) = found.verdicts
     assert verdict.cause == "other-programs"
     assert "nothing holds it up" not in headline(found)
@@ -32,37 +32,37 @@ def test_a_run_whose_cores_others_have_is_not_healthy() -> None:
     assert verdict.fix.settings == {}
     assert "stop the other programs" in verdict.fix.text
     assert "the rank waited 59.4 ms per step (of 100 ms) for a free CPU core" in verdict.evidence
-    assert of(records, hosts=(host(0.5),)).bound != "other-programs"  # nobody else is there
+    assert diagnosis_of(records, hosts=(host(0.5),)).bound != "other-programs"  # nobody else is there
     assert (
-        of(rank_records(cpu_wait=0.05, cores=2, cpu=0.2), hosts=(host(2.0),)).bound == "healthy"
+        diagnosis_of(rank_records(cpu_wait=0.05, cores=2, cpu=0.2), hosts=(host(2.0),)).bound == "healthy"
     )  # it has what it wants
 
 
 def test_the_cure_to_try_is_one_that_the_run_can_take(tmp_path: Path) -> None:
     """Others have the cores, which costs most; log lines take a quarter of the time, and have a setting."""
-    found = of(rank_records({"log": 0.3}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
+    found = diagnosis_of(rank_records({"log": 0.3}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
     assert [verdict.cause for verdict in found.verdicts] == ["other-programs", "logging"]
     assert found.proposed is found.verdicts[1]
     (tmp_path / "config.yaml").write_text("log: {every: 10}\n")
     assert f"try   segtrain train {tmp_path}/config.yaml log.every=" in page(tmp_path, found)
-    alone = of(rank_records(cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
+    alone = diagnosis_of(rank_records(cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
     assert alone.proposed is alone.verdicts[0]
     assert "\ntry " not in page(tmp_path, alone)
-    assert of(rank_records()).proposed is None
+    assert diagnosis_of(rank_records()).proposed is None
 
 
 def test_a_pause_that_other_programs_stretch_is_not_laid_to_the_run() -> None:
     """Log lines that take 7 % of the time are too long for a run that has its cores, not where others have them."""
-    stretched = of(rank_records({"log": 0.08}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
+    stretched = diagnosis_of(rank_records({"log": 0.08}, cpu_wait=0.6, cores=2, cpu=0.2), hosts=(host(2.0),))
     assert [verdict.cause for verdict in stretched.verdicts] == ["other-programs"]
-    assert of(rank_records({"log": 0.08}, cores=2, cpu=0.2), hosts=(host(0.5),)).bound == "logging"
+    assert diagnosis_of(rank_records({"log": 0.08}, cores=2, cpu=0.2), hosts=(host(0.5),)).bound == "logging"
 
 
 def test_a_batch_is_not_small_because_the_update_has_no_core() -> None:
     """Half of the time is the update; the loop lacked a core for nearly as long, or for hardly any of it."""
     for cpu_wait, expected in ((0.8, ["other-programs"]), (0.2, ["small-batch", "other-programs"])):
         records = rank_records({"update": 0.9}, images=1, cpu_wait=cpu_wait, cores=2, cpu=0.2)
-        assert [verdict.cause for verdict in of(records, hosts=(host(2.0),)).verdicts] == expected, cpu_wait
+        assert [verdict.cause for verdict in diagnosis_of(records, hosts=(host(2.0),)).verdicts] == expected, cpu_wait
 
 
 def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
@@ -71,7 +71,7 @@ def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
         rank_records({"forward": 0.9, "gradient_sync": 0.5}, rank=rank, world=2, cpu_wait=0.5, cores=2, cpu=0.3)
         for rank in (0, 1)
     ]
-    first = of(*ranks, hosts=(host(2.0),)).verdicts[0]
+    first = diagnosis_of(*ranks, hosts=(host(2.0),)).verdicts[0]
     assert first.cause == "other-programs"
     assert first.gain == pytest.approx((WHOLE + 1.0) / (WHOLE - CALM["wait"]), rel=0.05)
 
@@ -79,7 +79,7 @@ def test_ranks_that_wait_for_each_other_because_of_other_programs() -> None:
 def test_workers_whose_cores_others_have() -> None:
     """8 samples per step by 2 workers, 62 ms each, of which 40 are a wait for a core: more workers would not help."""
     slow = starved(1.5, stages={"decode": 0.06}, sample_cpu=0.022, sample_cpu_wait=0.04, cpu_wait=0.0, cores=2, cpu=0.3)
-    found = of(slow, hosts=(host(2.0),))
+    found = diagnosis_of(slow, hosts=(host(2.0),))
     others = next(v for v in found.verdicts if v.cause == "other-programs")
     assert "a worker waited 40 ms per sample (of 62 ms)" in others.evidence
     step = (WHOLE + 1.48) / 10
@@ -91,11 +91,11 @@ def test_workers_whose_cores_others_have() -> None:
 def test_threads_that_wait_for_each_others_cores_are_not_healthy() -> None:
     """Two ranks and two workers on two cores that nobody else wants: half of the loop's time goes by without a core."""
     ranks = two({}, {}, cores=2, cpu_wait=0.5, cpu=0.7, stages={"decode": 0.006})
-    found = of(*ranks, hosts=(host(2.0),), config={"log": {"every": 10}})
+    found = diagnosis_of(*ranks, hosts=(host(2.0),), config={"log": {"every": 10}})
     assert found.bound == "too-few-cores"
     assert found.verdicts[0].gain > 1
     assert "nothing holds it up" not in line(found)
-    on_gpu = of(rank_records(cpu_wait=0.5, device="cuda:0"), hosts=(replace(host(2.0), gpu=0.95),))
+    on_gpu = diagnosis_of(rank_records(cpu_wait=0.5, device="cuda:0"), hosts=(replace(host(2.0), gpu=0.95),))
     assert on_gpu.bound == "healthy"  # what its loop waits for is behind the device's work
 
 
@@ -130,7 +130,7 @@ def test_compiling_is_held_against_the_steps_that_it_was_for() -> None:
     """120 s of compiling, then 100 ms a step: 11 steps never pay for it, 20,000 do."""
     start = {"event": "run_start", "total_steps": 11}
     end = {"event": "run_end", "status": "done"}
-    short = of(compiled(120.0), events=(start, end), **COMPILE)
+    short = diagnosis_of(compiled(120.0), events=(start, end), **COMPILE)
     (verdict,) = short.verdicts
     assert short.bound == "compiling"
     assert verdict.share == pytest.approx(120 / (120 + 1.21), rel=0.02)
@@ -138,14 +138,14 @@ def test_compiling_is_held_against_the_steps_that_it_was_for() -> None:
     assert "train longer" in verdict.fix.choices[1].advice
     assert verdict.gain == 1.0
     # The same first minutes of a run that goes on for long are no cause at all.
-    assert of(compiled(120.0), events=({**start, "total_steps": 20_000},), **COMPILE).bound == "healthy"
+    assert diagnosis_of(compiled(120.0), events=({**start, "total_steps": 20_000},), **COMPILE).bound == "healthy"
     # It has paid back the better part: what is left is a question of how long.
-    half = of(compiled(1.0, windows=6), events=({**start, "total_steps": 51}, end), **COMPILE)
+    half = diagnosis_of(compiled(1.0, windows=6), events=({**start, "total_steps": 51}, end), **COMPILE)
     assert half.bound == "compiling"
     assert half.verdicts[0].fix.settings == {}
     assert half.verdicts[0].fix.choices[1].settings == {"train.compile": False}
     # Without train.compile a long first step is the start, and nobody's fault.
-    assert of(compiled(120.0), events=(start, end)).bound == "healthy"
+    assert diagnosis_of(compiled(120.0), events=(start, end)).bound == "healthy"
 
 
 def test_what_compiles_later_counts_too() -> None:
@@ -153,7 +153,9 @@ def test_what_compiles_later_counts_too() -> None:
     usual = compiled(30.0, windows=6)
     again = {**usual.windows[3], "phases": {**CALM, "forward": 30.4}, "slowest_ms": 30_000.0, "seconds": 31.0}
     windows = (*usual.windows[:3], again, *usual.windows[4:])
-    verdict = next(v for v in of(replace(usual, windows=windows), **COMPILE).verdicts if v.cause == "compiling")
+    verdict = next(
+        v for v in diagnosis_of(replace(usual, windows=windows), **COMPILE).verdicts if v.cause == "compiling"
+    )
     assert "torch.compile took 60 s" in verdict.evidence
 
 
@@ -163,7 +165,7 @@ def test_a_run_of_a_few_steps_is_not_judged(tmp_path: Path) -> None:
     few = replace(
         records, windows=(records.windows[0], {**records.windows[1], "last": records.windows[1]["first"] + 3})
     )
-    found = of(few)
+    found = diagnosis_of(few)
     assert (found.bound, found.verdicts) == ("unknown", ())
     assert headline(found).startswith("too short to judge: only 4 steps in 1.5 s")
     told = page(
@@ -171,10 +173,10 @@ def test_a_run_of_a_few_steps_is_not_judged(tmp_path: Path) -> None:
     ).splitlines()  # as docs/diagnose.md says: that it is too short, what a step took, no cause
     assert len(told) == 2
     assert told[1].startswith("  a step takes ")
-    assert of(records).bound == "logging"
+    assert diagnosis_of(records).bound == "logging"
     write_run(tmp_path, few)
     assert closing_line(tmp_path) is None
-    start = of(rank_records({"log": 0.5}, windows=1))
+    start = diagnosis_of(rank_records({"log": 0.5}, windows=1))
     assert (start.bound, start.verdicts, start.facts["steady"]) == ("unknown", (), False)
 
 
@@ -186,11 +188,11 @@ def test_a_thread_that_is_blocked_is_told_from_one_that_works_or_has_no_core() -
         (0.3, 0.65, "main-thread"),  # as much work, and other programs
         (0.02, 0.1, "sync-point"),
     ):
-        found = of(rank_records({"other": 1.0}, other_cpu=cpu, other_cpu_wait=cpu_wait, cpu_wait=cpu_wait))
+        found = diagnosis_of(rank_records({"other": 1.0}, other_cpu=cpu, other_cpu_wait=cpu_wait, cpu_wait=cpu_wait))
         assert found.proposed is not None
         assert found.proposed.cause == cause, (cpu, cpu_wait)
     # As long as all that only because it has no core there, as in all the other phases.
-    crowded = of(
+    crowded = diagnosis_of(
         rank_records({"other": 0.3}, other_cpu=0.01, other_cpu_wait=0.28, cpu_wait=0.9, cores=2), hosts=(host(2.0),)
     )
     assert [verdict.cause for verdict in crowded.verdicts] == ["other-programs"]
@@ -199,12 +201,14 @@ def test_a_thread_that_is_blocked_is_told_from_one_that_works_or_has_no_core() -
 def test_threads_that_workers_start_are_known_by_their_cpu_time() -> None:
     """A sample keeps its worker's own thread for 20 of its 125 ms, and all threads of the process for 90."""
     slow: dict[str, Any] = {"stages": {"augment": 0.12}, "sample_cpu": 0.02, "kind": "process", "cores": 2}
-    found = of(starved(**slow, process_cpu=0.09))
+    found = diagnosis_of(starved(**slow, process_cpu=0.09))
     assert found.bound == "too-many-threads"
     assert "each worker uses 4.5 times the CPU time" in found.verdicts[0].evidence
-    assert of(starved(**slow, process_cpu=0.028)).bound == "too-many-threads"
-    assert of(starved(**slow, process_cpu=0.024)).bound == "augmentation"
-    assert of(starved(**{**slow, "cores": 16}, process_cpu=0.09)).bound != "too-many-threads"  # there is room for them
+    assert diagnosis_of(starved(**slow, process_cpu=0.028)).bound == "too-many-threads"
+    assert diagnosis_of(starved(**slow, process_cpu=0.024)).bound == "augmentation"
+    assert (
+        diagnosis_of(starved(**{**slow, "cores": 16}, process_cpu=0.09)).bound != "too-many-threads"
+    )  # there is room for them
 
 
 def test_the_rule_for_a_start_looks_at_the_first_window_of_each_process() -> None:
@@ -213,4 +217,4 @@ def test_the_rule_for_a_start_looks_at_the_first_window_of_each_process() -> Non
     later = {**once.begins[0], "ts": T0 + 100}
     again = [{**w, "ts": w["ts"] + 100, "first": w["first"] + 30, "last": w["last"] + 30} for w in once.windows]
     both = replace(once, begins=(once.begins[0], later), windows=(*once.windows, *again))
-    assert "torch.compile took 100 s" in of(both, **COMPILE).verdicts[0].evidence
+    assert "torch.compile took 100 s" in diagnosis_of(both, **COMPILE).verdicts[0].evidence

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_diagnose import rank_records
+from records import rank_records
 
 from segtrain.insight.diagnose import Diagnosis, judge
 from segtrain.insight.diagnose.evidence import Evidence, HostLoad

@@ -5,42 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import refused
-from test_diagnose import write_run
-from test_remedies import heavy
+from records import TERMS, a_run
 
 from segtrain.cli import main
-from segtrain.config import load_config
 from segtrain.insight.plan import model
 from segtrain.insight.plan.command import budget_of, hosts_of, seconds_of
 from segtrain.insight.plan.offers import Plan, plan, shown
-from segtrain.insight.plan.terms import Terms, terms_like, terms_of
+from segtrain.insight.plan.terms import terms_like, terms_of
 from segtrain.insight.plan.words import choice
 from segtrain.machines import machines
-
-TERMS = Terms("ml.p3.16xlarge", 16, 0.25, 0.01, 0.01, 0.02, 107e6, 10_000_000)
-
-
-def a_run(
-    folder: Path,
-    machine: str = "ml.p3.16xlarge",
-    steps: int = 5000,
-    ranks: int = 8,
-    gpu: str = "",
-    sent: int = 107_000_000,
-    **more: Any,
-) -> Path:
-    """A run on ``ranks``, with the records of the first of them. ``gpu``: what its driver calls its GPUs."""
-    records = heavy(machine=machine, **more)
-    named = {"gpu": gpu} if gpu else {}
-    begin = {**records.begins[0], **named, "world_size": ranks, "bytes_gradient": sent}
-    write_run(folder, replace(records, begins=(begin,)))
-    start = {"event": "run_start", "ts": 1.0, "total_steps": steps}
-    (folder / "journal.jsonl").write_text(json.dumps(start) + "\n", encoding="utf-8")
-    return folder
 
 
 def test_terms_are_those_of_the_run(tmp_path: Path) -> None:
@@ -68,14 +44,6 @@ def test_evaluations_and_checkpoints_are_counted_as_in_the_run(tmp_path: Path) -
     paused = 30 * 24 / 16 * faster + 10 * 2
     assert offer.trained[1] - plain.trained[1] == pytest.approx(paused, rel=0.3)
     assert offer.seconds[1] - plain.seconds[1] == pytest.approx(paused, rel=0.5)
-
-
-def of_one_rank(folder: Path) -> Path:
-    """A run on one rank, with the config of a small network and 7 classes."""
-    a_run(folder, "ml.g5.xlarge", ranks=1, augment=0.001, wait=0.1)
-    config = load_config(None, ["model.arch=pico", "data.crop=[64,96]"])
-    (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
-    return folder
 
 
 def test_gradients_that_a_run_has_measured_are_those_of_a_plan(tmp_path: Path) -> None:
@@ -226,18 +194,6 @@ def test_the_knee_is_where_doubling_stops_to_pay() -> None:
     assert all(own[2 * k] >= 1.6 * own[k] for k in (1, 2, 4, 8) if k < knee)
     assert isinstance(slow, Plan)
     assert len(shown(slow)) < len(slow.offers)
-
-
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = str(a_run(tmp_path / "run", augment=0.001, wait=0.1))
-    assert main(["plan", "--like", run, "--hosts", "1,2", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert {offer["hosts"] for offer in said["offers"]} == {1, 2}
-    assert main(["plan", "--like", run, "--hosts", "1,2"]) == 0
-    text = capsys.readouterr().out
-    assert said["best"]["machine"] in text
-    for kind in ("measured", "from tables", "assumed", "left out"):
-        assert f"\n{kind}" in text
 
 
 def test_a_machine_of_no_type_is_known_by_its_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_plan import TERMS, of_one_rank
+from records import TERMS, of_one_rank
 
 from segtrain.cli import main
 from segtrain.insight.plan.offers import plan

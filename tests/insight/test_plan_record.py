@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import refused
-from test_plan import of_one_rank
+from records import of_one_rank
 
 from segtrain.cli import main
 from segtrain.config import load_config

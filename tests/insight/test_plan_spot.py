@@ -7,12 +7,11 @@ import json
 import random
 import statistics
 from collections.abc import Sequence
-from math import sqrt
 from pathlib import Path
 
 import pytest
 from conftest import refused
-from test_plan import TERMS, a_run
+from records import TERMS, a_run
 
 from segtrain.cli import main
 from segtrain.insight.plan import spot
@@ -53,15 +52,6 @@ def test_the_time_with_preemptions_is_that_of_the_simulation(hosts: int, rate: f
     expected = spot.expected_seconds(work, every, 20.0, 400.0, hosts * rate / HOUR)
     assert statistics.mean(found) == pytest.approx(expected, rel=0.02)
     assert expected > work * (1 + 20 / every)
-
-
-@pytest.mark.parametrize(("checkpoint", "rate"), [(5.0, 0.05 / HOUR), (60.0, 1 / HOUR)])
-def test_the_interval_is_the_best_one(checkpoint: float, rate: float) -> None:
-    best = spot.checkpoint_interval(checkpoint, rate)
-    tried = [best * 1.1**k for k in range(-20, 21)]
-    least = min(tried, key=lambda every: spot.expected_seconds(1e5, every, checkpoint, 300.0, rate))
-    assert least == pytest.approx(best, rel=0.11)
-    assert best == pytest.approx(sqrt(2 * checkpoint / rate), rel=0.1)  # Young's
 
 
 @pytest.mark.parametrize(("minutes", "expected"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import refused
-from test_diagnose import rank_records, write_run
+from records import heavy, write_run
 
 from segtrain.cli import main
 from segtrain.insight.diagnose import judge
@@ -23,15 +22,6 @@ from segtrain.observe.spans import Records
 # A GPU that needs 0.6 s for 64 images whose samples take 100 ms of CPU: 4 cores need 1.6 s for them.
 NOW = Stages(device=0.6, stalls=0.01, samples=64, wall=0.1, cpu=0.1, workers=4, computed=0.04, cores=4)
 TYPES = machines()
-
-
-def heavy(augment: float = 0.1, machine: str = "ml.g5.xlarge", wait: float = 9.0, images: int = 64) -> Records:
-    """A GPU that waits for samples: 10 steps a window, 0.6 s of the device each."""
-    phases = {"wait": wait, "forward": 2.9, "backward": 2.9, "update": 0.2, "other": 0.0, "log": 0.0}
-    records = rank_records(
-        phases, device="cuda:0", cores=4, workers=4, images=images, stages={"augment": augment}, cpu=0.3
-    )
-    return replace(records, begins=tuple({**begin, "machine": machine} for begin in records.begins))
 
 
 def evidence(records: Records, crop: tuple[int, int] = (224, 224)) -> Evidence:

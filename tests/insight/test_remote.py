@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -300,14 +299,6 @@ def test_a_job_that_cannot_be_asked_for_is_refused(here: Path, monkeypatch: pyte
     monkeypatch.setenv("AWS_PROFILE", "nobody")
     with refused("aws-settings"):
         local(f"sagemaker:{JOB}")
-
-
-def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in ("boto3", "obstore"):
-        monkeypatch.setitem(sys.modules, package, None)
-    for place, package in {f"sagemaker:{JOB}": "boto3", "gs://here/run": "obstore"}.items():
-        with refused("missing-package", package=package):
-            local(place)
 
 
 def test_a_failing_bucket_of_google_is_read_and_each_refusal_named(

@@ -6,8 +6,6 @@ import base64
 import json
 import os
 import re
-from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,114 +14,16 @@ import numpy as np
 import pytest
 from conftest import refused
 from PIL import Image
+from report_pages import BEGIN, Checked, journal, line, make, start, step, text_of, write_profile
 
-from segtrain.config import make_config
-from segtrain.insight.report import charts, facts, heat, page
+from segtrain.insight.report import charts, heat, page
 from segtrain.insight.report.diff import compare, diff, sentences
 from segtrain.insight.report.heat import read_waits
 from segtrain.insight.report.timeline import axis, laps, merged, pauses, pieces, speed
 from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
 
-BEGIN = 1_750_000_000.0
-PHASES = {"wait": 0.2, "forward": 0.3, "backward": 0.4, "other": 0.1}  # seconds of a step
-CONFUSION = [[90, 10, 0], [5, 45, 0], [0, 0, 0]]
-SCORES = {"miou": 0.8, "accuracy": 0.9, "iou": [0.857, 0.75, None], "pixels": [100, 50, 0]}
-VOID_TAGS = {"meta", "link", "img", "br", "input"}
-
 DEEP = "[" * 100_000
-
-
-def line(event: str, ts: float, **fields: Any) -> str:
-    return json.dumps({"event": event, "ts": ts, **fields}) + "\n"
-
-
-def start(ts: float = BEGIN, **more: Any) -> str:
-    derived = {"model": "pico", "data": "scenes: 9 images", "decoder": "native"}
-    return line("run_start", ts, version="0.1.0", versions={"torch": "2.9"}, name="street", hash="1a2b3c4d", host="elsewhere",
-                pid=1, device="cpu", world_size=2, total_steps=40, derived=derived, **more)  # fmt: skip
-
-
-def step(ts: float, number: int, steps: int, scale: float = 1.0, cpu_s: float = 0.0, **more: Any) -> str:
-    spans = {phase: scale * steps * seconds for phase, seconds in PHASES.items()}
-    return line("step", ts, step=number, epoch=1.0, loss=2.0 / number, lr=0.01, images_per_s=8 / scale, spans=spans,
-                cpu_s=cpu_s, **more)  # fmt: skip
-
-
-def journal(scale: float = 1.0, miou: float = 0.8) -> str:
-    """Forty steps of a second: a line each ten, an evaluation of 4 s after step 20, its images 3.5 of them, and one for pictures."""
-    text = start() + step(BEGIN + 7, 1, 1, 5.0, cpu_s=50.0)
-    ts = BEGIN + 7
-    for number in (10, 20, 30, 40):
-        count = 9 if number == 10 else 10
-        ts += count * scale + (5 if number == 30 else 0)
-        text += step(ts, number, count, scale, cpu_s=50 + 1.5 * number)
-        if number in (20, 40):
-            scores = {**SCORES, "miou": miou - (0.1 if number == 20 else 0)}
-            text += line("eval", ts + 4, step=number, epoch=1.0, scores=scores, seconds=3.5, confusion=CONFUSION,
-                         protocol={"split": "val", "images": 60, "line": "all"})  # fmt: skip
-    ts += 6
-    text += line("checkpoint", ts, step=40, file="step-00000040.pt", reason="end", seconds=1.0)
-    return text + line("run_end", ts, status="done", step=40, seconds=46.0, cpu_s=110.0)
-
-
-def make(folder: Path, text: str | None = None, profile: bool = False, **settings: Any) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "journal.jsonl").write_text(journal() if text is None else text)
-    (folder / "config.yaml").write_text(make_config({"name": "street", **settings}).to_yaml())
-    (folder / "labels.json").write_text(json.dumps({"names": ["road", "sky", "<car>"], "palette": [[0, 0, 0]] * 3}))
-    (folder / "pictures").mkdir()
-    Image.new("RGB", (64, 48), (200, 30, 30)).save(folder / "pictures/val.png")
-    if profile:
-        write_profile(folder / "profile")
-    return folder
-
-
-def write_profile(folder: Path) -> None:
-    """Each half second of a minute: cpu0 at 100 %, cpu1 at 0, and at 50 from second 30 on; one GPU at 25 %."""
-    writer = ProfileWriter(folder, "algo-1")
-    for tick in range(120):
-        second = tick / 2
-        values = [
-            Value("cpu", "cpu0", "CPUUtilization", 100.0), Value("cpu", "cpu1", "CPUUtilization", 50.0 * (second >= 30)),
-            Value("gpu", "gpu0", "GPUUtilization", 25.0), Value("memory", "MemoryUsedPercent", "", 10.0),
-        ]  # fmt: skip
-        writer.write(BEGIN + second + 0.1, values)
-    writer.close()
-
-
-class Checked(HTMLParser):
-    """Raises where tags do not close in order; collects addresses and the words a reader sees."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.stack: list[str] = []
-        self.addresses: list[str] = []
-        self.ids: list[str] = []
-        self.words = ""
-        self.feed(text)
-        assert self.stack == []
-        assert len(set(self.ids)) == len(self.ids)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.addresses += [value or "" for key, value in attrs if key in ("src", "href")]
-        self.ids += [value or "" for key, value in attrs if key == "id"]
-        if tag not in VOID_TAGS:
-            self.stack.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.stack.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.stack and self.stack[-1] not in ("script", "style"):
-            self.words += data + "\n"
-
-
-def text_of(folder: Path, say: Any = pytest.fail) -> tuple[Checked, dict[str, Any]]:
-    text = page.report(folder, say=say).read_text(encoding="utf-8")
-    data = re.search(r'<script type="application/json" id="chart-data">(.*?)</script>', text, re.DOTALL)
-    assert data
-    return Checked(text), json.loads(data[1])
 
 
 def test_a_finished_run_on_its_page(tmp_path: Path) -> None:
@@ -141,23 +41,6 @@ def test_a_finished_run_on_its_page(tmp_path: Path) -> None:
     assert re.search(r"road as sky\s+10\s+10.0 %\s+66.7 %", words)  # 10 of the 100 pixels of road, of 15 mistakes
     assert "road as road" not in words
     assert re.search(r"\n10\s+1 s\s+200 ms\s", words)  # a step of the lap that ends at step 10, and its wait
-
-
-def test_nothing_on_the_page_comes_from_elsewhere(tmp_path: Path) -> None:
-    checked, _ = text_of(make(tmp_path / "run", profile=True))
-    assert checked.addresses
-    assert all(address.startswith(("#", "data:image/jpeg;base64,")) for address in checked.addresses)
-    assert "default-src 'none'" in (tmp_path / "run/report.html").read_text()
-
-
-def test_each_chart_has_words_and_a_table(tmp_path: Path) -> None:
-    text = page.report(make(tmp_path / "run", profile=True)).read_text()
-    figures = re.findall(r'<figure id="(\w+)">(.*?)</figure>', text, re.DOTALL)
-    assert len(figures) == 8
-    for _, content in figures:
-        assert re.search(r'role="img" aria-label="[^"]{3,}"', content)
-        assert "<summary>as a table</summary>" in content
-        assert content.count("<tr>") > 1
 
 
 def test_markup_in_a_run_stays_text(tmp_path: Path) -> None:
@@ -387,18 +270,6 @@ def test_a_large_profile_becomes_a_map_of_bounded_size(tmp_path: Path) -> None:
     assert found.means() == pytest.approx([50.0] * 300)
 
 
-@pytest.mark.parametrize(
-    ("event", "said"),
-    [
-        ({"event": "run_end", "status": "failed", "error": "full", "samples": {"text": "69 % helped"}}, "failed: full; 69 % helped"),
-        ({"event": "helpers", "what": "told", "text": "slow"}, "helpers: slow"),
-        ({"event": "limit", "text": "near"}, "near"),
-    ],
-)  # fmt: skip
-def test_events_are_told(event: dict[str, Any], said: str) -> None:
-    assert facts._said(event) == said
-
-
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     a = make(tmp_path / "a")
     slower = journal(2.0, 0.75).replace('"2.9"', '"2.10"').replace('"images": 60', '"images": 59')
@@ -425,13 +296,6 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     assert "2.00x" in checked.words
 
 
-def test_a_run_compared_with_itself(tmp_path: Path) -> None:
-    folder = make(tmp_path / "a")
-    found = compare(load(folder), load(folder))
-    assert sentences(found)[-1] == "Config, environment, and data are equal."
-    assert all(row.better == 0 for row in (*found.figures, *found.stages, *found.classes))
-
-
 def test_a_real_run_journals_its_confusion(zygote: Any, tmp_path: Path) -> None:
     tiny = ("data.scenes=9", "data.scene_size=[48,64]", "data.crop=[32,48]", "train.duration=2st", "train.batch_size=4",
             "parallel.procs=1", "data.workers=0", "log.tensorboard=false", "out=run")  # fmt: skip
@@ -447,16 +311,6 @@ def test_a_real_run_journals_its_confusion(zygote: Any, tmp_path: Path) -> None:
 
 
 # In a browser.
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
-    executable = browser.find()
-    if executable is None:
-        pytest.skip("no browser here: apt-get install chromium, or set SEGTRAIN_BROWSER")
-    opened = browser.Browser(executable, tmp_path_factory.mktemp("browser"))
-    yield opened
-    opened.close()
 
 
 def colors(picture: Path) -> np.ndarray:

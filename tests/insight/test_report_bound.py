@@ -10,7 +10,7 @@ from typing import Any
 import browser
 import pytest
 from conftest import refused
-from test_report import BEGIN, Checked, chromium, make, start, step, text_of
+from report_pages import BEGIN, Checked, chromium, make, text_of
 
 from segtrain.insight.diagnose import Diagnosis, Verdict, diagnose
 from segtrain.insight.diagnose.verdict import Fix
@@ -120,28 +120,6 @@ def test_a_run_that_was_too_short_is_not_judged(tmp_path: Path) -> None:
     assert "Bound by" not in words
     words = text_of(spans_of(windows=0)(tmp_path / "none"))[0].words
     assert "This run wrote no spans" in words
-
-
-def running(seconds: int) -> str:
-    """The journal of a process that lives: this one."""
-    import os
-    import socket
-
-    text = (
-        start()
-        .replace('"host": "elsewhere"', f'"host": "{socket.gethostname()}"')
-        .replace('"pid": 1,', f'"pid": {os.getpid()},')
-    )
-    return text + "".join(step(BEGIN + second, 2 * second, 2) for second in range(1, seconds))
-
-
-def test_a_run_that_goes_on_is_judged_so_far(tmp_path: Path) -> None:
-    words = text_of(spans_of(STARVED, text=running(10), windows=10)(tmp_path / "run"))[0].words
-    assert "Running: step 18 of 40 when this page was made" in words
-    assert "Bound by storage latency" in words
-    assert "From the spans of 18 steps of 1 rank on 1 host, so far;" in words
-    words = text_of(spans_of(STARVED, text=running(2), windows=1)(tmp_path / "young"))[0].words
-    assert "The run is too young to tell what holds it up" in words
 
 
 def test_a_wait_that_no_span_explains(tmp_path: Path) -> None:

@@ -155,18 +155,6 @@ def test_only_run_folders_are_found_however_deep(tmp_path: Path) -> None:
     assert [row["out"] for row in list_runs(nested)] == [str(nested)]
 
 
-def test_table_is_aligned(tmp_path: Path) -> None:
-    make(tmp_path / "a", done_journal(), '{"checkpoint": "x", "miou": 0.625, "step": 50}')
-    make(tmp_path / "b", start(2000.0, pid=dead_pid()), config=None)
-    text = table(list_runs(tmp_path)).splitlines()
-    assert text[0].split()[:4] == ["name", "hash", "status", "step"]
-    assert "62.50 %" in text[1]
-    assert "1m 42s" in text[1]
-    assert "killed" in text[2]
-    assert len({row.index(str(tmp_path)) for row in text[1:]}) == 1
-    assert table([]) == "no runs"
-
-
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with refused("folder-missing", file=str(tmp_path / "nowhere")):
         list_runs(tmp_path / "nowhere")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import refused
-from test_diagnose import moments, rank_records, starved, write_run
+from records import moments, rank_records, starved, write_run
 
 from segtrain.cli import main
 from segtrain.config import parse_overrides

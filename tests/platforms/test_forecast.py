@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_plan import of_one_rank
+from records import of_one_rank
 
 from launch import slurm
 from launch.core.findings import Finding

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_plan import TERMS, a_run
+from records import TERMS, a_run
 
 from launch.core.findings import Finding
 from launch.core.job import ROOT

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Zygote, refused
-from test_plan import a_run
+from records import a_run
 
 from launch import vertex
 from launch.core.job import ROOT, load_job
