@@ -17,35 +17,25 @@ INTRO = """# Settings
 
 Every key of a run, by section. This page is made from the code by `python docs/make_config_page.py`; a test keeps it current.
 
-A config is a YAML file with one mapping per section; write only what differs from the defaults below. On the command line, a
-setting is `section.key=value`, or `--section.key value`, which some launchers pass. The file overrides the defaults, and the
-command line overrides the file.
+A config is a YAML file with one mapping per section; write only what differs from the defaults below. The command line overrides the
+file: `section.key=value`, or `--section.key value`, which some launchers pass.
 
 ```bash
 segtrain train configs/scenes.yaml train.duration=2st "data.crop=[64,96]" "loss.terms=[ce,dice]" --print-config
 ```
 
-`--print-config` prints the resolved config and stops. The same text goes into the run folder as `config.yaml`. Settings that decide only
-where and how a run executes (ranks, workers, paths, logging, checkpoints, evaluation) may change on resume. If any other
-setting differs from the folder's `config.yaml`, the run is refused, and the error names the setting.
+`--print-config` prints the resolved config and stops; the run folder has the same text as `config.yaml`.
 
-Without `out`, the run folder is `runs/NAME-HASH`. The hash covers the settings that affect the training and are not at their
-defaults, so a release that adds a setting does not change the folder. If a release changes a default, the folder stays
-the same, and the command is refused with both values.
-
-A wrong key, type, or combination stops the command with exit code 2 and an error that names the key, the value, and the fix. A
-number that cannot work (a crop larger than the memory, a scale of 0) is refused before anything is written. So is a key that
-appears twice in a file. Use dotted keys only on the command line; in a file, nest the settings under their section. An empty
-section has its defaults.
-
-On the command line, numbers, lists, and mappings are parsed as YAML, and text is used as it is:
-`data.images={split}/images` and `name=2026` need no quotes for YAML. Your shell still needs quotes around spaces and brackets.
-
-A path that begins with `~/` is in your home folder, also in a config file (`out`, `data.root`, `model.init`,
-`model.encoder_weights`).
-
-Durations are strings with a unit: `20ep` (epochs), `500st` (optimizer steps), `15%` (of the run; warm-up only).
-Sizes are `[height, width]` in pixels.
+- Durations have a unit: `20ep` (epochs), `500st` (optimizer steps), `15%` (of the run; warm-up only). Sizes are `[height, width]` in pixels.
+  `~/` is your home folder in `out`, `data.root`, `model.init`, and `model.encoder_weights`.
+- On the command line, numbers, lists, and mappings are parsed as YAML, and text is used as it is. Your shell needs quotes around spaces and
+  brackets. In a file, nest the settings under their section: dotted keys are for the command line.
+- A wrong key, type, or combination stops the command with exit code 2; the error names the key, the value, and the fix. So does a number that
+  cannot work (a crop larger than the memory), or a key that appears twice in a file.
+- Settings that decide only where and how a run executes (ranks, workers, paths, logging, checkpoints, evaluation) may change on resume. If any
+  other differs from the folder's `config.yaml`, the run is refused, and the error names it.
+- Without `out`, the run folder is `runs/NAME-HASH`. The hash covers the settings that affect the training and are not at their defaults. If a
+  release changes a default, the folder stays the same, and the command is refused with both values.
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # launch/ is no installed package
@@ -19,8 +19,7 @@ PAGE = Path(__file__).with_name("sagemaker-images.md")
 
 INTRO = """# SageMaker instance types and images
 
-Which container image runs on which instance type, and what it costs. `python docs/make_images_page.py` writes this page from
-`launch/platforms/sagemaker/` and `segtrain/machines/`; a test keeps it current. The launcher chooses the image from these tables and prints the reason:
+Which container image the launcher chooses for an instance type, and why:
 
 ```python
 from launch.platforms.sagemaker.images import choose
@@ -31,65 +30,54 @@ print(choice.uri, "-", choice.why)
 print(show(choice.findings))
 ```
 
-`--image` chooses another image; the findings then list its problems. It must be in a private ECR registry of the
-job's region, because SageMaker does not pull training images from anywhere else.
+It takes the newest image whose torch has code for the GPU: for the same major compute capability, and the same or a lower minor
+one (code for sm_80 also runs on sm_86 and sm_89). AWS patches the newest image for the longest time. `--image` chooses another one,
+which must be in a private ECR registry of the job's region; the findings then list its problems.
 
-You can use every training type that botocore's model of SageMaker lists, except the types
-[at the end of this page](#types-that-segtrain-does-not-run-on). If a type is newer than this page, a note says that its size,
-price, and speed are unknown. If botocore does not know the type either, add `--unknown-type-ok`.
-
-- An image runs on a GPU if its torch was compiled for the same major compute capability as the GPU has, and for the same or a
-  lower minor version. So code for sm_80 also runs on sm_86 and sm_89.
-- Of all images that run, the launcher chooses the newest, which AWS also patches for the longest time.
-- SMDDP, AWS's all-reduce library, is only in images with torch 2.5.1 and earlier, and its import fails on all but a few
-  instance types.
-- `ml.p3.*` is retired: the launcher prints a warning with the most similar types, and submits the job.
-- Images since 2.11 are based on Amazon Linux (`dnf`, Python in `/opt/venv`), earlier ones on Ubuntu (`apt-get`). Both contain the
-  SageMaker training toolkit. AWS's documentation gives addresses in a public registry for the newer ones, but SageMaker needs an
-  image in a registry of the job's region. AWS keeps the same images there, under the accounts listed in `launch/platforms/sagemaker/regions.py`.
-- Images with torch 2.9 and later use CUDA 13, which needs an NVIDIA driver of branch 580 or later. SageMaker chooses
-  the driver of the host; a training job cannot. AWS tests these images in training jobs on ml.g4dn.12xlarge.
-- In images since 2.11, AWS's start script compiles a replacement for `gethostname` from `changehostname.c`. It looks for this file in
-  `/workspace`, but the file is in `/`, so segtrain's entry script changes to `/` first. The start script also calls `jq`, which the
-  Dockerfile does not install. According to its source, the script should still start the training; this has not been tested.
-  segtrain takes the host names from `resourceconfig.json`.
+`python docs/make_images_page.py` writes this page from `launch/platforms/sagemaker/` and `segtrain/machines/`. Sizes and prices of
+each type are in [sagemaker.csv](../segtrain/machines/sagemaker.csv), and the dry run shows those of your job.
 """
 
 
 def page() -> str:
     """The whole page, Markdown."""
-    parts = [INTRO, "## Images\n", DATED, _images(), "## GPUs and images\n", FIT, _fit()]
-    parts += ["## GPU types\n", TYPES, _types(one for one in INSTANCES.values() if one.gpus)]
-    parts += [
-        "## CPU types\n",
-        "segtrain can train on these. It does not yet combine them with GPU instances in one job.\n",
-    ]
-    parts += [_types(one for one in INSTANCES.values() if not one.gpus), _left_out(), SOURCES]
+    types = list(INSTANCES.values())
+    parts = [INTRO, "## GPUs and images\n", FIT, _fit(), "## Images\n", DATED, _images(), IMAGE_NOTES]
+    parts += ["## Types\n", TYPES, _families([machine for machine in types if machine.gpus])]
+    parts += [CPU_TYPES]
+    parts += [_families([machine for machine in types if not machine.gpus]), _left_out(), SOURCES]
     return "\n".join(parts)
 
 
 DATED = (
-    f"Last compared with AWS's list of images on {IMAGES_DATED}. After {OLD_AFTER_DAYS} days, dry runs warn that the "
-    "table is old. Code for: the compute capabilities that the image's torch was compiled for (75 is sm_75). SMDDP: the "
-    "version in the image.\n"
+    f"Compared with AWS's list on {IMAGES_DATED}; after {OLD_AFTER_DAYS} days, dry runs warn that the table is old. Code for: "
+    "the compute capabilities that torch was compiled for (75 is sm_75). SMDDP: the version in the image.\n"
 )
+IMAGE_NOTES = """- SMDDP, AWS's all-reduce library, is only in images with torch 2.5.1 and earlier; its import fails on all but a few types.
+- Images with torch 2.9 and later use CUDA 13, which needs an NVIDIA driver of branch 580 or later. SageMaker chooses the driver.
+- Images since 2.11 are based on Amazon Linux (`dnf`, Python in `/opt/venv`), earlier ones on Ubuntu (`apt-get`). AWS keeps them in
+  registries of each region, under the accounts in `launch/platforms/sagemaker/regions.py`.
+- In images since 2.11, AWS's start script looks for `changehostname.c` in the wrong folder, so segtrain's entry script changes to
+  `/` first. It also calls `jq`, which is not installed; training should start all the same (not tested).
+"""
 FIT = (
-    "For each GPU: its compute capability (code), the newest image that runs on it, the date until which AWS patches that "
-    "image, and the newest image with SMDDP if SMDDP supports the instance type. Speed: training throughput of one GPU, "
-    "relative to a V100, from data sheets.\n"
+    "Code: compute capability. Speed: training throughput of one GPU, relative to a V100, from data sheets. With SMDDP: the "
+    "newest image that has it, where SMDDP supports the type.\n"
 )
 TYPES = (
-    f"Price: dollars per hour for on-demand training in us-east-1, as of {PRICES_DATED} (p3: the last known price). Speed: "
-    "training throughput of all GPUs of the instance, relative to 8 V100 GPUs, from data sheets. Disk: local NVMe; "
-    "0 means EBS only.\n"
+    "You can use every training type that botocore's model of SageMaker lists. If a type is newer than this page, a note says that "
+    "its size, price, and speed are unknown; if botocore does not know it either, add `--unknown-type-ok`. `ml.p3.*` is retired: "
+    "a warning names similar types, and the job is submitted.\n\n"
+    f"Dollars: per hour on demand in us-east-1, {PRICES_DATED} (p3: the last known price). Sizes: x is xlarge, 8 is 8xlarge.\n"
 )
+CPU_TYPES = "segtrain trains on these, too, or makes samples on them for a group with GPUs ([helpers](helpers.md)).\n"
 SOURCES = f"""## Sources
 
-- Sizes: {FROM["ec2"]}; p3: {FROM["ec2-2025"]}. Memory is in GiB, disk in GB. Names: botocore 1.44.5. Compute capabilities: {FROM["arch"]}.
+- Sizes: {FROM["ec2"]}; p3: {FROM["ec2-2025"]}. Names: botocore 1.44.5. Compute capabilities: {FROM["arch"]}.
 - Prices: {FROM["list"]}; p3 and p3dn: {FROM["p3-2021"]}.
-- Speeds: derived from arithmetic and memory rates for a convolutional network in mixed precision on one GPU (`segtrain/machines/__init__.py`), multiplied by the number of GPUs. Rates: {FROM["sheet"]}.
+- Speeds: from arithmetic and memory rates for a convolutional network in mixed precision (`segtrain/machines/__init__.py`). Rates: {FROM["sheet"]}.
 - Retirement of p3: {FROM["p3"]}.
-- SMDDP: {SMDDP_TYPES_FROM}; versions: the Dockerfiles of aws/deep-learning-containers.
+- SMDDP: {SMDDP_TYPES_FROM}.
 - Images: aws/deep-learning-containers, each with its commit in `launch/platforms/sagemaker/images.py`. Registries: {ACCOUNTS_FROM}.
 - Regions: {OFFERED_FROM}.
 """
@@ -141,27 +129,57 @@ def _fit() -> str:
     return _table(("GPU", "code", "speed", "newest image", "patched until", "with SMDDP"), rows)
 
 
-def _types(some: Iterable[Machine]) -> str:
-    rows = []
-    for one in some:
-        gpus = f"{one.gpus} x {one.gpu}" if one.gpus else ""
-        notes = [
-            *(["EFA"] if one.efa else []),
-            *(["SMDDP"] if one.smddp else []),
-            *(["retired"] if one.retired else []),
-        ]
-        price = "" if one.price is None else f"{one.price:.{2 if one.price >= 1 else 3}f}"
-        speed = "" if one.speed is None else f"{one.speed:.2f}"
-        sizes = (one.vcpus, f"{one.memory_gb:g}", one.nvme_gb, f"{one.network_gbit:g}")
-        rows.append((f"`{one.name}`", gpus, one.gpu_memory_gb or "", *sizes, ", ".join(notes), price, speed))
-    names = ("type", "GPUs", "GiB per GPU", "vCPUs", "memory GiB", "disk GB", "network Gbit/s", "", "price", "speed")
-    if all(not row[1] for row in rows):
-        keep = [0, *range(3, 9)]
-        names, rows = tuple(names[k] for k in keep), [tuple(row[k] for k in keep) for row in rows]
-    return _table(names, rows)
+def _families(machines: list[Machine]) -> str:
+    """One row per family of types: its GPU, its sizes, and from how much to how much they have."""
+    families: dict[str, list[Machine]] = {}
+    for machine in machines:
+        families.setdefault(machine.name.rpartition(".")[0], []).append(machine)
+    names = ("family", "GPU", "sizes", "GPUs", "vCPUs", "memory GiB", "disk GB", "Gbit/s", "dollars", "")
+    rows = [_family(name, members) for name, members in families.items()]
+    columns = [column for column, name in enumerate(names) if "GPU" not in name or machines[0].gpus]
+    return _table(tuple(names[column] for column in columns), [[row[column] for column in columns] for row in rows])
 
 
-def _table(names: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+def _family(name: str, members: list[Machine]) -> tuple[str, ...]:
+    first = members[0]
+    gpu = f"{first.gpu}, {first.gpu_memory_gb:g} GiB" if first.gpus else ""
+    sizes = ", ".join(machine.name.rpartition(".")[2].removesuffix("xlarge") or "x" for machine in members)
+    notes = [
+        _some("EFA", [machine for machine in members if machine.efa], members),
+        _some("SMDDP", [machine for machine in members if machine.smddp], members),
+        "retired" if first.retired else "",
+    ]
+    prices = [machine.price for machine in members if machine.price is not None]
+    return (
+        f"`{name}`",
+        gpu,
+        sizes,
+        _range([machine.gpus for machine in members]) if first.gpus else "",
+        _range([machine.vcpus for machine in members]),
+        _range([machine.memory_gb for machine in members]),
+        _range([machine.nvme_gb for machine in members]),
+        _range([machine.network_gbit for machine in members]),
+        _range([round(price, 2) for price in prices]),
+        ", ".join(note for note in notes if note),
+    )
+
+
+def _some(what: str, having: list[Machine], members: list[Machine]) -> str:
+    """``what``, with the smallest size that has it if others lack it."""
+    if not having or len(having) == len(members):
+        return what if having else ""
+    least = min(having, key=lambda machine: machine.vcpus)
+    return f"{what} from {least.name.rpartition('.')[2]}"
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    least, most = min(values), max(values)
+    return f"{least:g}" if least == most else f"{least:g}-{most:g}"
+
+
+def _table(names: tuple[str, ...], rows: Iterable[Sequence[object]]) -> str:
     lines = [names, ["---"] * len(names), *rows]
     return "\n".join("| " + " | ".join(map(str, cells)) + " |" for cells in lines) + "\n"
 

@@ -49,8 +49,9 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Words of each line; a comment and an empty line are none."""
-    return [words for words in (shlex.split(line, comments=True) for line in text.splitlines()) if words]
+    """Words of each line; a comment and an empty line are none, and a backslash at its end continues a line."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
 
 
 def all_commands(page: Path) -> list[list[str]]:
