@@ -30,8 +30,7 @@ segtrain train configs/scenes.yaml train.duration=2st "data.crop=[64,96]" "loss.
   `~/` is your home folder in `out`, `data.root`, `model.init`, and `model.encoder_weights`.
 - On the command line, numbers, lists, and mappings are parsed as YAML, and text is used as it is. Your shell needs quotes around spaces and
   brackets. In a file, nest the settings under their section: dotted keys are for the command line.
-- A wrong key, type, or combination stops the command with exit code 2; the error names the key, the value, and the fix. So does a number that
-  cannot work (a crop larger than the memory), or a key that appears twice in a file.
+- A wrong key, type, or combination, or a key that appears twice, stops the command with exit code 2; the error names key, value, and fix.
 - Settings that decide only where and how a run executes (ranks, workers, paths, logging, checkpoints, evaluation) may change on resume. If any
   other differs from the folder's `config.yaml`, the run is refused, and the error names it.
 - Without `out`, the run folder is `runs/NAME-HASH`. The hash covers the settings that affect the training and are not at their defaults. If a
@@ -81,7 +80,8 @@ def _blocks(prefix: str, known: dict[str, type[Section]]) -> list[str]:
     for name, kind in known.items():
         own = [(key, field) for key, field in kind.model_fields.items() if key not in shared | {"name"}]
         about = f"| `{name}` | {_flat(kind.__doc__ or '').rstrip('.')} "
-        lines += [about + _row(prefix, key, field) for key, field in own] or [about + "| | | | |"]
+        abouts = [about, *["| | "] * len(own)]
+        lines += [about + _row(prefix, *key) for about, key in zip(abouts, own)] or [about + "| | | | |"]
     return [*parts, "\n".join(lines) + "\n"]
 
 

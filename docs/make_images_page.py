@@ -9,11 +9,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # launch/ is no installed package
 
 from launch.platforms.sagemaker.images import IMAGES, IMAGES_DATED, OLD_AFTER_DAYS, Image, runs_on
-from launch.platforms.sagemaker.instances import INSTANCES, PRICES_DATED, SMDDP_TYPES_FROM, UNFIT
-from launch.platforms.sagemaker.regions import ACCOUNTS_FROM, OFFERED_FROM
+from launch.platforms.sagemaker.instances import INSTANCES, PRICES_DATED, UNFIT
 from segtrain.machines import Machine, gpus, sources
 
-FROM = {**sources("sagemaker"), **sources("gpus")}
+FROM = sources("gpus")
 
 PAGE = Path(__file__).with_name("sagemaker-images.md")
 
@@ -68,18 +67,11 @@ TYPES = (
     "You can use every training type that botocore's model of SageMaker lists. If a type is newer than this page, a note says that "
     "its size, price, and speed are unknown; if botocore does not know it either, add `--unknown-type-ok`. `ml.p3.*` is retired: "
     "a warning names similar types, and the job is submitted.\n\n"
-    f"Dollars: per hour on demand in us-east-1, {PRICES_DATED} (p3: the last known price). Sizes: x is xlarge, 8 is 8xlarge.\n"
+    f"Dollars: per hour on demand in us-east-1, {PRICES_DATED} (p3: the last known price). From the smallest size to the largest.\n"
 )
 CPU_TYPES = "segtrain trains on these, too, or makes samples on them for a group with GPUs ([helpers](helpers.md)).\n"
-SOURCES = f"""## Sources
-
-- Sizes: {FROM["ec2"]}; p3: {FROM["ec2-2025"]}. Names: botocore 1.44.5. Compute capabilities: {FROM["arch"]}.
-- Prices: {FROM["list"]}; p3 and p3dn: {FROM["p3-2021"]}.
-- Speeds: from arithmetic and memory rates for a convolutional network in mixed precision (`segtrain/machines/__init__.py`). Rates: {FROM["sheet"]}.
-- Retirement of p3: {FROM["p3"]}.
-- SMDDP: {SMDDP_TYPES_FROM}.
-- Images: aws/deep-learning-containers, each with its commit in `launch/platforms/sagemaker/images.py`. Registries: {ACCOUNTS_FROM}.
-- Regions: {OFFERED_FROM}.
+SOURCES = f"""The source of each size, price, and speed is named in `segtrain/machines/` (the speeds: {FROM["sheet"]}), that of each image,
+registry, and region in `launch/platforms/sagemaker/`.
 """
 
 
@@ -122,11 +114,10 @@ def _fit() -> str:
                 gpu.arch,
                 f"{gpu.speed:.2f}",
                 f"`{fit[0].tag}`",
-                fit[0].patched_until,
                 f"`{smddp}`" if smddp else "",
             )
         )
-    return _table(("GPU", "code", "speed", "newest image", "patched until", "with SMDDP"), rows)
+    return _table(("GPU", "code", "speed", "newest image", "with SMDDP"), rows)
 
 
 def _families(machines: list[Machine]) -> str:
@@ -136,28 +127,31 @@ def _families(machines: list[Machine]) -> str:
         families.setdefault(machine.name.rpartition(".")[0], []).append(machine)
     names = ("family", "GPU", "sizes", "GPUs", "vCPUs", "memory GiB", "disk GB", "Gbit/s", "dollars", "")
     rows = [_family(name, members) for name, members in families.items()]
-    columns = [column for column, name in enumerate(names) if "GPU" not in name or machines[0].gpus]
+    of_gpu_types = ("GPU", "GPUs", "disk GB")
+    columns = [column for column, name in enumerate(names) if name not in of_gpu_types or machines[0].gpus]
     return _table(tuple(names[column] for column in columns), [[row[column] for column in columns] for row in rows])
 
 
 def _family(name: str, members: list[Machine]) -> tuple[str, ...]:
     first = members[0]
+    disk = _range([machine.nvme_gb for machine in members])
     gpu = f"{first.gpu}, {first.gpu_memory_gb:g} GiB" if first.gpus else ""
-    sizes = ", ".join(machine.name.rpartition(".")[2].removesuffix("xlarge") or "x" for machine in members)
+    sizes = [machine.name.rpartition(".")[2] for machine in (first, members[-1])]
     notes = [
         _some("EFA", [machine for machine in members if machine.efa], members),
         _some("SMDDP", [machine for machine in members if machine.smddp], members),
         "retired" if first.retired else "",
+        f"disk of {disk} GB" if first.nvme_gb and not first.gpus else "",
     ]
     prices = [machine.price for machine in members if machine.price is not None]
     return (
         f"`{name}`",
         gpu,
-        sizes,
+        "-".join(dict.fromkeys(sizes)),
         _range([machine.gpus for machine in members]) if first.gpus else "",
         _range([machine.vcpus for machine in members]),
         _range([machine.memory_gb for machine in members]),
-        _range([machine.nvme_gb for machine in members]),
+        disk,
         _range([machine.network_gbit for machine in members]),
         _range([round(price, 2) for price in prices]),
         ", ".join(note for note in notes if note),
