@@ -50,7 +50,8 @@ def page() -> str:
 
 DATED = (
     f"Compared with AWS's list on {IMAGES_DATED}; after {OLD_AFTER_DAYS} days, dry runs warn that the table is old. Code for: "
-    "the compute capabilities that torch was compiled for (75 is sm_75). SMDDP: the version in the image.\n"
+    "the compute capabilities that torch was compiled for (75 is sm_75). SMDDP: the version in the image. For CPU types, images since "
+    "2.11 exist with `cpu` in place of the version of CUDA.\n"
 )
 IMAGE_NOTES = """- SMDDP, AWS's all-reduce library, is only in images with torch 2.5.1 and earlier; its import fails on all but a few types.
 - Images with torch 2.9 and later use CUDA 13, which needs an NVIDIA driver of branch 580 or later. SageMaker chooses the driver.
@@ -86,12 +87,13 @@ def _images() -> str:
             f"`{one.repository}:{one.tag}`",
             one.torch,
             one.python,
-            one.cuda or "CPU",
+            one.cuda,
             _arches(one),
             one.smddp or "",
             one.patched_until,
         )
         for one in IMAGES
+        if one.cuda
     ]
     return _table(("image", "torch", "Python", "CUDA", "code for", "SMDDP", "patched until"), rows)
 
