@@ -15,21 +15,16 @@ from pngs import built
 from test_augment import VOID, plain
 
 from segtrain.config import Data
-from segtrain.data.augment.geometry import FILL, GRAY, Geometry, draw
+from segtrain.data.augment.geometry import FILL, Geometry, draw
 from segtrain.data.order import rng_for
 from segtrain.data.pixels import native
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.pixels.normalize import normalize
 
 pytestmark = built
-LEVELS = {"plain": 0, "avx2": 1, "avx512": 2}  # a processor without one of them tests the next lower twice
 CALM = Data(jitter=(0, 0, 0))
 LUT, KNOWN = np.arange(256, dtype=np.uint8), np.ones(256, np.uint8)
 GUARD = 64  # bytes after an array that nothing may write
-
-
-def limit(level: int) -> None:
-    ctypes.CDLL(str(native.LIBRARY)).st_simd(level)
 
 
 def crop(
@@ -129,36 +124,6 @@ def test_unequal_steps() -> None:
             assert (ids == expected_ids).all()
 
 
-@pytest.mark.parametrize("colors", [(1.3, 1, 1, 0), (1, 0.7, 1, 0), (1, 1, 1.6, 0), (1, 1, 1, 0.1), (0.8, 1.3, 0.7, -0.2),
-                                     (1.3, 1.3, 1.3, 0.5), (0, 1, 1, 0), (1, 0, 1, 0), (1, 1, 0, 0), (3, 2, 2, 0.3),
-                                     (50, 1, 1, 0)])  # fmt: skip
-@pytest.mark.parametrize("scale", [0.4, 1.0])
-def test_colors(colors: tuple[float, float, float, float], scale: float) -> None:
-    image, mask = noise(300, 120)
-    image = (image // 2 + 40).astype(np.uint8)
-    for seed in range(2):
-        shape = (280, 53) if seed else (64, 400)  # the second is padded
-        still = draw(rng_for(seed, 0, 0), (300, 120), shape, CALM, scale=(scale, scale))
-        geometry = Geometry(still.size, still.scaled, still.top, still.left, still.flip, *colors)
-        base = warp(image, still, shape).astype(float)
-        inside = plain(image, mask, still, shape)[1] != VOID
-        out = warp(image, geometry, shape)
-        expected = step_by_step(base, inside, colors)
-        assert (out[~inside] == FILL).all()
-        assert np.abs(out - np.clip(expected, 0, 255))[inside].max() <= (0.75 if max(colors) < 1.7 else 1.0)
-
-
-def step_by_step(image: np.ndarray, inside: np.ndarray, colors: tuple[float, float, float, float]) -> np.ndarray:
-    brightness, contrast, saturation, hue = colors
-    out = image * brightness
-    out = contrast * out + (1 - contrast) * (out[inside] @ GRAY).mean()
-    out = saturation * out + (1 - saturation) * (out @ GRAY)[..., None]
-    yiq = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
-    y, i, q = np.moveaxis(out @ yiq.T, -1, 0)
-    c, s = np.cos(2 * np.pi * hue), np.sin(2 * np.pi * hue)
-    return np.stack([y, c * i + s * q, c * q - s * i], -1) @ np.linalg.inv(yiq).T
-
-
 SIZES = [
     ((211, 317), (90, 147)), ((40, 57), (61, 16)), ((700, 9), (680, 9)), ((1, 50), (32, 48)), ((50, 1), (71, 133)),
     ((7, 5), (32, 48)), ((131, 303), (280, 53)),
@@ -175,11 +140,11 @@ def test_all_vector_instructions_give_the_same_bytes() -> None:
         image, mask = noise(*size, seed)[0], rng.integers(0, 201 if seed % 2 else 200, size).astype(np.uint8)
         geometry = draw(rng_for(seed, 0, 0), size, shape, Data(scale=(0.2, 3), hue=0.2))
         made = []
-        for level in LEVELS.values():
-            limit(level)
+        for allowed in (0, 1):
+            ctypes.CDLL(str(native.LIBRARY)).st_avx2(allowed)
             pixels, ids, unknown = crop(image, mask, geometry, shape, LUT, known)
             made.append((pixels.tobytes(), ids.tobytes(), unknown))
-        assert made[0] == made[1] == made[2]
+        assert made[0] == made[1]
 
 
 def test_ids_are_mapped_and_unknown_ones_told() -> None:

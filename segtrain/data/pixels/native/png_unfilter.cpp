@@ -19,110 +19,65 @@ namespace {
 
 enum Filter { kSub = 1, kUp, kAverage, kPaeth };
 
-#if defined(__SSE2__)
-
-// A pixel of up to 8 bytes. Each byte is in a lane of 16 bits.
-using Pixel = __m128i;
-
-ST_INLINE Pixel none() { return _mm_setzero_si128(); }
+// A pixel of up to 8 bytes. Each byte is in a lane of 16 bits. GCC and Clang have this type on every processor.
+typedef int16_t Pixel __attribute__((vector_size(16)));
+typedef uint8_t Packed __attribute__((vector_size(8)));
 
 template <int bytes>
 ST_INLINE Pixel load(const uint8_t* from) {  // reads 4 bytes for a pixel of 3, and 8 for one of 6
     constexpr int word = bytes <= 4 ? (bytes == 1 ? 1 : bytes == 2 ? 2 : 4) : 8;
-    int64_t bits = 0;
-    std::memcpy(&bits, from, word);
-    return _mm_unpacklo_epi8(_mm_cvtsi64_si128(bits), none());
+    Packed packed{};
+    std::memcpy(&packed, from, word);
+    return __builtin_convertvector(packed, Pixel);
 }
+
+ST_INLINE Packed packed(Pixel pixel) { return __builtin_convertvector(pixel, Packed); }
 
 template <int bytes>
 ST_INLINE void store(uint8_t* to, Pixel pixel) {
-    int64_t bits = _mm_cvtsi128_si64(_mm_packus_epi16(pixel, pixel));
-    std::memcpy(to, &bits, bytes);
+    Packed values = packed(pixel);
+    std::memcpy(to, &values, bytes);
 }
 
-ST_INLINE Pixel absolute(Pixel x) { return _mm_max_epi16(x, _mm_sub_epi16(none(), x)); }
-ST_INLINE Pixel choose(Pixel mask, Pixel yes, Pixel no) {
-    return _mm_or_si128(_mm_and_si128(mask, yes), _mm_andnot_si128(mask, no));
-}
+ST_INLINE Pixel absolute(Pixel x) { return x < 0 ? -x : x; }
 
 // A filter's prediction of a pixel from its neighbors: a is left, b is above, c is above left.
 template <int filter>
 ST_INLINE Pixel predict(Pixel a, Pixel b, Pixel c) {
     if (filter == kSub) return a;
-    if (filter == kAverage) return _mm_srli_epi16(_mm_add_epi16(a, b), 1);
-    Pixel up = _mm_sub_epi16(b, c), left = _mm_sub_epi16(a, c);
-    Pixel pa = absolute(up), pb = absolute(left), pc = absolute(_mm_add_epi16(up, left));
-    Pixel least = _mm_min_epi16(pc, _mm_min_epi16(pa, pb));
-    return choose(_mm_cmpeq_epi16(least, pa), a, choose(_mm_cmpeq_epi16(least, pb), b, c));
+    if (filter == kAverage) return (a + b) >> 1;
+    Pixel up = b - c, left = a - c;
+    Pixel pa = absolute(up), pb = absolute(left), pc = absolute(up + left);
+    return ((pa <= pb) & (pa <= pc)) ? a : pb <= pc ? b : c;
 }
 
-ST_INLINE Pixel add(Pixel x, Pixel y) { return _mm_and_si128(_mm_add_epi16(x, y), _mm_set1_epi16(255)); }
+ST_INLINE Pixel add(Pixel x, Pixel y) { return (x + y) & 255; }
 
 // Undoes two rows at once, `row` and the one below it, in one vector, for pixels of up to 4 bytes. The lower row is one
 // pixel behind, so that the pixels of the upper row that it needs are done.
 template <int upper, int lower, int bytes>
 ST_INLINE void two_rows(uint8_t* row, const uint8_t* above, size_t stride, size_t size) {
-    const Pixel lower_half = _mm_set_epi32(-1, -1, 0, 0);
-    Pixel a = none(), c = none();
+    auto both = [](Pixel top, Pixel bottom) { return Pixel{top[0], top[1], top[2], top[3], bottom[0], bottom[1], bottom[2], bottom[3]}; };
+    const Pixel lower_half{0, 0, 0, 0, -1, -1, -1, -1};
+    Pixel a{}, c{};
     for (size_t at = 0; at < size + bytes; at += bytes) {
         uint8_t *here = row + at, *below = row + stride + at - bytes;
         bool first = at == 0, last = at == size;
-        Pixel b = _mm_unpacklo_epi64(last ? none() : load<bytes>(above + at), a);
-        Pixel x = _mm_unpacklo_epi64(last ? none() : load<bytes>(here), first ? none() : load<bytes>(below));
+        Pixel b = both(last ? Pixel{} : load<bytes>(above + at), a);
+        Pixel x = both(last ? Pixel{} : load<bytes>(here), first ? Pixel{} : load<bytes>(below));
         Pixel expected = predict<upper>(a, b, c);
-        if (upper != lower) expected = choose(lower_half, predict<lower>(a, b, c), expected);
+        if (upper != lower) expected = lower_half ? predict<lower>(a, b, c) : expected;
         a = add(x, expected);
         c = b;
-        int64_t bits = _mm_cvtsi128_si64(_mm_packus_epi16(a, a));
-        if (!last) std::memcpy(here, &bits, bytes);
-        bits = int64_t(uint64_t(bits) >> 32);
-        if (!first) std::memcpy(below, &bits, bytes);
+        Packed done = packed(a);
+        if (!last) std::memcpy(here, &done, bytes);
+        if (!first) std::memcpy(below, reinterpret_cast<const uint8_t*>(&done) + 4, bytes);
     }
 }
-
-#else
-
-struct Pixel {
-    int16_t value[8];
-};
-
-ST_INLINE Pixel none() { return Pixel{}; }
-
-template <int bytes>
-ST_INLINE Pixel load(const uint8_t* from) {
-    Pixel pixel{};
-    for (int i = 0; i < bytes; i++) pixel.value[i] = from[i];
-    return pixel;
-}
-
-template <int bytes>
-ST_INLINE void store(uint8_t* to, const Pixel& pixel) {
-    for (int i = 0; i < bytes; i++) to[i] = uint8_t(pixel.value[i]);
-}
-
-template <int filter>
-ST_INLINE Pixel predict(const Pixel& left, const Pixel& above, const Pixel& corner) {
-    Pixel out;
-    for (int i = 0; i < 8; i++) {
-        int a = left.value[i], b = above.value[i], c = corner.value[i];
-        int pa = std::abs(b - c), pb = std::abs(a - c), pc = std::abs(a + b - 2 * c);
-        int paeth = pa <= pb && pa <= pc ? a : pb <= pc ? b : c;
-        out.value[i] = int16_t(filter == kSub ? a : filter == kAverage ? (a + b) >> 1 : paeth);
-    }
-    return out;
-}
-
-ST_INLINE Pixel add(const Pixel& x, const Pixel& y) {
-    Pixel out;
-    for (int i = 0; i < 8; i++) out.value[i] = int16_t((x.value[i] + y.value[i]) & 255);
-    return out;
-}
-
-#endif
 
 template <int filter, int bytes>
 ST_INLINE void one_row(uint8_t* row, const uint8_t* above, size_t size) {
-    Pixel left = none(), corner = none();
+    Pixel left{}, corner{};
     for (size_t at = 0; at < size; at += bytes) {
         Pixel up = load<bytes>(above + at);
         left = add(load<bytes>(row + at), predict<filter>(left, up, corner));
@@ -165,7 +120,7 @@ void sub_bytes(uint8_t* row, size_t size) {
     size_t at = 0;
     uint8_t left = 0;
 #if defined(__SSE2__)
-    __m128i carry = none();  // 16 copies of the byte to the left
+    __m128i carry = _mm_setzero_si128();  // 16 copies of the byte to the left
     for (; at + 16 <= size; at += 16) {
         __m128i sum = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + at));
         sum = _mm_add_epi8(sum, _mm_slli_si128(sum, 1));

@@ -1,6 +1,6 @@
 // Changes of brightness, contrast, saturation, and hue by one affine map of RGB.
 //
-// The arithmetic has 16 bits. Vector code splits 16 or 32 pixels into planes with shuffles, maps them, and interleaves
+// The arithmetic has 16 bits. Vector code splits 16 pixels into planes with shuffles, maps them, and interleaves
 // them again.
 #include <algorithm>
 #include <cmath>
@@ -65,24 +65,14 @@ void ColorMap::map_plain(uint8_t* pixel, int count, const FixedPoint& map) {
 
 namespace {
 
-// Shuffle tables: which byte goes where when pixels are split into planes and interleaved again. `split` and
-// `interleave` are for AVX-512, the others for AVX2.
+// Shuffle tables: which byte goes where when pixels are split into planes and interleaved again.
 struct Shuffles {
-    // From 96 bytes of pixels to a plane; from the packed planes, [R G] and B in groups of 8, to pixels.
-    alignas(64) uint8_t split[3][64], interleave[2][64];
     // From the bytes 0..15 and 8..23 of each 8 pixels to a plane.
     alignas(32) uint8_t near[3][32], far[3][32];
     // From the packed planes [R G] and [B B] to the bytes 0..15 and 16..23 of each 8 pixels.
     alignas(32) uint8_t of_rg[2][32], of_b[2][32];
     Shuffles() {
         constexpr uint8_t none = 0x80;
-        for (int k = 0; k < 64; ++k)
-            for (int c = 0; c < 3; ++c) split[c][k] = uint8_t(k / 2 * 3 + c);
-        for (int k = 0; k < 128; ++k) {
-            int pixel = k / 3, group = pixel / 8, place = pixel % 8;
-            int found = k % 3 == 2 ? 64 + group * 16 + place : group * 16 + 8 * (k % 3) + place;
-            interleave[k / 64][k % 64] = uint8_t(k < 96 ? found : 0);
-        }
         for (int k = 0; k < 32; ++k)
             for (int c = 0; c < 3; ++c) {
                 int byte = k % 16 / 2 * 3 + c;
@@ -97,36 +87,6 @@ struct Shuffles {
     }
 };
 const Shuffles kShuffles;
-
-}  // namespace
-
-__attribute__((target("avx512f,avx512bw,avx512vbmi"))) int ColorMap::map_wide(uint8_t* pixels, int count, const FixedPoint& map) {
-    __m512i m[9], split[3];
-    __m512i first = _mm512_load_si512(kShuffles.interleave[0]), second = _mm512_load_si512(kShuffles.interleave[1]);
-    for (int k = 0; k < 9; ++k) m[k] = _mm512_set1_epi16(map.matrix[k]);
-    for (int c = 0; c < 3; ++c) split[c] = _mm512_load_si512(kShuffles.split[c]);
-    const __m512i offset = _mm512_set1_epi16(map.offset);
-    const __m128i shift = _mm_cvtsi32_si128(map.shift);
-    int k = 0;
-    for (; k + 32 <= count; k += 32, pixels += 96) {
-        __m512i low = _mm512_loadu_si512(pixels);
-        __m512i high = _mm512_maskz_loadu_epi64(0x0F, pixels + 64);
-        __m512i in[3], out[3];
-        for (int c = 0; c < 3; ++c)
-            in[c] = _mm512_slli_epi16(_mm512_maskz_permutex2var_epi8(0x5555555555555555u, low, split[c], high), 7);
-        for (int c = 0; c < 3; ++c) {
-            __m512i sum = _mm512_add_epi16(_mm512_mulhrs_epi16(in[0], m[3 * c]), _mm512_mulhrs_epi16(in[1], m[3 * c + 1]));
-            sum = _mm512_add_epi16(sum, _mm512_add_epi16(_mm512_mulhrs_epi16(in[2], m[3 * c + 2]), offset));
-            out[c] = _mm512_sra_epi16(sum, shift);
-        }
-        __m512i rg = _mm512_packus_epi16(out[0], out[1]), b = _mm512_packus_epi16(out[2], out[2]);
-        _mm512_storeu_si512(pixels, _mm512_permutex2var_epi8(rg, first, b));
-        _mm512_mask_storeu_epi64(pixels + 64, 0x0F, _mm512_permutex2var_epi8(rg, second, b));
-    }
-    return k;
-}
-
-namespace {
 
 __attribute__((target("avx2"))) inline __m256i both_lanes(const uint8_t* low, const uint8_t* high) {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low))),
@@ -171,14 +131,12 @@ __attribute__((target("avx2"))) int ColorMap::map_avx2(uint8_t* pixels, int coun
 }
 
 #else
-int ColorMap::map_wide(uint8_t*, int, const FixedPoint&) { return 0; }
 int ColorMap::map_avx2(uint8_t*, int, const FixedPoint&) { return 0; }
 #endif
 
 void ColorMap::apply(uint8_t* row, int width) const {
     if (small_) {
-        Simd simd = best_simd();
-        int done = simd == Simd::vbmi ? map_wide(row, width, map_) : simd == Simd::avx2 ? map_avx2(row, width, map_) : 0;
+        int done = use_avx2() ? map_avx2(row, width, map_) : 0;
         return map_plain(row + size_t(done) * 3, width - done, map_);
     }
     // Such large factors are never used in training, so this case may be slow.

@@ -16,29 +16,7 @@ void Ids::prepare(const uint8_t lut[256], const uint8_t known[256], const std::v
     known_ = known;
     columns_ = &columns;
     for (int id = 0; id < 256; ++id) table_[id] = uint16_t(lut[id] | (known[id] ? 0 : 256));
-    simd_ = Simd::plain;
-    Simd simd = best_simd();
-    if (simd == Simd::vbmi && (prepare_wide(row_bytes, 64) || prepare_wide(row_bytes, 32) || prepare_wide(row_bytes, 16)))
-        simd_ = Simd::vbmi;
-    else if (simd != Simd::plain && (prepare_pairs(row_bytes, 16) || prepare_pairs(row_bytes, 8)))
-        simd_ = Simd::avx2;
-}
-
-bool Ids::prepare_wide(int row_bytes, int each) {
-    const std::vector<int>& columns = *columns_;
-    int count = int(columns.size());
-    if (row_bytes < 128) return false;
-    each_ = each;
-    wide_.resize(size_t(count + each - 1) / size_t(each));
-    for (size_t g = 0; g < wide_.size(); ++g) {
-        int begin = int(g) * each, end = std::min(begin + each, count);
-        int base = std::min(std::min(columns[begin], columns[end - 1]), row_bytes - 128);
-        if (std::max(columns[begin], columns[end - 1]) - base >= 128) return false;
-        // Results beyond the row's end repeat its last id, so that they cannot count as unknown.
-        for (int k = 0; k < 64; ++k) wide_[g].pick[k] = uint8_t(columns[std::min(begin + k, end - 1)] - base);
-        wide_[g].base = base;
-    }
-    return true;
+    in_pairs_ = use_avx2() && (prepare_pairs(row_bytes, 16) || prepare_pairs(row_bytes, 8));
 }
 
 bool Ids::prepare_pairs(int row_bytes, int each) {
@@ -104,32 +82,7 @@ __attribute__((target("avx2"))) bool Ids::map_pairs(const uint8_t* row, uint8_t*
     return true;
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vbmi"))) bool Ids::map_wide(const uint8_t* row, uint8_t* out) const {
-    __m512i ids[4], known[4], sure = _mm512_set1_epi8(-1);
-    for (int k = 0; k < 4; ++k) {
-        ids[k] = _mm512_loadu_si512(lut_ + 64 * k);
-        known[k] = _mm512_loadu_si512(known_ + 64 * k);
-    }
-    const __mmask64 full = each_ == 64 ? ~uint64_t(0) : (uint64_t(1) << each_) - 1;
-    __mmask64 unknown = 0;
-    int left = int(columns_->size());
-    for (const Wide& group : wide_) {
-        __m512i raw = _mm512_permutex2var_epi8(_mm512_loadu_si512(row + group.base), _mm512_load_si512(group.pick),
-                                               _mm512_loadu_si512(row + group.base + 64));
-        __mmask64 upper = _mm512_movepi8_mask(raw);
-        __m512i id = _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(ids[0], raw, ids[1]),
-                                            _mm512_permutex2var_epi8(ids[2], raw, ids[3]));
-        __m512i sees = _mm512_mask_blend_epi8(upper, _mm512_permutex2var_epi8(known[0], raw, known[1]),
-                                              _mm512_permutex2var_epi8(known[2], raw, known[3]));
-        unknown |= _mm512_testn_epi8_mask(sees, sure);
-        _mm512_mask_storeu_epi8(out, left < each_ ? (uint64_t(1) << left) - 1 : full, id);
-        out += each_;
-        left -= each_;
-    }
-    return unknown == 0;
-}
 #else
-bool Ids::map_wide(const uint8_t*, uint8_t*) const { return false; }
 bool Ids::map_pairs(const uint8_t*, uint8_t*) { return false; }
 #endif
 
@@ -144,8 +97,6 @@ bool Ids::map_plain(const uint8_t* row, uint8_t* out) const {
     return !(seen & 256);
 }
 
-bool Ids::map(const uint8_t* row, uint8_t* out) {
-    return simd_ == Simd::vbmi ? map_wide(row, out) : simd_ == Simd::avx2 ? map_pairs(row, out) : map_plain(row, out);
-}
+bool Ids::map(const uint8_t* row, uint8_t* out) { return in_pairs_ ? map_pairs(row, out) : map_plain(row, out); }
 
 }  // namespace segtrain

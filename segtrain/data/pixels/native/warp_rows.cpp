@@ -25,45 +25,44 @@ inline int16_t product(int a, int b) { return int16_t((((a * b) >> 14) + 1) >> 1
 
 namespace {
 
-Simd supported() {
+bool supported() {
 #ifdef ST_X86
-    if (__builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bw")) return Simd::vbmi;
-    if (__builtin_cpu_supports("avx2")) return Simd::avx2;
+    return __builtin_cpu_supports("avx2");
+#else
+    return false;
 #endif
-    return Simd::plain;
 }
 
-Simd simd_in_use = supported();
+bool avx2_in_use = supported();
 
 }  // namespace
 
-Simd best_simd() { return simd_in_use; }
+bool use_avx2() { return avx2_in_use; }
 
-void limit_simd(Simd most) { simd_in_use = std::min(most, supported()); }
+void allow_avx2(bool allowed) { avx2_in_use = allowed && supported(); }
 
 void Columns::prepare(const std::vector<Tap>& taps, int row_bytes) {
     taps_ = taps.data();
     count_ = int(taps.size());
-    simd_ = Simd::plain;
-    Simd simd = best_simd();
-    if (simd == Simd::vbmi && prepare_wide(row_bytes)) simd_ = Simd::vbmi;
-    if (simd >= Simd::avx2 && simd_ == Simd::plain && (prepare_pairs(row_bytes, 8) || prepare_pairs(row_bytes, 6))) simd_ = Simd::avx2;
+    in_pairs_ = use_avx2() && (prepare_pairs(row_bytes, 8) || prepare_pairs(row_bytes, 6));
 }
 
 namespace {
 
+constexpr int kWindow = 16;  // bytes of a source row that one shuffle can reach
+
 // Fills the table for the results [begin, begin + count) of a row of `total`. Results beyond its end repeat the last
-// one. Returns false if their source bytes do not fit into a window of `reach` bytes.
-bool prepare_group(const Tap* taps, int total, int begin, int count, int reach, int row_bytes, uint8_t* pick, int16_t* weight, int32_t* base) {
+// one. Returns false if their source bytes do not fit into a window of 16 bytes.
+bool prepare_group(const Tap* taps, int total, int begin, int count, int row_bytes, uint8_t* pick, int16_t* weight, int32_t* base) {
     int from = begin / 3, to = std::min((begin + count - 1) / 3, total / 3 - 1);
     // Columns are in ascending or descending order, so the first or last one of a group is the lowest.
     int low = std::min(taps[from].first, taps[to].first) * 3;
-    *base = std::max(0, std::min(low, row_bytes - reach));
+    *base = std::max(0, std::min(low, row_bytes - kWindow));
     for (int k = 0; k < count; ++k) {
         int value = std::min(begin + k, total - 1), pixel = value / 3, channel = value - 3 * pixel;
         const Tap& tap = taps[pixel];
         int first = tap.first * 3 + channel - *base, second = tap.second * 3 + channel - *base;
-        if (std::min(first, second) < 0 || std::max(first, second) >= reach) return false;
+        if (std::min(first, second) < 0 || std::max(first, second) >= kWindow) return false;
         pick[2 * k] = uint8_t(first);
         pick[2 * k + 1] = uint8_t(second);
         weight[k] = int16_t(tap.weight);
@@ -73,44 +72,24 @@ bool prepare_group(const Tap* taps, int total, int begin, int count, int reach, 
 
 }  // namespace
 
-bool Columns::prepare_wide(int row_bytes) {
-    int total = count_ * 3;
-    if (row_bytes < 128) return false;
-    wide_.resize(size_t(total + 31) / 32);
-    for (size_t g = 0; g < wide_.size(); ++g)
-        if (!prepare_group(taps_, total, int(g) * 32, 32, 128, row_bytes, wide_[g].pick, wide_[g].weight, &wide_[g].base)) return false;
-    return true;
-}
-
 bool Columns::prepare_pairs(int row_bytes, int each) {
     int total = count_ * 3, groups = (total + each - 1) / each;
-    if (row_bytes < 16) return false;
+    if (row_bytes < kWindow) return false;
     each_ = each;
     pairs_.resize(size_t(groups + 1) / 2);
     std::memset(pairs_.data(), 0, pairs_.size() * sizeof(Pair));
     for (int g = 0; g < groups; ++g) {
         Pair& pair = pairs_[size_t(g) / 2];
         int half = g & 1;
-        if (!prepare_group(taps_, total, g * each, each, 16, row_bytes, pair.pick + 16 * half, pair.weight + 8 * half, pair.base + half))
+        if (!prepare_group(taps_, total, g * each, each, row_bytes, pair.pick + 16 * half, pair.weight + 8 * half, pair.base + half))
             return false;
     }
     return true;
 }
 
 #ifdef ST_X86
-__attribute__((target("avx512f,avx512bw,avx512vbmi"))) void Columns::interpolate_wide(const uint8_t* row, int16_t* out) const {
-    // Weights of a byte pair: (64, 0) and (-64, 64).
-    const __m512i first = _mm512_set1_epi16(64), difference = _mm512_set1_epi16(int16_t(64 << 8 | 0xC0));
-    for (const Wide& group : wide_) {
-        __m512i low = _mm512_loadu_si512(row + group.base), high = _mm512_loadu_si512(row + group.base + 64);
-        __m512i both = _mm512_permutex2var_epi8(low, _mm512_load_si512(group.pick), high);
-        __m512i step = _mm512_mulhrs_epi16(_mm512_maddubs_epi16(both, difference), _mm512_load_si512(group.weight));
-        _mm512_storeu_si512(out, _mm512_add_epi16(_mm512_maddubs_epi16(both, first), step));
-        out += 32;
-    }
-}
-
 __attribute__((target("avx2"))) void Columns::interpolate_pairs(const uint8_t* row, int16_t* out) const {
+    // Weights of a byte pair: (64, 0) and (-64, 64).
     const __m256i first = _mm256_set1_epi16(64), difference = _mm256_set1_epi16(int16_t(64 << 8 | 0xC0));
     for (const Pair& pair : pairs_) {
         __m256i both = _mm256_inserti128_si256(
@@ -126,13 +105,11 @@ __attribute__((target("avx2"))) void Columns::interpolate_pairs(const uint8_t* r
     }
 }
 #else
-void Columns::interpolate_wide(const uint8_t*, int16_t*) const {}
 void Columns::interpolate_pairs(const uint8_t*, int16_t*) const {}
 #endif
 
 void Columns::interpolate(const uint8_t* row, int16_t* out) const {
-    if (simd_ == Simd::vbmi) return interpolate_wide(row, out);
-    if (simd_ == Simd::avx2) return interpolate_pairs(row, out);
+    if (in_pairs_) return interpolate_pairs(row, out);
     for (int k = 0; k < count_; ++k, out += 3) {
         const uint8_t *a = row + size_t(taps_[k].first) * 3, *b = row + size_t(taps_[k].second) * 3;
         int weight = taps_[k].weight;

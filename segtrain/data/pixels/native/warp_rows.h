@@ -1,4 +1,4 @@
-// The loops over rows that resampling consists of. Each has a plain version, and vector versions with the same results.
+// The loops over rows that resampling consists of. Each has a plain version, and one for AVX2 with the same results.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,9 @@
 
 namespace segtrain {
 
-// The vector instructions in use: none, AVX2, or AVX-512 with byte permutations (VBMI: Ice Lake, Zen 4, and later).
-enum class Simd { plain, avx2, vbmi };
-Simd best_simd();
-// Lets best_simd() return at most this, for tests.
-void limit_simd(Simd most);
+bool use_avx2();
+// Makes use_avx2() return false, for tests.
+void allow_avx2(bool allowed);
 
 constexpr int kLineBits = 6;   // interpolated rows are in 1/64 of a level: 255 * 64 and differences fit into int16
 constexpr int kWeightBits = 15;
@@ -37,25 +35,17 @@ class Columns {
     size_t room() const { return size_t(count_) * 3 + 64; }
 
   private:
-    struct alignas(64) Wide {  // 32 results from 128 bytes
-        uint8_t pick[64];
-        int16_t weight[32];
-        int32_t base;
-    };
     struct alignas(32) Pair {  // 2 x `each_` results from 16 bytes each
         uint8_t pick[32];
         int16_t weight[16];
         int32_t base[2];
     };
-    bool prepare_wide(int row_bytes);
     bool prepare_pairs(int row_bytes, int each);
-    void interpolate_wide(const uint8_t* row, int16_t* out) const;
     void interpolate_pairs(const uint8_t* row, int16_t* out) const;
 
     const Tap* taps_ = nullptr;
     int count_ = 0, each_ = 0;
-    Simd simd_ = Simd::plain;
-    std::vector<Wide> wide_;
+    bool in_pairs_ = false;
     std::vector<Pair> pairs_;
 };
 
@@ -85,7 +75,6 @@ class ColorMap {
     bool to_fixed_point();
     static void map_plain(uint8_t* pixel, int count, const FixedPoint& map);
     static int map_avx2(uint8_t* pixels, int count, const FixedPoint& map);
-    static int map_wide(uint8_t* pixels, int count, const FixedPoint& map);
 
     Affine exact_;
     FixedPoint map_;
@@ -115,10 +104,6 @@ class Ids {
     bool map(const uint8_t* row, uint8_t* out);
 
   private:
-    struct alignas(64) Wide {  // `each_` results from 128 bytes
-        uint8_t pick[64];
-        int32_t base;
-    };
     struct alignas(32) Pair {  // 2 x `each_` results from 16 bytes each
         uint8_t pick[32];
         int32_t base[2];
@@ -127,9 +112,7 @@ class Ids {
     struct alignas(32) IdBlock {
         uint8_t lut[32], known[32], number[32];
     };
-    bool prepare_wide(int row_bytes, int each);
     bool prepare_pairs(int row_bytes, int each);
-    bool map_wide(const uint8_t* row, uint8_t* out) const;
     bool map_pairs(const uint8_t* row, uint8_t* out);
     bool map_plain(const uint8_t* row, uint8_t* out) const;
 
@@ -137,8 +120,7 @@ class Ids {
     const uint8_t *lut_ = nullptr, *known_ = nullptr;
     const std::vector<int>* columns_ = nullptr;
     int each_ = 0;
-    Simd simd_ = Simd::plain;
-    std::vector<Wide> wide_;
+    bool in_pairs_ = false;
     std::vector<Pair> pairs_;
     std::vector<IdBlock> blocks_;
     std::vector<uint8_t> line_;
