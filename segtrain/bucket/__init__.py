@@ -7,7 +7,9 @@ import re
 
 from segtrain.errors import ConfigError
 
-SCHEMES = ("s3://", "gs://", "az://", "https://", "http://")
+# Buckets that can be listed and written, and all places that are read by requests.
+CLOUDS = ("s3://", "gs://", "az://")
+SCHEMES = (*CLOUDS, "https://", "http://")
 
 
 def is_bucket(place: str) -> bool:

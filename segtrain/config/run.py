@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from segtrain.base.files import cache_folder, read_text
-from segtrain.bucket import is_bucket, split_url
+from segtrain.bucket import CLOUDS, is_bucket, split_url
 from segtrain.config.data import Data
 from segtrain.config.loss import Loss
 from segtrain.config.optim import AdamWOptim, Optim
@@ -82,7 +82,7 @@ class Config(Section):
     @field_validator("out")
     @classmethod
     def _writable(cls, value: str) -> str:
-        if is_bucket(value) and (value.startswith("http") or not split_url(value)[0].partition("://")[2]):
+        if is_bucket(value) and (not value.startswith(CLOUDS) or not split_url(value)[0].partition("://")[2]):
             raise ValueError("must be a folder, s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, or az://CONTAINER/FOLDER")
         return value
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from segtrain.data.storage import LOCAL, Store, system_folder
 
+# Endings of the image files that ``decode`` reads, in any layout, in shards, and in folders to predict.
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".gif"))
 NAME = "{name}"
 # ``propose`` compares patterns on at most this many images and this many masks.

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from segtrain.base.files import cache_folder
 from segtrain.bucket.faults import ignoring_file_faults
 from segtrain.config.paste import command
+from segtrain.data.index.names import SUFFIXES
 from segtrain.data.index.split_by import POOL
 from segtrain.data.pixels import decode
 from segtrain.data.shards import index as shard_index
@@ -22,7 +23,7 @@ from segtrain.data.shards.tar import Member, View, members
 from segtrain.data.storage import LOCAL, Store
 from segtrain.errors import DataError, some_of
 
-_PICTURES = ("jpg", "jpeg", "png", "npy", "webp", "tif", "tiff", "bmp", "ppm")
+_PICTURES = {"npy", *(suffix.removeprefix(".") for suffix in SUFFIXES)}
 # Texts between key and extension in the names of images (KEY.jpg, KEY.image.jpg) and of masks (KEY.mask.png).
 _IMAGES = ("", "image", "img", "rgb", "input")
 _MASKS = ("mask", "seg", "segmentation", "label", "labels", "annotation", "gt", "target")

@@ -23,7 +23,6 @@ from segtrain.bucket.client import Client, client_of, etag_of
 from segtrain.bucket.download import download
 from segtrain.errors import ConfigError, DataError, file_error
 
-SCHEMES = ("s3://", "gs://", "az://")
 OUTAGE_S = 60.0  # seconds without an answer after which a request fails
 PARALLEL = 16  # files fetched at the same time: most are small, and take one round trip
 MOST_OBJECTS = 300_000  # Listing more takes minutes, and so many objects are a whole bucket rather than one run.

@@ -21,11 +21,11 @@ from shlex import quote
 from typing import Any
 
 from segtrain.base.files import cache_folder, open_file
+from segtrain.bucket import CLOUDS
 from segtrain.config import PLAN
 from segtrain.errors import ConfigError, DataError, file_error, some_of
 from segtrain.insight.runs.bucket import (
     LIST_COMMANDS,
-    SCHEMES,
     UNPACKED,
     Copy,
     Object,
@@ -102,7 +102,7 @@ def local(location: str, say: Say = say_on_stderr) -> Location:
     wanted |= _profile(objects, homes, copy.folder, say)
     fetch(location, copy, wanted, objects, say)
     copy.keep_only({*wanted, *([] if homes else [UNPACKED])})
-    return Location(copy.folder, location, _stem(homes[0] if homes and location.startswith(SCHEMES) else location))
+    return Location(copy.folder, location, _stem(homes[0] if homes and location.startswith(CLOUDS) else location))
 
 
 def rows(location: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
@@ -148,7 +148,7 @@ def objects_of(location: str) -> tuple[list[str], list[Object]]:
 
 def _resolve(location: str) -> list[str]:
     """The URIs of the folders of a remote location."""
-    if location.startswith(SCHEMES):
+    if location.startswith(CLOUDS):
         return [location.rstrip("/")]
     if location.startswith("sagemaker:"):
         return _uris_of(training_job(location.removeprefix("sagemaker:")))
