@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from conftest import refused
-from test_datasets import CAMVID, camvid, ids, picture
+from test_datasets import camvid, ids, picture
 
 from segtrain.config import Data
 from segtrain.data.audit.audit import audit, check_before_training, class_weights
@@ -194,12 +194,3 @@ def test_generated_scenes_are_audited_too():
     assert not report.faults
     wrong = Data(scenes=4, scene_size=(48, 64), classes=("x",), label_map={0: 0})
     assert len(audit(open_dataset(wrong, "train")).faults) == 4
-
-
-def test_camvid_itself():
-    if not CAMVID.is_dir():
-        pytest.skip(f"CamVid is not in {CAMVID}: set SEGTRAIN_CAMVID to its folder")
-    report = audit(open_dataset(Data(layout="camvid", root=str(CAMVID)), "val"), cache=False)
-    assert not report.faults
-    assert not report.warnings
-    assert report.pixels.sum() + report.void == 101 * 360 * 480

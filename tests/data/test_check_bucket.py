@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
@@ -15,14 +14,13 @@ from PIL import Image
 from test_pack import blocks, files, quiet
 
 from segtrain.bucket.faults import outage
-from segtrain.cli import main
 from segtrain.config import Data
 from segtrain.data.audit import check as checks
 from segtrain.data.audit.audit import audit
 from segtrain.data.audit.check import check_folder
-from segtrain.data.audit.sampling import Sample, sample_of
-from segtrain.data.dataset import Dataset
+from segtrain.data.audit.sampling import Sample
 from segtrain.data.datasets import open_dataset
+from segtrain.data.file_dataset import FileDataset
 from segtrain.errors import EXIT_RESUMABLE
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'segtrain[buckets]'")
@@ -142,7 +140,7 @@ def test_an_outage_during_the_comparison_of_splits_is_not_hidden(
     overlap = checks.overlap_finding
 
     def compared(*arguments: Any) -> object:
-        monkeypatch.setattr(Dataset, when, gone)
+        monkeypatch.setattr(FileDataset, when, gone)
         return overlap(*arguments)
 
     monkeypatch.setattr(checks, "overlap_finding", compared)
@@ -165,6 +163,8 @@ def test_a_sample_reads_few_images_and_says_how_sure_it_is(server: BucketServer,
         assert server.requests["GET"] <= 2 * 10 + 4
     # Another seed draws other images; a sample of all is the whole split.
     assert len({check_folder(root, ["train"], CAMVID, 5, seed).reports[0].fingerprint for seed in (3, 3, 4)}) == 2
+    with refused("number-out-of-range", key="--sample"):
+        check_folder(root, None, CAMVID, sample=0)
     every = check_folder(root, ["train"], CAMVID, sample=20).reports[0]
     assert every.sample is None
     assert len(every.faults) == 3
@@ -177,20 +177,6 @@ def test_a_sample_finds_images_of_two_splits(folder: Path) -> None:
     assert any(finding.fatal for finding in checked.reports[1].findings)
 
 
-def test_a_sample_is_drawn_from_the_whole_split(folder: Path) -> None:
-    dataset = open_dataset(Data(layout="camvid", root=str(folder)), "train")
-    order = {entry.image: index for index, entry in enumerate(dataset.entries)}
-    for count in (6, 15):
-        seen = np.zeros(20, int)
-        for seed in range(200):
-            positions = [order[entry.image] for entry in sample_of(dataset, count, seed).entries]
-            assert positions == sorted(set(positions))
-            assert len(positions) == count
-            seen[positions] += 1
-        # All images have the same chance.
-        assert abs(seen - 10 * count).max() < 30
-
-
 @pytest.mark.parametrize(("checked", "faulty"), [(400, 0), (400, 37), (400, 399), (400, 400), (7, 3)])
 def test_the_interval_is_that_of_clopper_and_pearson(checked: int, faulty: int) -> None:
     beta = pytest.importorskip("scipy.stats", reason="scipy is not installed").beta
@@ -198,11 +184,3 @@ def test_the_interval_is_that_of_clopper_and_pearson(checked: int, faulty: int) 
     assert low == pytest.approx(beta.ppf(0.025, faulty, checked - faulty + 1) if faulty else 0.0, rel=1e-9)
     assert high == pytest.approx(beta.ppf(0.975, faulty + 1, checked - faulty) if faulty < checked else 1.0, rel=1e-9)
     assert Sample(checked, checked, faulty, 0).interval == (faulty / checked, faulty / checked)
-
-
-def test_the_command_checks_a_sample(server: BucketServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", "check", "s3://bkt/set", "--sample", "3", "--split", "val", "--json", *CAMVID]) == 0
-    assert json.loads(capsys.readouterr().out)["val"]["sample"]["checked"] == 3
-    assert main(["data", "check", "s3://bkt/set", "--sample", "0", *CAMVID]) == 2
-    with refused("number-out-of-range", key="--sample"):
-        check_folder("s3://bkt/set", None, CAMVID, sample=0)

@@ -139,25 +139,6 @@ def test_a_changed_object_is_never_taken_from_the_cache(own: Path, server: Bucke
     assert len(entries(folder)) == 2 * COUNT + 1
 
 
-def test_the_bound_holds_and_keeps_what_the_data_set_needs(server: BucketServer, folder: Path) -> None:
-    fill(cached(folder), last_step=6)
-    total = sum(path.stat().st_size for path in entries(folder))
-    before = set(entries(folder))
-    # Of another data set, and used less recently.
-    for k in range(20):
-        Entry("s3://other", f"k{k}", "e", 0, 500).write(folder, bytes(500))
-    for path in set(entries(folder)) - before:
-        os.utime(path, (1, 1))
-    for path in list(before)[:4]:
-        path.unlink()
-    limit = total + 2000
-    dataset = again(folder, gb=limit / 1e9)
-    fill(dataset, last_step=6)
-    assert before <= set(entries(folder))
-    assert len(entries(folder)) < len(before) + 20
-    assert sum(path.stat().st_size for path in entries(folder)) <= limit
-
-
 def test_a_cache_that_is_too_small_for_the_data_set_is_filled_and_left(
     data_sets: Path, server: BucketServer, folder: Path
 ) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import struct
-import zlib
-
 import numpy as np
 import pytest
 from conftest import refused
 from PIL import Image
+from pngs import GRAY, PALETTE, chunk, write
 
 from segtrain.config import Data
 from segtrain.data.labels import presets
@@ -101,37 +99,15 @@ def test_a_description_with_impossible_numbers_is_refused(
         LabelSpace.from_dict({**right, **changes})
 
 
-def _png(color_type: int, bits: int, rows: np.ndarray, extra: bytes = b"") -> bytes:
-    """A PNG made by hand: packs values into samples of ``bits`` bits."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    height, width = rows.shape
-    lines = b""
-    for row in rows:
-        text = "".join(f"{value:0{bits}b}" for value in row)
-        text += "0" * (-len(text) % 8)
-        lines += b"\0" + bytes(int(text[i : i + 8], 2) for i in range(0, len(text), 8))
-    head = struct.pack(">IIBBBBB", width, height, bits, color_type, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + extra + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
-    )
-
-
 @pytest.mark.parametrize(
     ("bits", "palette"),
     [(1, False), (8, False), (16, False), (2, True), (4, True)],
 )
 def test_png_masks_keep_their_stored_values(bits, palette):
     rows = np.arange(35).reshape(5, 7) % (1 << bits) * (257 if bits == 16 else 1)
-    extra = b""
-    if palette:  # all entries of one color: only indices tell them apart
-        body = bytes([9, 9, 9]) * (1 << bits)
-        extra = struct.pack(">I", len(body)) + b"PLTE" + body + struct.pack(">I", zlib.crc32(b"PLTE" + body))
-        body = bytes([0])
-        extra += struct.pack(">I", 1) + b"tRNS" + body + struct.pack(">I", zlib.crc32(b"tRNS" + body))
-    assert np.array_equal(decode_mask(_png(3 if palette else 0, bits, rows, extra)), rows)
+    # All entries have one color: only indices tell them apart.
+    extra = chunk(b"PLTE", bytes([9, 9, 9]) * (1 << bits)) + chunk(b"tRNS", bytes([0])) if palette else b""
+    assert np.array_equal(decode_mask(write(rows, PALETTE if palette else GRAY, bits, extra=extra)), rows)
 
 
 def test_masks_by_pillow_and_opencv_agree(tmp_path):

@@ -27,7 +27,7 @@ from segtrain.data.audit.mask_values import MaskValues, top_of, values_of
 from segtrain.data.audit.statistics import AuditReport, label_warnings
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import plain_space
-from segtrain.data.pixels.decode import decode_mask, palette_of
+from segtrain.data.pixels.decode import decode_mask
 from segtrain.errors import ConfigError
 
 Encode = Callable[
@@ -329,23 +329,6 @@ def test_palettes_may_differ_in_colors_that_no_pixel_has(tmp_path: Path) -> None
     picture.putpalette([*COLORS.ravel().tolist(), *[200] * 50])
     picture.save(tmp_path / "masks/train/n00.png")
     assert not any(report.failed for report in check(tmp_path, THREE).values())
-
-
-def test_a_palette_is_read_from_the_head_of_a_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    palette([0, 1, 2], COLORS)(truth(0, 3, False), tmp_path / "a")
-    picture = Image.open(tmp_path / "a.png")
-    picture.save(tmp_path / "a.bmp")
-    expected = palette_of(str(tmp_path / "a.bmp"))
-    assert (expected[1], expected[2]) == (0x804080, 142)
-    with monkeypatch.context() as patch:
-        patch.setattr(Image, "open", None)
-        content = (tmp_path / "a.png").read_bytes()
-        head = content[: content.index(b"IDAT") + 4]
-        for source in (str(tmp_path / "a.png"), content, head):
-            found = palette_of(source, "a.png")
-            assert {index: found[index] for index in range(3)} == {index: expected[index] for index in range(3)}
-        Image.fromarray(truth(0, 3, False)).save(tmp_path / "gray.png")
-        assert palette_of(str(tmp_path / "gray.png")) == {}
 
 
 def test_colors_that_no_class_has_can_be_ignored(tmp_path: Path) -> None:

@@ -114,27 +114,6 @@ def test_restart_markers_of_other_writers(rst: int) -> None:
 
 
 @built
-@pytest.mark.parametrize("scale", [0.45, 0.3, 0.22, 0.11])
-def test_small_scales_by_the_cosine_transform_are_block_means_nearly(scale: float) -> None:
-    """Below half the size a JPEG is reduced while it is decoded; pixels in memory are averaged by blocks."""
-    content = jpeg(picture(512, 768), quality=95)
-    whole = reference(content)
-    scaled = (round(512 * scale), round(768 * scale))
-    table, ids = np.arange(256, dtype=np.uint8), np.zeros((512, 768), np.uint8)
-    made = []
-    for source in (content, whole):
-        image, mask = np.empty((*scaled, 3), np.uint8), np.empty(scaled, np.uint8)
-        native.crop(
-            source, ids, Geometry((512, 768), scaled, 0, 0), scaled, table, np.ones(256, np.uint8), (0, 0, 0), 255, image,
-            mask, ("x.jpg", "x.png"),
-        )  # fmt: skip
-        made.append(image.astype(int))
-    difference = np.abs(made[0] - made[1])
-    assert difference.mean() < 0.6
-    assert difference.max() <= 16
-
-
-@built
 def test_progressive_files_are_decoded_too() -> None:
     content = jpeg(picture(200, 300), progressive=1)
     assert native.jpeg_index(content) is None

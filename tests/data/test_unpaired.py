@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import unicodedata
 from pathlib import Path
 
 import pytest
@@ -129,16 +128,3 @@ def test_what_patterns_leave_out_is_a_warning(
     assert note in capsys.readouterr().out
     monkeypatch.setattr(listing, "_list", lambda *_: pytest.fail("listed again"))
     assert open_dataset(opened(root, *words), "all").notes == (note,)  # from the kept listing too
-
-
-@pytest.mark.parametrize("ending", ["", "_m"])
-def test_names_in_two_unicode_forms(tmp_path: Path, ending: str) -> None:
-    root = tree(tmp_path, f"images/p#.jpg masks/p#{ending}.png")
-    one, other = (unicodedata.normalize(form, "\u00c4") for form in ("NFC", "NFD"))
-    picture(root / "images" / f"{one}.jpg")
-    ids(root / "masks" / f"{other}{ending}.png", (0, 1))
-    if (root / "masks" / f"{one}{ending}.png").exists():
-        pytest.skip("this file system takes both forms for one name")
-    words = [f"data.pair=['{{name}}.jpg', '{{name}}{ending}.png']"] if ending else []
-    with refused("unicode-forms-differ", folder=f"{root}/images"):
-        open_dataset(opened(root, *FOLDERS, *words), "all")

@@ -10,7 +10,7 @@ from segtrain.config.paste import command
 from segtrain.data.index.entries import Column, Entries, column_of, with_endings
 from segtrain.data.index.listing import WARNING, Watch
 from segtrain.data.index.names import NAME, SUFFIXES, Patterns, name_in, part, propose
-from segtrain.data.index.unpaired import refuse_unicode_forms, several_masks
+from segtrain.data.index.unpaired import several_masks
 from segtrain.data.index.walk import pictures, unread
 from segtrain.errors import DataError, some_of
 
@@ -64,7 +64,6 @@ def _entries(
     without_mask = [os.path.join(folders[0], in_images[name]) for name in sorted(in_images.keys() - in_masks.keys())]
     without_image = [os.path.join(folders[1], in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
     if without_mask or (without_image and not watch.skips):
-        refuse_unicode_forms(folders[0], in_images, in_masks)
         problems = [f"{counted(len(without_mask), 'file')} without a mask: {some_of(without_mask)}"] * bool(
             without_mask
         )

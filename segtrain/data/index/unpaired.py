@@ -1,15 +1,14 @@
-"""Refuses images and masks that do not match: several masks per image, names in two Unicode forms."""
+"""Recognizes images that have several masks, such as one per class."""
 
 from __future__ import annotations
 
 import os
 import re
-import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from segtrain.data.index.names import name_in
-from segtrain.errors import DataError, some_of
+from segtrain.errors import some_of
 
 _SHOWN = 3
 
@@ -51,15 +50,3 @@ def _shorter(stem: str) -> Iterator[str]:
     yield from (folder + slash + name[cut + 1 :] for cut in cuts)
     parts = stem.split("/")
     yield from ("/".join(parts[:index] + parts[index + 1 :]) for index in range(len(parts)) if slash)
-
-
-def refuse_unicode_forms(where: str, images: Iterable[str], masks: Iterable[str]) -> None:
-    """Raise DataError if names of images and masks are the same text in two Unicode forms."""
-    names, others = set(images), set(masks)
-    known = {unicodedata.normalize("NFC", name): name for name in names - others}
-    alike = [known[form] for name in others - names if (form := unicodedata.normalize("NFC", name)) in known]
-    if alike:
-        says = (
-            f"{where}: {len(alike):,} names differ from those of their masks in their Unicode normalization (NFC, NFD)"
-        )
-        raise DataError(f"{says}, such as {min(alike)}: rename the files", code="unicode-forms-differ", folder=where)
