@@ -24,7 +24,7 @@ def run(rig: Rig) -> None:
     if rig.tiny:
         command.append("--collect-only")  # of one file
     done = subprocess.run(
-        [*command, *(f"tests/{name}" for name in FILES[: 1 if rig.tiny else None])], cwd=ROOT, capture_output=True, text=True,
+        [*command, *(f"tests/data/{name}" for name in FILES[: 1 if rig.tiny else None])], cwd=ROOT, capture_output=True, text=True,
         timeout=max(1.0, rig.left_s),
     )  # fmt: skip
     last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else done.stderr.strip()[-300:]

@@ -130,7 +130,7 @@ after(4, change)
 def test_a_sample_seen_twice_is_named_with_its_ranks(zygote: Any, tmp_path: Path) -> None:
     """Rank 1 takes rank 0's part of each batch: what both processes do when they are told the same RANK."""
     plant = """
-from segtrain.data import loader
+from segtrain.data import train_loader as loader
 own = loader.rank_slice
 if rank == 1:
     loader.rank_slice = lambda size, world, _, *rest: own(size, world, 0, *rest)
