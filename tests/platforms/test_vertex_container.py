@@ -161,3 +161,7 @@ def test_event_files_that_cannot_be_copied_stop_nothing(
             assert any(thread.name == "event-files" for thread in threading.enumerate())
             time.sleep(0.01)
     assert capsys.readouterr().out.count("warning: no event files") == 1
+    monkeypatch.setattr(vertex_folders, "EVERY_S", 600.0)
+    with vertex_folders.event_files(config, 0, environ):
+        (tmp_path / "tensorboard/events").write_text("all")
+    assert (tmp_path / "there/events").read_text() == "all"

@@ -95,6 +95,18 @@ def test_a_host_that_starts_again_makes_all_meet_again(meeting: Any) -> None:
     assert [member.heard(600) for member in hosts.members] == [News(over=True)] * 3
 
 
+def test_a_primary_host_that_starts_again_is_met_again() -> None:
+    with Coordinator(["a"], 0, print) as first:
+        member = Member(("127.0.0.1", first.port), 0, 1, 1, print)
+        assert member.meet(lambda: False, patience_s=600) is not None
+    assert member.heard(600) == News(f"the primary host 127.0.0.1:{first.port} is gone")
+    with Coordinator(["a"], first.port, print):
+        found = member.meet(lambda: False, patience_s=60)
+        member.close()
+    assert found is not None
+    assert found.number == 1
+
+
 def test_hosts_that_are_stopped_do_not_count_as_lost(meeting: Any) -> None:
     """Rank 0 may still upload the checkpoint, while the other hosts have nothing left to do and end."""
     hosts, _ = meeting
@@ -124,7 +136,7 @@ sys.exit(75)
     [
         (News("b was stopped", saving=True), [], "0.3", Ending(75, "b was stopped")),
         (News("b is gone"), [15], "0.3", Ending(75, "b is gone")),
-        (News("b is gone"), [], "600", Ending(1, "b is gone")),
+        (News("b is gone"), [], "60", Ending(1, "b is gone")),
     ],
 )
 def test_ranks_that_save_their_state_outlive_other_hosts(
@@ -159,10 +171,12 @@ def test_a_rank_that_lost_another_is_not_the_cause(codes: list[int | None], endi
     assert local_ranks._judged(codes, "") == ending
 
 
-def test_a_rank_that_a_thread_of_torch_ends_has_lost_another() -> None:
-    end = "if os.environ['LOCAL_RANK'] == '0':\n    os.kill(os.getpid(), 6)\nsys.exit(76)"
-    command = [sys.executable, "-c", f"import os, sys\n{end}"]
-    assert local_ranks.run(command, Cluster(0, 2, 0, 2), [], print) == Ending(134)
+@pytest.mark.parametrize(("code", "ending"), [(76, Ending(134)), (2, Ending(2, cause=True))])
+def test_a_rank_that_a_thread_of_torch_ends_has_lost_another(code: int, ending: Ending) -> None:
+    """The other rank gets time to end by itself, and may be the cause."""
+    end = f"if os.environ['LOCAL_RANK'] == '0':\n    os.kill(os.getpid(), 6)\ntime.sleep(0.5)\nsys.exit({code})"
+    command = [sys.executable, "-c", f"import os, sys, time\n{end}"]
+    assert local_ranks.run(command, Cluster(0, 2, 0, 2), [], print) == ending
 
 
 UPLOAD = """

@@ -11,6 +11,7 @@ from vertex_mistakes import ACCOUNT, L4, MISTAKES, NETWORK, NFS, PLAIN, ROOT, TE
 from launch.core.job import load_job
 from launch.platforms.vertex.images import choose
 from launch.platforms.vertex.job import VertexJob
+from launch.platforms.vertex.machines import machine_of
 from launch.platforms.vertex.preflight.machines import gpus
 from launch.platforms.vertex.preflight.offline import offline
 from launch.platforms.vertex.request import region
@@ -25,6 +26,13 @@ def test_a_mistake_has_its_finding(name: str) -> None:
     found = [finding for finding in look(flags, settings) if (finding.level, finding.code) == (level, code)]
     assert found, [f"{finding.level} {finding.code}" for finding in loud(look(flags, settings))]
     assert all(finding.cure for finding in found), found
+
+
+@pytest.mark.parametrize(
+    ("name", "vcpus"), [("m1-megamem-96", 96), ("n2d-highcpu-224", 224), ("n1-highmem-8", 8), ("m1-megamem-9x", None)]
+)
+def test_a_machine_type_says_its_cores(name: str, vcpus: int | None) -> None:
+    assert getattr(machine_of(name), "vcpus", None) == vcpus
 
 
 def test_processes_of_the_config_are_counted(tmp_path: Path) -> None:
