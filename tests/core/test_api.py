@@ -292,7 +292,7 @@ def test_one_dataset_in_both_places_is_refused(tmp_path: Path) -> None:
 
 
 def test_batches_for_another_loop(tmp_path: Path) -> None:
-    config = small(tmp_path / "run", "data.workers=1")
+    config = small(tmp_path / "run", "data.workers=1", "data.prefetch=1")  # memory is soon reused, if it is free
     batches = segtrain.data.loader(config, data=Stripes())
     assert len(batches) == 3
     passes = [list(batches), list(batches)]

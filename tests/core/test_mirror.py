@@ -461,7 +461,7 @@ def test_best_json_and_deletions_are_confirmed_too(server: BucketServer, tmp_pat
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_an_outage_at_the_end_of_a_run_is_borne(
-    server: BucketServer, stopped: bool, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, stopped: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also one that began long before, and after a signal that ended the run."""
     monkeypatch.setattr("segtrain.bucket.client._SAID_S", 0.1)
@@ -478,6 +478,9 @@ def test_an_outage_at_the_end_of_a_run_is_borne(
         if stopped:
             stopping.requested.set()
         threading.Timer(0.5, lambda: setattr(server, "down", False)).start()
+        began = time.monotonic()
+    took = float(capsys.readouterr().out.split(" took ")[1].split()[0])
+    assert 0 < took < time.monotonic() - began + 0.1
     assert (server.folder / "bkt/runs/a/journal.jsonl").read_text() == "a\n"
 
 

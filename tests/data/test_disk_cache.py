@@ -339,6 +339,7 @@ def test_a_fetched_cache_needs_no_sample_from_the_bucket(
     for workers in (0, 4):
         assert fill(dataset, workers, last_step=6) == expected
     assert dataset.read(3)[0].shape[2] == 3
+    assert all(map(dataset.store._is_cached, dataset.ranges(3)))  # no thread reads ahead what is here
     server.down = False
 
 

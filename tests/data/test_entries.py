@@ -256,6 +256,9 @@ def test_damaged_entries_never_pass_for_whole(tmp_path):
             assert kept.load(good.file, whole=True) == expected  # a byte between the blocks
         except ValueError:
             pass
+    at = content.rindex(bytes(images.blob))
+    Path(good.file).write_bytes(content[:at] + b"?" + content[at + 1 :])
+    assert kept.save(Entries(images, images, {}), tmp_path) == expected
 
 
 def test_without_a_cache_the_index_travels_whole(tmp_path, small, monkeypatch):

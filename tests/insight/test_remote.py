@@ -373,3 +373,6 @@ def test_a_cache_that_cannot_be_written_is_said(here: Path, tmp_path: Path, monk
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "in-the-way"))
     with refused("cache-unwritable"):
         local("s3://here")
+    target = tmp_path / "in-the-way/best.json"
+    with refused("cache-unwritable", file=str(target)):
+        fetch(WantedFile(Object("here", "best.json", 2, "", 0.0), 1000), target)
