@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import pickle
 import re
 import signal
 import threading
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from segtrain.base import compat
 from segtrain.config import Parallel
 from segtrain.observe.hang import MOST, Notice, RankPosition, Watchdog, sentence
 from segtrain.observe.journal import read_journal
@@ -328,6 +331,14 @@ with start(Parallel(), discover()) as strategy:
         stacks, _, collectives = text.partition("last collectives of torch")
         assert "_write" in stacks
         assert re.search(r"all_reduce +\[\[5, 7\]\]", collectives)
+
+
+@pytest.mark.parametrize("name", ["_dump_nccl_trace_json", "_dump_nccl_trace", "_dump_fr_trace_json"])
+def test_collectives_are_read_in_each_form_of_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"entries": [{"time_created_ns": 1}, {"time_created_ns": 3}, {"time_created_ns": 2}]}
+    content = json.dumps(kept) if name.endswith("json") else pickle.dumps(kept)
+    monkeypatch.setattr(compat, "_recorder", lambda: SimpleNamespace(**{name: lambda: content}))
+    assert [entry["time_created_ns"] for entry in compat.last_collectives(2)] == [3, 2]
 
 
 def test_notices_of_one_alarm_are_not_those_of_the_next(run_ranks: Any) -> None:

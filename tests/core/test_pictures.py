@@ -10,7 +10,7 @@ import pytest
 from conftest import refused
 from PIL import Image
 
-from segtrain.observe.pictures import VOID, WRONG, Sample, contact_sheet, error_panel, image_miou, save_png
+from segtrain.observe.pictures import PAPER, VOID, WRONG, Sample, contact_sheet, error_panel, image_miou, save_png
 
 NAMES = ("road", "car", "sky")
 PALETTE = ((128, 64, 128), (0, 0, 142), (70, 130, 180))
@@ -86,6 +86,13 @@ def test_sheet_holds_four_panels_a_row_in_the_colors_of_the_palette() -> None:
     assert has(sheet, WRONG)[:, left + 3 * (width + gap) :].sum() >= 2 * (width // 2) * (height // 2) * 0.95
     assert not has(sheet, PALETTE[2]).any()  # sky is nowhere: not in the legend either
     assert has(sheet, VOID).any()
+
+
+def test_a_long_legend_stays_between_the_margins() -> None:
+    mask = (np.arange(60 * 80) % 48).astype(np.uint8).reshape(60, 80)
+    shown = Sample("a", np.zeros((60, 80, 3), np.uint8), mask, mask)
+    sheet = contact_sheet([shown], [f"class {7**k}" for k in range(48)], [(0, 0, 0)] * 48)
+    assert has(sheet, PAPER)[:, -16:].all()
 
 
 @pytest.mark.parametrize("what", ["truth", "prediction"])

@@ -114,6 +114,10 @@ def test_a_value_that_cannot_work_is_refused_by_its_key(given: str) -> None:
         assert found == key or found.startswith(f"{key}.")
 
 
+def test_the_largest_seed_is_taken() -> None:
+    assert load_config(None, ["train.seed=18446744073709551615"]).train.seed == 2**64 - 1
+
+
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(early, "memory_limit", lambda: (16 * GIB, "host"))

@@ -38,7 +38,7 @@ def drive(tracer: Tracer, clock: Clock, tally: StageTotals, steps: range) -> Non
             torch.ones(64, 64) @ torch.ones(64, 64)
             began = time.perf_counter()
             time.sleep(0.01)
-            tally.add(1, began, Cost(read=0.004, decode=0.006))
+            tally.add(1, began, Cost(read=0.0041234, decode=0.006))
         tracer.step(done)
 
 
@@ -57,7 +57,7 @@ def test_a_trace_has_the_steps_that_were_asked_for_on_one_time_line(tmp_path: Pa
     assert sorted((tmp_path / "traces").glob("rank*")) == sorted([file, alone])
     forward, samples = slices(file, "forward"), slices(file, "sample")
     assert len(forward) == len(samples) == 2
-    assert samples[0]["args"] == {"read_ms": 4.0, "decode_ms": 6.0, "augment_ms": 0.0, "assemble_ms": 0.0}
+    assert samples[0]["args"] == {"read_ms": 4.123, "decode_ms": 6.0, "augment_ms": 0.0, "assemble_ms": 0.0}
     assert [s["tid"] for s in samples] == [2, 2]
     assert not slices(alone, "forward")
     marked = [e["name"] for e in json.loads(alone.read_text())["traceEvents"] if "ProfilerStep" in e.get("name", "")]
