@@ -92,6 +92,15 @@ class Row:
         return self.error is None or abs(self.error) <= self.bound
 
 
+def data_parallel(step: float, parameters: float, gpus: int, bandwidth: float) -> float:
+    """Seconds of a step of torch's DataParallel. ``step``: of one GPU with its share of the batch.
+
+    In each step, the first GPU sends the parameters to all others, and receives their gradients, through one link and
+    without overlap (torch.nn.parallel, replicate and parallel_apply).
+    """
+    return step + 2 * (gpus - 1) * parameters / bandwidth
+
+
 def over(ranges: Ranges, of: Callable[..., float], whole: bool = False) -> tuple[float, float, float]:
     """10 %, 50 %, and 90 % of ``of`` over draws from the ranges; with ``whole``, the least and the most."""
     rng = random.Random(1)
@@ -119,7 +128,7 @@ def ddp(bus: float, latency: float, spread: float) -> float:
 
 
 def dp(bus: float, latency: float, spread: float) -> float:
-    return epoch(model.data_parallel(STEP, GRADIENTS, GPUS, bus) * model.slowest(GPUS, spread), GPUS)
+    return epoch(data_parallel(STEP, GRADIENTS, GPUS, bus) * model.slowest(GPUS, spread), GPUS)
 
 
 def mount_of(first: tuple[int, float], second: tuple[int, float]) -> tuple[float, float]:

@@ -97,7 +97,8 @@ def sources(job: Job, offer: Offer) -> list[Source]:
     local = NVME if 1e9 * machine.nvme_gb > stored.total_bytes else EBS
     copies = sorted(stored.total_bytes / rate for rate in COPY)
     reads = [
-        hosts * model.reads(_workers(offer), latency, most) / files for latency, most in zip(MOUNT_S[::-1], MOUNT_MOST)
+        hosts * model.reads(max(1, machine.vcpus), latency, most) / files
+        for latency, most in zip(MOUNT_S[::-1], MOUNT_MOST)
     ]
     answers = -(-files * stored.images // LISTED)
     listing = (answers * LIST_S[0], answers * LIST_S[1])
@@ -124,29 +125,6 @@ def sources(job: Job, offer: Offer) -> list[Source]:
         for name, start, limit, bound, source in rows
         if machine.name.startswith("ml.") or source != FSX_FROM
     ]
-
-
-def _workers(offer: Offer) -> int:
-    """Loader workers of a host: one for each core."""
-    return max(1, offer.machine.vcpus)
-
-
-def sharing_text(rows: list[Sharing]) -> list[str]:
-    return [
-        f"  {row.name:<6} {row.memory / GIB:5.1f} GiB per GPU, {row.sent / 1e6:,.0f} MB sent by a rank in a step, "
-        f"{row.rate[1]:,.0f} images/s ({row.rate[0]:,.0f} to {row.rate[2]:,.0f}): {row.says}"
-        for row in rows
-    ]
-
-
-def source_text(rows: list[Source], wants: float) -> list[str]:
-    lines = []
-    for row in rows:
-        start = f"{row.start[0] / 60:.1f} to {row.start[1] / 60:.1f} min before the first step"
-        limit = f"at most {row.limit[0]:,.0f} to {row.limit[1]:,.0f} images/s"
-        holds = "enough" if row.enough else "may be too slow" if row.limit[1] > wants else f"too slow, by {row.bound}"
-        lines.append(f"  {row.name}: {start}, {limit}: {holds}")
-    return lines
 
 
 def about_job(found: ConfigPlan, offer: Offer | None) -> dict[str, Any]:
@@ -204,13 +182,24 @@ def about_config(found: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]
 
 def _details(job: Job, offer: Offer) -> list[str]:
     """Strategies and sources of data for an offer."""
-    lines, named = list[str](), f"{offer.hosts} x {offer.machine.name}"
+    lines, named, wants = list[str](), f"{offer.hosts} x {offer.machine.name}", offer.rate[1]
     sharing, places = strategies(job, offer), sources(job, offer)
     if sharing:
-        lines += ["", f"strategies on {named}:", *sharing_text(sharing)]
+        lines += ["", f"strategies on {named}:"]
+    for row in sharing:
+        low, middle, high = row.rate
+        lines.append(
+            f"  {row.name:<6} {row.memory / GIB:5.1f} GiB per GPU, {row.sent / 1e6:,.0f} MB sent by a rank in a step, "
+            f"{middle:,.0f} images/s ({low:,.0f} to {high:,.0f}): {row.says}"
+        )
     if places:
         size = job.stored.total_bytes / 1e9
-        lines += ["", f"sources of the {size:,.3g} GB of data on {named}, for {offer.rate[1]:,.0f} images/s:"]
-        lines += source_text(places, offer.rate[1])
-        lines += [f"  from: {'; '.join(dict.fromkeys(row.source for row in places))}"]
+        lines += ["", f"sources of the {size:,.3g} GB of data on {named}, for {wants:,.0f} images/s:"]
+    for place in places:
+        start = f"{place.start[0] / 60:.1f} to {place.start[1] / 60:.1f} min before the first step"
+        limit = f"at most {place.limit[0]:,.0f} to {place.limit[1]:,.0f} images/s"
+        slow = "may be too slow" if place.limit[1] > wants else f"too slow, by {place.bound}"
+        lines.append(f"  {place.name}: {start}, {limit}: {'enough' if place.enough else slow}")
+    if places:
+        lines.append(f"  from: {'; '.join(dict.fromkeys(place.source for place in places))}")
     return lines

@@ -134,15 +134,6 @@ def slowest(ranks: int, spread: float) -> float:
     return 1 + spread * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
 
 
-def data_parallel(step: float, parameters: float, gpus: int, bandwidth: float) -> float:
-    """Seconds of a step of torch's DataParallel. ``step``: of one GPU with its share of the batch.
-
-    In each step, the first GPU sends the parameters to all others, and receives their gradients, through one link and
-    without overlap (torch.nn.parallel, replicate and parallel_apply).
-    """
-    return step + 2 * (gpus - 1) * parameters / bandwidth
-
-
 def reads(workers: int, latency: float, most: float) -> float:
     """Files per second that ``workers`` read, one after the other each.
 

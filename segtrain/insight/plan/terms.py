@@ -69,25 +69,17 @@ def terms_of(run: Path, on: str = "") -> Terms:
 
     Raises DataError without spans, ConfigError if the type is unknown, or if the run is too short.
     """
-    figures, evidence = _figures(run)
-    name = on or figures.most_starved_rank.machine
-    if name not in all_types():
-        raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
-    device = figures.most_starved_rank.device
-    if on and device.startswith("cuda") != bool(all_types()[on].gpus):
-        kind = "has no GPU" if device.startswith("cuda") else "has GPUs"
-        text = f"--on={on}: the run trained on {device}, and this type {kind}: name the type that it ran on"
-        raise ConfigError(text, code="other-device", found=on)
-    return _terms(figures, evidence, name)
+    return _of_type(*_figures(run), run, on)
 
 
 def terms_like(run: Path, on: str = "") -> tuple[Terms, Machine | None]:
     """As ``terms_of``. The host of a run of no type whose GPU is in the tables, else None."""
-    if not on:
-        rank = _figures(run)[0].most_starved_rank
-        if rank.machine not in all_types() and host_of(rank).gpu in gpus():
-            return terms_there(run)
-    return terms_of(run, on), None
+    figures, evidence = _figures(run)
+    rank = figures.most_starved_rank
+    host = host_of(rank)
+    if on or rank.machine in all_types() or host.gpu not in gpus():
+        return _of_type(figures, evidence, run, on), None
+    return _terms(figures, evidence, host.name), host
 
 
 def terms_there(run: Path) -> tuple[Terms, Machine]:
@@ -95,6 +87,19 @@ def terms_there(run: Path) -> tuple[Terms, Machine]:
     figures, evidence = _figures(run)
     host = host_of(figures.most_starved_rank)
     return _terms(figures, evidence, host.name), host
+
+
+def _of_type(figures: Figures, evidence: Evidence, run: Path, on: str) -> Terms:
+    rank = figures.most_starved_rank
+    name, on_gpu = on or rank.machine, rank.device.startswith("cuda")
+    kind = all_types().get(name)
+    if kind is None:
+        raise ConfigError(_unknown(name, run), code="unknown-machine-type", found=name)
+    if on and on_gpu != bool(kind.gpus):
+        has = "has no GPU" if on_gpu else "has GPUs"
+        text = f"--on={on}: the run trained on {rank.device}, and this type {has}: name the type that it ran on"
+        raise ConfigError(text, code="other-device", found=on)
+    return _terms(figures, evidence, name)
 
 
 def _figures(run: Path) -> tuple[Figures, Evidence]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isinf
 from typing import Any
 
+from segtrain.base.terminal import columns
 from segtrain.base.units import duration
 from segtrain.insight.plan.offers import KNEE, Offer, Plan, assumed, shown
 from segtrain.insight.plan.spot import NO_SPOT, Market
@@ -56,9 +57,7 @@ def table(found: Plan, best: Offer | None, every: bool, market: Market | None = 
         cut.append(best)
     on_spot = ["dollars on spot"] if market else []
     head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", *on_spot, "bound by", "cores: needs, has", "")
-    cells = [head, *(_cells(offer, found, best, market) for offer in cut)]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(head))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
+    return columns([head, *(_cells(offer, found, best, market) for offer in cut)])
 
 
 def _cells(offer: Offer, found: Plan, best: Offer | None, market: Market | None) -> tuple[str, ...]:
@@ -111,27 +110,23 @@ def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) ->
     return f"{kind}{within}: {best.hosts} x {best.machine.name}, {hours:.2f} h, ${dollars:,.2f}{retired}"
 
 
-def _memory(terms: Terms) -> list[str]:
-    """What data.cache=ram means for the costs of samples."""
+def _remarks(terms: Terms) -> list[str]:
+    """What data.cache=ram means for the costs of samples, and other programs for the speed of the run."""
+    texts = []
     if terms.cold:
-        return [
+        texts.append(
             "the run ended in its first epoch, before its samples were in memory (data.cache=ram): those of later "
             "epochs cost less than planned; name a run of two epochs or more"
-        ]
-    if not terms.kept:
-        return []
-    cost = 1000 * terms.first[1]
-    return [f"until it is in memory (data.cache=ram), each of {terms.kept:,.0f} samples costs {cost:.3g} ms of CPU"]
-
-
-def _others(terms: Terms) -> list[str]:
-    """What the run's own speed was not."""
-    if terms.others < NOTABLE:
-        return []
-    return [
-        f"other programs used {terms.others:.0%} of the cores of the run's hosts: the plan is for hosts without them, "
-        "so its speed is higher than the run's"
-    ]
+        )
+    elif terms.kept:
+        cost = f"{1000 * terms.first[1]:.3g} ms of CPU"
+        texts.append(f"until it is in memory (data.cache=ram), each of {terms.kept:,.0f} samples costs {cost}")
+    if terms.others >= NOTABLE:
+        texts.append(
+            f"other programs used {terms.others:.0%} of the cores of the run's hosts: the plan is for hosts without "
+            "them, so its speed is higher than the run's"
+        )
+    return texts
 
 
 def pauses(scores: tuple[float, float], saves: tuple[float, float]) -> str:
@@ -168,8 +163,7 @@ def about_run(found: Plan, run: str) -> tuple[str, list[str]]:
         "",
         f"measured, by the run on {terms.machine}: a step's device time {1000 * terms.device:.3g} ms, a sample "
         f"{1000 * terms.cpu:.3g} ms of CPU, {sent}",
-        *_memory(terms),
-        *_others(terms),
+        *_remarks(terms),
         pauses(terms.scores, terms.saves),
         tables(found),
         "assumed: " + "; ".join(assumed(*(("again on CPUs",) if on_gpus else ("again", "speed")))),
