@@ -100,16 +100,16 @@ def memory(figures: Figures) -> Verdict | None:
         f"{worst.memory:.0%} full, and its cores wait for disks {worst.iowait:.0%} of the time"
     )
     gain = max(1.0, figures.step / max(rank.fastest for rank in figures.ranks))
+    setting = figures.evidence.setting
+    fix = Fix(
+        advice=f"fewer data.workers (their kind is {setting('data.worker_kind', 'auto')}), or a host with more memory"
+    )
+    if setting("data.cache") == "ram":
+        fix = Fix({"data.cache": "off"})
+    elif setting("data.prefetch") != 1:
+        fix = Fix({"data.prefetch": 1}, alternatives=(fix,))
     # The share is 1: swapping slows everything down, and its effects look like other causes.
-    return Verdict("memory", 1.0, why, _less_memory(figures.evidence), gain, "medium")
-
-
-def _less_memory(evidence: Evidence) -> Fix:
-    if evidence.setting("data.cache") == "ram":
-        return Fix({"data.cache": "off"})
-    kind = evidence.setting("data.worker_kind", "auto")
-    more = Fix(advice=f"fewer data.workers (their kind is {kind}), or a host with more memory")
-    return more if evidence.setting("data.prefetch") == 1 else Fix({"data.prefetch": 1}, alternatives=(more,))
+    return Verdict("memory", 1.0, why, fix, gain, "medium")
 
 
 def _launches(figures: Figures) -> Verdict | None:

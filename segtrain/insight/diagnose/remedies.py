@@ -67,9 +67,11 @@ def remedies(figures: Figures, verdicts: Sequence[Verdict], machine: Machine) ->
     found = [verdict for verdict in verdicts if verdict.cause in CAUSES]
     if not found or rank.samples is None or machine.price is None:
         return []
-    now = stages_of(figures, rank, others=False)
+    now, gain = stages_of(figures, rank, others=False), found[0].gain
+    # The gain of cheaper samples is predicted for samples without the stage.
+    most = found[0].cause != "too-few-workers"
     ways = [
-        *_fixes(found[0], machine.price),
+        *(Remedy(choice.text, gain, machine.price, 1 / gain, most) for choice in found[0].fix.choices if gain > 1),
         *_types(now, machine),
         *_helpers(now, machine, rank.ranks_here, receiving(figures)),
     ]
@@ -119,13 +121,6 @@ def receiving(figures: Figures) -> float:
     if samples is not None and samples.receive is not None:
         return samples.receive
     return receive_seconds(*(crop if isinstance(crop, (list, tuple)) else (crop, crop)))
-
-
-def _fixes(verdict: Verdict, price: float) -> Iterator[Remedy]:
-    for choice in verdict.fix.choices:
-        if verdict.gain > 1:
-            # The gain of cheaper samples is predicted for samples without the stage.
-            yield Remedy(choice.text, verdict.gain, price, 1 / verdict.gain, verdict.cause != "too-few-workers")
 
 
 def _types(now: Stages, machine: Machine) -> Iterator[Remedy]:

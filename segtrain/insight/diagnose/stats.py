@@ -225,7 +225,7 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         return min(max(0.0, _own(w["phases"]) - cpu_waits * cpu_wait_of(w)) / steps_of(w) for w in windows)
 
     counted = all("cpu_wait_s" in w for w in windows)  # whether this system counts waits for cores
-    gradients = [w["shared"]["seconds"] for w in windows if isinstance(w.get("shared"), dict)]
+    gradients = [w["shared"]["seconds"] for w in windows if "shared" in w]
     return Rank(
         rank=records.rank,
         host=str(begin.get("host", "")),
@@ -252,7 +252,7 @@ def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:
         crowded=begin.get("crowded"),
         shared=statistics.median(gradients) if gradients else None,
         bucket=bucket_reads(windows),
-        samples=_samples([w["workers"] for w in windows if isinstance(w.get("workers"), dict)], steps, counted),
+        samples=_samples([w["workers"] for w in windows if "workers" in w], steps, counted),
     )
 
 
@@ -275,6 +275,11 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
     cpu, of_processes, waited = (
         sum(w.get(key, 0.0) for w in work) / made for key in ("cpu_s", "process_cpu_s", "cpu_wait_s")
     )
+    # Masks and images differ enough in size to tell which share of the reading grows with it.
+    counted_reads = [w for w in work if "reads" in w]
+    n, bb, bt = (sum(w["reads"].get(key, 0.0) for w in counted_reads) for key in ("count", "bytes2", "bytes_s"))
+    b = sum(w.get("bytes", 0) for w in counted_reads)
+    t = sum(w.get("seconds", {}).get("read", 0.0) for w in counted_reads)
     return Samples(
         workers=sum(w.get("count", 0) for w in work) / len(work),
         kind=str(work[-1].get("kind", "thread")),
@@ -286,12 +291,5 @@ def _samples(work: list[Mapping[str, Any]], steps: int, counted: bool) -> Sample
         threads=max(1.0, of_processes / cpu) if cpu else 1.0,
         helped=helped(work, steps),
         receive=receive_of(work),
-        by_size=_by_size([w for w in work if isinstance(w.get("reads"), dict)]),
+        by_size=share_by_size(n, b, t, bb, bt),
     )
-
-
-def _by_size(work: list[Mapping[str, Any]]) -> float | None:
-    """Share of the read time that grows with the bytes read. Masks and images differ enough in size to tell."""
-    n, bb, bt = (sum(w["reads"].get(key, 0.0) for w in work) for key in ("count", "bytes2", "bytes_s"))
-    b, t = sum(w.get("bytes", 0) for w in work), sum(w.get("seconds", {}).get("read", 0.0) for w in work)
-    return share_by_size(n, b, t, bb, bt)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -184,8 +183,13 @@ def earlier_prediction(run: Path) -> str | None:
 
     try:
         mine, here = settings_of(run), compared(read_folder(run, silent))
-        alike = (folder for folder in _beside(run) if _alike(settings_of(folder), mine))
-        for folder in islice(alike, MOST_DIAGNOSED):
+        settings = {folder: settings_of(folder) for folder in _beside(run)}
+        alike = [
+            folder
+            for folder, other in settings.items()
+            if other and mine and 0 < len(differing(other, mine)) <= MOST_SETTINGS
+        ]
+        for folder in alike[:MOST_DIAGNOSED]:
             with suppress(DataError):
                 pair = compare(compared(read_folder(folder, silent)), here)
                 earlier = pair.before.run == folder and pair.before.began < here.began
@@ -203,10 +207,6 @@ def _beside(run: Path) -> list[Path]:
     configs = [file for file in run.parent.glob("*/config.yaml") if file.parent.name != run.name]
     newest = sorted(configs, key=lambda file: -file.stat().st_mtime)[:MOST_BESIDE]
     return [file.parent for file in newest if (file.parent / FOLDER).is_dir()]
-
-
-def _alike(settings: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
-    return bool(settings and mine) and 0 < len(differing(settings, mine)) <= MOST_SETTINGS
 
 
 def _prediction(pair: Verification) -> str:

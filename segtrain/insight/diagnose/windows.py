@@ -73,7 +73,7 @@ class BucketReads:
 
 def bucket_reads(windows: Iterable[Mapping[str, Any]]) -> BucketReads | None:
     """The sums over these windows; None if no window has requests to a bucket."""
-    some = [window for window in windows if isinstance(window.get("bucket"), Mapping)]
+    some = [window for window in windows if "bucket" in window]
     found = [window["bucket"] for window in some]
 
     def total(key: str) -> float:

@@ -183,13 +183,6 @@ class Job:
             return f"the {machine.gpu} has no units for train.precision=tf32"
         return "no price is known" if machine.price is None else ""
 
-    def why_not_with(self, machine: Machine, ranks: int) -> str:
-        """Why the job does not run on ``ranks`` GPUs of a type; "" if it does."""
-        images = self.micro(ranks)
-        if not images:
-            return f"train.batch_size={self.config.train.batch_size} is less than one image for each of {ranks} GPUs"
-        return refusal(self.config, self.network, images, ranks, machine.gpu_memory_gb)
-
 
 @dataclass(frozen=True)
 class ConfigPlan(Plan):
@@ -209,20 +202,24 @@ def plan_config(job: Job, where: Sequence[Machine], hosts: Sequence[int] = HOSTS
     for machine in where:
         if not machine.gpus:
             continue
-        why = job.why_not(machine)
-        reasons = {} if why else {count: job.why_not_with(machine, count * machine.gpus) for count in hosts}
-        fitting = [count for count, reason in reasons.items() if not reason]
-        for count in fitting:
-            terms = job.terms(machine, count * machine.gpus)
-            offers.append(offer_of(terms, machine, machine, count, draws))
-        if not fitting:
-            left_out[machine.name] = why or _most_useful(reasons)
-        dropped |= {(machine.name, count): reason for count, reason in reasons.items() if reason and fitting}
+        why, reasons = job.why_not(machine), dict[int, str]()
+        for count in () if why else hosts:
+            ranks = count * machine.gpus
+            images = job.micro(ranks)
+            reasons[count] = (
+                f"train.batch_size={job.config.train.batch_size} is less than one image for each of {ranks} GPUs"
+            )
+            if images:
+                reasons[count] = refusal(job.config, job.network, images, ranks, machine.gpu_memory_gb)
+            if not reasons[count]:
+                terms = job.terms(machine, ranks)
+                offers.append(offer_of(terms, machine, machine, count, draws))
+        refused = {count: reason for count, reason in sorted(reasons.items(), reverse=True) if reason}
+        if why or len(refused) == len(reasons):
+            # Of the reasons, the one of memory with the most hosts, where each GPU has least to hold.
+            memory = (reason for reason in refused.values() if reason.startswith("needs"))
+            left_out[machine.name] = why or next(memory, [*refused.values()][-1])
+        else:
+            dropped |= {(machine.name, count): refused[count] for count in hosts if count in refused}
     nothing = Terms("", 0.0, 0.0, job.sample.wall, job.sample.cpu, 0.0, 0.0, job.total)
     return ConfigPlan(terms or nothing, tuple(offers), left_out, job, dropped)
-
-
-def _most_useful(reasons: dict[int, str]) -> str:
-    """Of the reasons by number of hosts: the one of memory with the most hosts, where each GPU has least to hold."""
-    ordered = [why for _, why in sorted(reasons.items(), reverse=True)]
-    return next((why for why in ordered if why.startswith("needs")), ordered[-1])

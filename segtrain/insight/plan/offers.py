@@ -170,6 +170,7 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
     ratio = 1.0
     if machine.gpu != own.gpu:
         ratio = gpus()[own.gpu].speed / gpus()[machine.gpu].speed
+    (scores, score), (saves, save) = terms.scores, terms.saves
     rates, bounds, alone, parts, trained = [], [], [], [], []
     for drawn in draws:
         slower = ratio * (drawn["speed"] if ratio != 1 else 1.0)
@@ -177,7 +178,9 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         slower *= _between(terms.device_range, drawn["device"]) * again
         device = terms.device * slower
         samples = _samples(terms, cores, terms.wall, terms.cpu) * _between(terms.sample_range, drawn["samples"]) * again
-        crowd = drawn["crowd"] ** _crowding(terms, device, samples, cores)
+        # How much busier a host's vCPUs are than in the run: 1 for each half of them.
+        busy = (terms.images * terms.cpu + terms.computed) / (max(device, samples) * cores)
+        crowd = drawn["crowd"] ** (2 * max(0.0, min(1.0, busy) - terms.busy))
         samples *= crowd
         if not machine.gpus:
             device *= crowd
@@ -187,7 +190,7 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         parts.append((device, sent, max(0.0, samples - (device + sent)), step - longest))
         rates.append(ranks * terms.images / step)
         filling = _filling(terms, cores, ranks, samples / _samples(terms, cores, terms.wall, terms.cpu), longest)
-        trained.append(terms.total / rates[-1] + _pauses(terms, slower / ranks) + filling)
+        trained.append(terms.total / rates[-1] + scores * score * slower / ranks + saves * save + filling)
         alone.append(ranks * terms.images / device / rates[-1])
         bounds.append("samples" if samples > device + sent else "network" if sent > 0.15 * device else "device")
     times = [seconds + drawn["start"] for seconds, drawn in zip(trained, draws)]
@@ -207,15 +210,9 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         batch=ranks * terms.images,
         trained=_interval(trained),
         soonest=min(trained),
-        saving=terms.saves[0] * terms.saves[1],
+        saving=saves * save,
         parts=dict(zip(PARTS, parts[usual])),
     )
-
-
-def _pauses(terms: Terms, share: float) -> float:
-    """Seconds of all evaluations and checkpoints. ``share``: of the run's time of an evaluation on one rank."""
-    (scores, score), (saves, save) = terms.scores, terms.saves
-    return scores * score * share + saves * save
 
 
 def _samples(terms: Terms, cores: float, wall: float, cpu: float) -> float:
@@ -235,17 +232,6 @@ def _filling(terms: Terms, cores: float, ranks: int, slower: float, step: float)
     return met / terms.images * max(0.0, _samples(terms, cores, *terms.first) * slower - step)
 
 
-def _crowding(terms: Terms, device: float, samples: float, cores: float) -> float:
-    """How much busier a host's vCPUs are than in the run: 1 for each half of them."""
-    busy = (terms.images * terms.cpu + terms.computed) / (max(device, samples) * cores)
-    return 2 * max(0.0, min(1.0, busy) - terms.busy)
-
-
-def _norms(terms: Terms, hosts: int, local: int, inside: tuple[float, float], between: tuple[float, float]) -> float:
-    """Seconds of a step in which layers wait for the statistics of synchronized batch norms: trees of few bytes."""
-    return terms.synced * (model.tree(NORM, local, *inside) + model.tree(NORM, hosts, *between))
-
-
 def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: float, drawn: dict[str, float]) -> float:
     """Seconds of a step in which the ranks wait for gradients."""
     inside = NVLINK if machine.gpu.startswith(_NVLINKED) else PCIE
@@ -255,7 +241,9 @@ def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: flo
     if not machine.gpus:
         return model.exposed_gloo(backward, sizes, ready, hosts * local, *(between if hosts > 1 else LOOPBACK))
     seconds = [model.hosts_and_gpus(size, hosts, local, inside, between) for size in sizes]
-    return model.exposed(backward, seconds, ready) + _norms(terms, hosts, local, inside, between)
+    # Layers wait for the statistics of synchronized batch norms, which are trees of few bytes.
+    norm = model.tree(NORM, local, *inside) + model.tree(NORM, hosts, *between)
+    return model.exposed(backward, seconds, ready) + terms.synced * norm
 
 
 def _between(factors: tuple[float, float], place: float) -> float:

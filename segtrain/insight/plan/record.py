@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from segtrain.base.terminal import columns
 from segtrain.errors import DataError, SegtrainError
-from segtrain.insight.diagnose.evidence import gather
+from segtrain.insight.diagnose.evidence import evidence_of
 from segtrain.insight.diagnose.stats import run_stats
 from segtrain.insight.plan.comparable_settings import decisive, differences
 from segtrain.insight.plan.saved import FILE, read
-from segtrain.insight.runs.folder import RunFolder, load
+from segtrain.insight.runs.folder import RunFolder, load, silent
 from segtrain.insight.runs.remote import local
 from segtrain.observe.spans import NO_STEP
 from segtrain.observe.spent import spent
@@ -44,7 +43,7 @@ def record(places: Sequence[str], on: str = "") -> Record:
         folder = local(place).folder
         if not folder.is_dir():
             raise DataError(f"{folder}: there is no such folder of runs", code="folder-missing", file=str(folder))
-        for run in _planned(folder):
+        for run in sorted(file.parent for file in folder.rglob(FILE)):
             try:
                 row, gaps = _row(run, on)
             except SegtrainError as problem:
@@ -85,17 +84,9 @@ def text(found: Record) -> str:
     return "\n".join([*lines, *(f"{run}: {why}" for run, why in found.missing.items())])
 
 
-def _planned(folder: Path) -> Iterator[Path]:
-    """The folders at or below ``folder`` that hold a plan, in order."""
-    for path, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if FILE in files:
-            yield Path(path)
-
-
 def _row(place: Path, on: str) -> tuple[dict[str, Any], list[str]]:
     """The row of the run in a folder, and which figures it lacks and why. Raises DataError if it is left out."""
-    plan, run = read(place / FILE), load(place, say=lambda text: None)
+    plan, run = read(place / FILE), load(place, silent)
     if not plan:
         raise _left_out(place, f"{FILE} is damaged, or of another version")
     starts = [event for event in run.events if event["event"] == "run_start"]
@@ -104,9 +95,14 @@ def _row(place: Path, on: str) -> tuple[dict[str, Any], list[str]]:
     if plan["made"] > min(starts[0]["ts"], starts[0].get("begun") or starts[0]["ts"]):
         raise _left_out(place, "its plan was made after it began")
     offer = _offer(place, plan, starts, on)
-    _refuse_others(place, plan, run, offer)
+    changed = differences(plan["settings"], decisive(run.config))
+    batch = run.setting("train.batch_size")
+    if batch != offer["batch"]:
+        changed.append(f"train.batch_size={batch}, and not {offer['batch']:g}")
+    if changed:
+        raise _left_out(place, f"it has other settings than its plan: {'; '.join(changed)}")
     row: dict[str, Any] = {"run": str(place), "machine": offer["machine"], "hosts": offer["hosts"]}
-    gaps, step = [], _step(place)
+    gaps, step = [], _step(run)
     if step is None:
         gaps.append("rate: it has no spans of steady steps")
     else:
@@ -139,23 +135,12 @@ def _offer(place: Path, plan: Mapping[str, Any], starts: Sequence[Mapping[str, A
     raise _left_out(place, f"its plan has no offer of {hosts} x {machine}")
 
 
-def _refuse_others(place: Path, plan: Mapping[str, Any], run: RunFolder, offer: Mapping[str, Any]) -> None:
-    """Raise DataError if the run has other settings than its plan."""
-    changed = differences(plan["settings"], decisive(run.config))
-    batch = run.setting("train.batch_size")
-    if batch != offer["batch"]:
-        changed.append(f"train.batch_size={batch}, and not {offer['batch']:g}")
-    if changed:
-        raise _left_out(place, f"it has other settings than its plan: {'; '.join(changed)}")
-
-
-def _step(place: Path) -> float | None:
+def _step(run: RunFolder) -> float | None:
     """Seconds of a mean step without log lines, evaluations, and checkpoints; None without spans of steady steps."""
     try:
-        evidence = gather(place, say=lambda text: None)
+        figures = run_stats(evidence_of(run))
     except DataError:
         return None
-    figures = run_stats(evidence)
     if figures is None or not figures.steady:
         return None
     return sum(rank.step - rank.spent(*NO_STEP) for rank in figures.ranks) / len(figures.ranks)

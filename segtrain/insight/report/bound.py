@@ -62,22 +62,19 @@ def html(found: Diagnosis | None, why: str, run: RunFolder, places: Mapping[str,
     said = headline(found)
     text = f"<h3>{esc(said[:1].upper() + said[1:])}</h3>"
     if found.bound == HEALTHY:
+
+        def share(*phases: str) -> str:
+            return percent(sum(found.facts["phases"].get(phase, 0.0) for phase in phases))
+
+        ranks = f"for other ranks {share('sync', 'gradient_sync')}, " if found.facts["ranks"] > 1 else ""
+        calm = (
+            f"Waiting for data takes {share('wait')} of its time, {ranks}logging and checkpoints "
+            f"{share('log', 'checkpoint')}. A faster device or a smaller model would speed it up."
+        )
         sign = '<span class="sign" aria-hidden="true">✓</span>'
-        return f'<div class="card calm">{sign}{text}<p>{esc(_calm(found))}</p></div>{basis}'
+        return f'<div class="card calm">{sign}{text}<p>{esc(calm)}</p></div>{basis}'
     links = _links(("data-wait", "sample-cost"), places)
     return f'<div class="card">{text}{f"<p>See {links}.</p>" if links else ""}</div>{basis}'
-
-
-def _calm(found: Diagnosis) -> str:
-    def share(*phases: str) -> str:
-        return percent(sum(found.facts["phases"].get(phase, 0.0) for phase in phases))
-
-    ranks = f"for other ranks {share('sync', 'gradient_sync')}, " if found.facts["ranks"] > 1 else ""
-    return (
-        f"Waiting for data takes {share('wait')} of its time, {ranks}logging and checkpoints "
-        f"{share('log', 'checkpoint')}. "
-        "A faster device or a smaller model would speed it up."
-    )
 
 
 def _plain(text: str) -> str:

@@ -6,7 +6,7 @@ Each function adds the data of its chart to the dict ``charts``, under the id of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,8 @@ from segtrain.insight.runs.folder import Event, RunFolder
 
 Chart = dict[str, Any]
 Charts = dict[str, Chart]  # by the id of the figure
-Curve = tuple[str, str, Sequence[Event], Callable[[Event], float | None]]  # label, color, events, value of an event
+Points = Sequence[tuple[int, float]]  # step, value
+Curve = tuple[str, str, Points]  # label, color, points
 LOOP, STEPS = "What the loop did", "Time of a step"  # titles
 KINDS = {"start": "start-up", "eval": "evaluation", "checkpoint": "checkpoint"}
 # Phases that have their own color in report.css. Color-blind readers can tell these colors apart (Okabe and Ito).
@@ -131,8 +132,7 @@ def lines(
     """Curves over steps. Empty if there are no values."""
     drawn: list[dict[str, Any]] = []
     rows: dict[int, dict[str, str]] = {}
-    for label, color, events, value in series:
-        curve = [(event["step"], y) for event in events if (y := value(event)) is not None]
+    for label, color, curve in series:
         for step, y in curve:
             rows.setdefault(step, {})[label] = f"{y:.4g}"
         if curve:
@@ -151,14 +151,14 @@ def lines(
     return figure(key, title, table(("step", *labels), cells, left=()), note)
 
 
-def field(name: str) -> Callable[[Event], float | None]:
-    """A function from an event to one of its numbers."""
-    return lambda event: event.get(name)
+def curve(events: Sequence[Event], name: str) -> Points:
+    """One of the numbers of these events over steps."""
+    return [(event["step"], event[name]) for event in events if event.get(name) is not None]
 
 
-def score(name: str) -> Callable[[Event], float | None]:
-    """A function from an ``eval`` event to a score in percent."""
-    return lambda event: None if (found := event["scores"].get(name)) is None else 100 * found
+def scores(evals: Sequence[Event], name: str) -> Points:
+    """A score in percent over steps."""
+    return [(event["step"], 100 * event["scores"][name]) for event in evals if event["scores"].get(name) is not None]
 
 
 def heat_map(charts: Charts, key: str, found: heat.Map, what: str) -> str:

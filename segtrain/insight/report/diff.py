@@ -18,7 +18,7 @@ from segtrain.insight.report import charts, classes, facts
 from segtrain.insight.report.html import esc, page, table, utc
 from segtrain.insight.report.page import write
 from segtrain.insight.report.timeline import Speed, axis, laps, means, speed, words
-from segtrain.insight.runs.folder import Event, RunFolder, few, load
+from segtrain.insight.runs.folder import RunFolder, few, load
 from segtrain.observe.journal import say_on_stderr
 
 NOTHING = "-"
@@ -228,13 +228,14 @@ def render(found: Comparison) -> str:
     drawn: charts.Charts = {"clock": {**charts.clock(longer, axis(longer.events)), "steps_only": True}}
     name_a, name_b = names(a, b)
 
-    def of_both(events: str, value: Callable[[Event], float | None]) -> list[charts.Curve]:
-        return [(f"A {name_a}", "a", getattr(a, events), value), (f"B {name_b}", "b", getattr(b, events), value)]
+    def of_both(of_a: charts.Points, of_b: charts.Points) -> list[charts.Curve]:
+        return [(f"A {name_a}", "a", of_a), (f"B {name_b}", "b", of_b)]
 
-    learning = charts.lines(drawn, "loss", "Loss", of_both("steps", charts.field("loss")), log=True)
-    scores = of_both("evals", charts.score("miou"))
+    loss, speeds = (of_both(*(charts.curve(run.steps, name) for run in (a, b))) for name in ("loss", "images_per_s"))
+    learning = charts.lines(drawn, "loss", "Loss", loss, log=True)
+    scores = of_both(*(charts.scores(run.evals, "miou") for run in (a, b)))
     learning += charts.lines(drawn, "miou", "mIoU on the validation split", scores, unit="%", points=True)
-    rate = charts.lines(drawn, "rate", "Images/s", of_both("steps", charts.field("images_per_s")))
+    rate = charts.lines(drawn, "rate", "Images/s", speeds)
     said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(found))
     tables = _rows("", found.figures) + (_rows("mean in a step", found.stages) if found.stages else "")
     sections = [

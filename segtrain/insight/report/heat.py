@@ -16,6 +16,7 @@ from segtrain.insight.runs.folder import RunFolder
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.profile_format import Series, Track
 
+Window = tuple[float, float, Mapping[str, Any]]  # begin and end in seconds on the run's axis, and the phases
 NONE = 255  # value of a cell without a reading; other cells hold percent times two, 0 to 200
 GPUS = "GPUs"
 _CELLS = 300_000  # of one map: 400 kB in the page
@@ -120,31 +121,21 @@ def read_waits(run: RunFolder, time: Axis) -> list[Map]:
         records = run.spans()
     except DataError:  # log.spans=false, or a run of an earlier version
         return []
-    rows = [(f"rank {record.rank}", _windows(record.windows, time)) for record in records]
-    rows = [(name, windows) for name, windows in rows if windows]
+    rows: dict[str, list[Window]] = {}
+    for record in records:
+        begins = [(time.at(window["ts"]), window) for window in record.windows if window["seconds"]]
+        windows = [(begin, begin + w["seconds"], w["phases"]) for begin, w in begins if begin is not None]
+        if windows:
+            rows[f"rank {record.rank}"] = windows
     if not rows:
         return []
-    shortest = float(np.median([end - begin for begin, end, _ in rows[0][1]]))
+    shortest = float(np.median([end - begin for begin, end, _ in next(iter(rows.values()))]))
     width, columns = _grid(time, shortest, _WAIT_CELLS // len(rows))
-    names = tuple(name for name, _ in rows)
-    titles = list(WAITS) if len(rows) > 1 else list(WAITS)[:1]
-    return [
-        Map(title, names, width, np.stack([_waits(windows, WAITS[title], width, columns) for _, windows in rows]))
-        for title in titles
-    ]
-
-
-Window = tuple[float, float, Mapping[str, Any]]
-
-
-def _windows(found: Sequence[Mapping[str, Any]], time: Axis) -> list[Window]:
-    """The windows in order of time: begin and end in seconds on the run's axis, and the phases."""
-    kept = []
-    for window in found:
-        begin = time.at(window["ts"])
-        if begin is not None and window["seconds"]:
-            kept.append((begin, begin + window["seconds"], window["phases"]))
-    return sorted(kept, key=lambda window: window[0])
+    maps = []
+    for title, phases in list(WAITS.items())[: len(rows)]:  # A single rank waits for no other.
+        cells = [_waits(windows, phases, width, columns) for windows in rows.values()]
+        maps.append(Map(title, tuple(rows), width, np.stack(cells)))
+    return maps
 
 
 def _waits(windows: Sequence[Window], phases: Sequence[str], width: float, columns: int) -> np.ndarray:

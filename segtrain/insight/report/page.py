@@ -79,10 +79,9 @@ def render(run: RunFolder, say: Callable[[str], None] = say_on_stderr, shown: st
     if sample:
         places[bound.COST] = bound.COST_ID
     held = bound.html(diagnosis, why_none, run, places)
-    said = summary.summary(run, pace)
     sections = [
         ("", "", f"<h1>{esc(run.name)}</h1><p class=quiet>{esc(_subtitle(run))}</p>"),
-        ("summary", "Summary", summary.section(said, held, summary.tiles(run, pace))),
+        ("summary", "Summary", summary.section(run, pace, held)),
         ("when", "Over time", when),
         ("speed", "Time of a step", when_it_worked + sample),
         ("stacks", "Python stacks", flame.section(run.folder)),
@@ -107,12 +106,12 @@ def _subtitle(run: RunFolder) -> str:
 
 
 def _learning(drawn: charts.Charts, run: RunFolder) -> str:
-    scores: list[charts.Curve] = [
-        ("mIoU", "a", run.evals, charts.score("miou")),
-        ("pixel accuracy", "eval", run.evals, charts.score("accuracy")),
+    scores = [
+        ("mIoU", "a", charts.scores(run.evals, "miou")),
+        ("pixel accuracy", "eval", charts.scores(run.evals, "accuracy")),
     ]
     return (
-        charts.lines(drawn, "loss", "Loss", [("loss", "a", run.steps, charts.field("loss"))], log=True)
+        charts.lines(drawn, "loss", "Loss", [("loss", "a", charts.curve(run.steps, "loss"))], log=True)
         + charts.lines(drawn, "miou", "Scores on the validation split", scores, unit="%", points=True)
-        + charts.lines(drawn, "lr", "Learning rate", [("lr", "a", run.steps, charts.field("lr"))], height=140)
+        + charts.lines(drawn, "lr", "Learning rate", [("lr", "a", charts.curve(run.steps, "lr"))], height=140)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from segtrain.base.units import duration, percent, short_seconds
@@ -14,22 +13,25 @@ from segtrain.insight.report.timeline import Speed, words
 from segtrain.insight.runs.folder import RunFolder, few
 
 
-@dataclass(frozen=True)
-class RunSummary:
-    """``mood``: good, bad, or open (the run goes on, or can be continued)."""
+def section(run: RunFolder, pace: Speed | None, bound: str) -> str:
+    """The summary as HTML. ``bound``: the block that says what held the run up, as HTML.
 
-    mood: str
-    headline: str
-    sentences: tuple[str, ...]
-
-
-def summary(run: RunFolder, pace: Speed | None) -> RunSummary:
-    """The summary of a run. It does not say what held the run up; the diagnosis does."""
+    Its first line has a mood: good, bad, or open (the run goes on, or can be continued).
+    """
     mood, headline = _state(run)
-    said = [_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])]
+    texts = [_scores(run), *(f"Warning: {text}" for text in run.row["warnings"])]
     if pace is not None:
-        said += [where_time_went(pace, str(run.start.get("device", "cpu"))), _worst_tenth(pace)]
-    return RunSummary(mood, headline, tuple(sentence for sentence in said if sentence))
+        texts.append(where_time_went(pace, str(run.start.get("device", "cpu"))))
+        if pace.wait < STARVED <= pace.worst_wait:  # A short slow part does not show in the mean.
+            texts.append(
+                f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in "
+                f"the tenth of the run that ends with step {pace.worst_step}: something slowed the input down there."
+            )
+    paragraphs = "".join(f"<p>{esc(text)}</p>" for text in texts)
+    return (
+        f'<p class="headline {mood}">{esc(headline)}</p>{bound}{html.tiles(tiles(run, pace))}'
+        f'<div class="prose">{paragraphs}</div>'
+    )
 
 
 def _state(run: RunFolder) -> tuple[str, str]:
@@ -81,16 +83,6 @@ def where_time_went(pace: Speed, device: str) -> str:
     return text
 
 
-def _worst_tenth(pace: Speed) -> str:
-    """A sentence about the tenth of the run that waited most, because a short slow part does not show in the mean."""
-    if pace.wait >= STARVED or pace.worst_wait < STARVED:
-        return ""
-    return (
-        f"The loop waited for data {percent(pace.wait, 0)} of the time, but {percent(pace.worst_wait, 0)} in the "
-        f"tenth of the run that ends with step {pace.worst_step}: something slowed the input down there."
-    )
-
-
 def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
     """(what, value, remark) of the figures that matter most."""
     found = [("best mIoU", "-", "not evaluated")]
@@ -109,12 +101,3 @@ def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
         remark = "" if run.row["cpu_s"] is None else f"{run.row['cpu_s']:,.0f} CPU-s"
         found.append(("time", duration(run.row["time"]), remark))
     return found
-
-
-def section(said: RunSummary, bound: str, figures: list[tuple[str, str, str]]) -> str:
-    """``bound``: the block that says what held the run up, as HTML."""
-    sentences = "".join(f"<p>{esc(sentence)}</p>" for sentence in said.sentences)
-    return (
-        f'<p class="headline {said.mood}">{esc(said.headline)}</p>{bound}{html.tiles(figures)}'
-        f'<div class="prose">{sentences}</div>'
-    )
