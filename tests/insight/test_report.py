@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import refused
 from PIL import Image
-from report_pages import BEGIN, Checked, journal, line, make, start, step, text_of, write_profile
+from report_pages import BEGIN, Checked, chromium, journal, line, make, start, step, text_of, write_profile
 
 from segtrain.insight.report import charts, heat, page
 from segtrain.insight.report.diff import compare, diff, sentences
@@ -22,6 +22,8 @@ from segtrain.insight.report.heat import read_waits
 from segtrain.insight.report.timeline import axis, laps, merged, pauses, pieces, speed
 from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
+
+__all__ = ["chromium"]  # the fixture
 
 DEEP = "[" * 100_000
 

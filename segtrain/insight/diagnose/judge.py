@@ -33,64 +33,64 @@ def diagnose(run: str | Path, on: str = "") -> Diagnosis:
 
 
 def judge(evidence: Evidence, on: str = "") -> Diagnosis:
-    found = run_stats(evidence)
-    if found is None:
+    figures = run_stats(evidence)
+    if figures is None:
         failure = loop_rules.shm_failure(evidence)
         if failure is not None:
             return Diagnosis(failure.cause, (possible(failure, evidence.config),))
         compiles = ": its first step compiles the model" if evidence.setting("train.compile") else ""
         return Diagnosis(UNKNOWN, (), {"why": f"no window of steps has been written yet{compiles}"})
-    short = _too_short(found)
-    verdicts = [possible(verdict, evidence.config) for verdict in _verdicts(found, steady=not short)]
-    bound = UNKNOWN if short or found.starved > STARVED else HEALTHY
+    short = _too_short(figures)
+    verdicts = [possible(verdict, evidence.config) for verdict in _verdicts(figures, steady=not short)]
+    bound = UNKNOWN if short or figures.starved > STARVED else HEALTHY
     if verdicts:
-        return Diagnosis(verdicts[0].cause, tuple(verdicts), _facts(found) | ways(found, verdicts, on))
-    return Diagnosis(bound, (), _facts(found) | ({"why": short} if short else {}))
+        return Diagnosis(verdicts[0].cause, tuple(verdicts), _facts(figures) | ways(figures, verdicts, on))
+    return Diagnosis(bound, (), _facts(figures) | ({"why": short} if short else {}))
 
 
-def _too_short(found: Figures) -> str:
+def _too_short(figures: Figures) -> str:
     """Why the run is too short to show its usual time of a step; "" if it is long enough."""
-    steps, seconds = min(rank.steps for rank in found.ranks), max(rank.steps * rank.step for rank in found.ranks)
-    if not found.steady:
+    steps, seconds = min(rank.steps for rank in figures.ranks), max(rank.steps * rank.step for rank in figures.ranks)
+    if not figures.steady:
         return "too short to judge: it has only windows of its start"
     if steps < STEPS and seconds < SECONDS:
         return f"too short to judge: only {counted(steps, 'step')} in {seconds:.2g} s follow its start"
     return ""
 
 
-def _verdicts(found: Figures, steady: bool) -> list[Verdict]:
+def _verdicts(figures: Figures, steady: bool) -> list[Verdict]:
     """The verdicts, the worst first. For a run that is not ``steady``, only those of the rules for ``always``."""
-    verdicts = list(chain.from_iterable(_ask("always", found)))
+    verdicts = list(chain.from_iterable(_ask("always", figures)))
     if steady:
-        verdicts += chain.from_iterable(_ask("steady", found))
-        if found.starved <= STARVED and all(verdict.cause == OTHER_PROGRAMS for verdict in verdicts):
-            verdicts += next(filter(None, _ask("last", found)), [])
+        verdicts += chain.from_iterable(_ask("steady", figures))
+        if figures.starved <= STARVED and all(verdict.cause == OTHER_PROGRAMS for verdict in verdicts):
+            verdicts += next(filter(None, _ask("last", figures)), [])
     return sorted(verdicts, key=lambda verdict: -verdict.share)  # stable: the first of equals explains the others
 
 
-def _ask(when: When, found: Figures) -> Iterator[list[Verdict]]:
+def _ask(when: When, figures: Figures) -> Iterator[list[Verdict]]:
     """The verdicts of each rule with this ``when``. A rule that finds several causes is called once."""
     for rule in dict.fromkeys(cause.rule for cause in CAUSES.values() if cause.when == when):
-        said = rule(found)
+        said = rule(figures)
         yield said if isinstance(said, list) else [] if said is None else [said]
 
 
-def _facts(found: Figures) -> dict[str, Any]:
-    ranks = found.ranks
+def _facts(figures: Figures) -> dict[str, Any]:
+    ranks = figures.ranks
     phases = dict.fromkeys(phase for rank in ranks for phase in rank.phases)
     facts: dict[str, Any] = {
         "steps": ranks[0].steps,
         "ranks": len(ranks),
         "hosts": len({rank.host for rank in ranks}),
         "device": ranks[0].device,
-        "step_ms": round(1000 * found.step, 3),
-        "images_per_s": round(sum(rank.images for rank in ranks) / found.step, 2),
-        "phases": {phase: round(found.mean(phase), 4) for phase in phases},
-        "cores": usable(found),
-        "own_cores": round(found.own_cpu, 2),
-        "steady": found.steady,
+        "step_ms": round(1000 * figures.step, 3),
+        "images_per_s": round(sum(rank.images for rank in ranks) / figures.step, 2),
+        "phases": {phase: round(figures.mean(phase), 4) for phase in phases},
+        "cores": usable(figures),
+        "own_cores": round(figures.own_cpu, 2),
+        "steady": figures.steady,
     }
-    samples = found.most_starved_rank.samples
+    samples = figures.most_starved_rank.samples
     if samples is not None:
         facts["workers"] = {
             "count": round(samples.workers, 2),
@@ -102,7 +102,7 @@ def _facts(found: Figures) -> dict[str, Any]:
         }
         if samples.helped:
             facts["workers"]["by_helpers"] = by_helpers(samples.helped, samples.made)
-    reads = bucket_reads(window for records in found.evidence.ranks for window in records.windows)
+    reads = bucket_reads(window for records in figures.evidence.ranks for window in records.windows)
     if reads is not None:
         facts["bucket"] = {
             "requests": round(reads.requests),
@@ -112,6 +112,6 @@ def _facts(found: Figures) -> dict[str, Any]:
             "failures": failures(reads),
             "late": round(reads.late),
         }
-    if found.others is not None:
-        facts["cores_of_others"] = round(found.others, 2)
+    if figures.others is not None:
+        facts["cores_of_others"] = round(figures.others, 2)
     return facts

@@ -37,27 +37,27 @@ class Starving:
         cause = ""
         if len(windows) == WINDOWS and waited > STARVED * sum(window["seconds"] for window in windows):
             mine = Records(records.rank, records.begins, windows)
-            found = judge(Evidence((mine, *self._others(mine)), config=self._config))
-            cause = found.bound if found.verdicts else ""
+            diagnosis = judge(Evidence((mine, *self._others(mine)), config=self._config))
+            cause = diagnosis.bound if diagnosis.verdicts else ""
         self._times = self._times + 1 if cause == self._seen else 1
         self._seen = cause
         if cause and cause != self._said and self._times >= SURE:
             self._said = cause
-            self._tell(cause, line(found))
+            self._tell(cause, line(diagnosis))
 
     def _others(self, mine: Records) -> list[Records]:
         """The windows of the other ranks of this host, from the first step in ``mine`` on."""
         here = mine.begins[-1].get("local_world_size", 1) if mine.begins else 1
         first, ranks = mine.windows[0]["first"], range(mine.rank + 1, mine.rank + here)
-        found = [read_recent(self._run, rank) for rank in ranks] if self._run is not None else []
-        since = [replace(of, windows=tuple(w for w in of.windows if w["last"] >= first)) for of in found if of]
+        recent = [read_recent(self._run, rank) for rank in ranks] if self._run is not None else []
+        since = [replace(of, windows=tuple(w for w in of.windows if w["last"] >= first)) for of in recent if of]
         return [of for of in since if of.windows]
 
 
 def closing_line(run: Path) -> str | None:
     """A line about what limited the speed of a run; None if the run was too short to tell, or has no spans."""
     try:
-        found = judge(gather(run, say=lambda text: None))
+        diagnosis = judge(gather(run, say=lambda text: None))
     except (DataError, OSError):
         return None
-    return None if found.bound == UNKNOWN else f"speed     {closing(found, run)}"
+    return None if diagnosis.bound == UNKNOWN else f"speed     {closing(diagnosis, run)}"

@@ -40,8 +40,8 @@ def pauses(figures: Figures) -> list[Verdict]:
     """Causes that interrupt the steps. Other programs make pauses longer too: that part is left out."""
     others = other_programs(figures)
     lost = others.share if others else 0.0
-    found = (_logging(figures), _checkpoint(figures), _evaluation(figures))
-    return [v for v in found if v.share * (1 - lost) > (PAUSES[v.cause][0] if v.fix.settings else NO_FIX)]
+    verdicts = (_logging(figures), _checkpoint(figures), _evaluation(figures))
+    return [v for v in verdicts if v.share * (1 - lost) > (PAUSES[v.cause][0] if v.fix.settings else NO_FIX)]
 
 
 def _pause(
@@ -95,10 +95,10 @@ def compiling(figures: Figures) -> Verdict | None:
     All windows count, also those of the start: the first steps compile, and so do steps with a new input size.
     """
     evidence = figures.evidence
-    found = [of for records in evidence.ranks if (of := _compiled(records)) is not None]
-    if not evidence.setting("train.compile") or not found:
+    compiled = [of for records in evidence.ranks if (of := _compiled(records)) is not None]
+    if not evidence.setting("train.compile") or not compiled:
         return None
-    seconds, usual, steps, so_far = max(found)
+    seconds, usual, steps, so_far = max(compiled)
     left = 0.0 if evidence.of("run_end") else max(0.0, length_of(evidence).get("st", 0.0) - steps)
     whole = so_far + left * usual
     if seconds <= LOST * whole:
@@ -157,10 +157,10 @@ def rarer(every: str, factor: float, length: Mapping[str, float], least: int) ->
 
     The event still happens at least ``least`` times in the run.
     """
-    found = _DURATION.fullmatch(every)
-    if found is None:
+    match = _DURATION.fullmatch(every)
+    if match is None:
         return None
-    now, unit = float(found[1]), found[2]
+    now, unit = float(match[1]), match[2]
     wanted, most = now * factor, (length.get(unit) or math.inf) / least
     if wanted > most:
         # Round down: to whole steps, to whole epochs from 10 epochs on, else to two significant digits.

@@ -32,8 +32,8 @@ class Behind:
 def rank_verdicts(figures: Figures) -> list[Verdict]:
     if len(figures.ranks) < 2:
         return []
-    found = behind(figures)
-    verdicts = (_slow(found) if found else None, _network(figures))
+    slow = behind(figures)
+    verdicts = (_slow(slow) if slow else None, _network(figures))
     return [verdict for verdict in verdicts if verdict is not None]
 
 
@@ -69,19 +69,19 @@ def _behind(figures: Figures, awake: bool) -> Behind | None:
     return Behind(slow, host, usual, seconds, phase, awake)
 
 
-def _slow(found: Behind) -> Verdict:
-    slow, seconds, host = found.slow, found.seconds, found.slow.host or "its host"
+def _slow(late: Behind) -> Verdict:
+    slow, seconds, host = late.slow, late.seconds, late.slow.host or "its host"
     cause, name = "slow-rank", f"rank {slow.rank} on {host}"
-    if found.host:
-        ranks = ", ".join(str(rank.rank) for rank in found.host)
-        cause, name = "slow-host", f"host {slow.host} (rank{'s' * (len(found.host) > 1)} {ranks})"
+    if late.host:
+        ranks = ", ".join(str(rank.rank) for rank in late.host)
+        cause, name = "slow-host", f"host {slow.host} (rank{'s' * (len(late.host) > 1)} {ranks})"
     why = (
-        f"{name} takes {ms(found.usual + seconds)} per step for its own work, the others {ms(found.usual)}, and then "
-        f"they wait{' (time without a core is not counted)' * found.awake}; the difference is mostly in '{found.phase}'"
+        f"{name} takes {ms(late.usual + seconds)} per step for its own work, the others {ms(late.usual)}, and then "
+        f"they wait{' (time without a core is not counted)' * late.awake}; the difference is mostly in '{late.phase}'"
     )
     advice = f"check {host}: other programs, clock speeds, disks; leave it out if it stays slow"
     no_core, saved = min(seconds, slow.cpu_wait), seconds
-    if no_core > CROWD * seconds and not found.awake:
+    if no_core > CROWD * seconds and not late.awake:
         why, saved = f"{why}, where it waits {ms(no_core)} for a free CPU core", no_core
         advice = f"free the cores of {host}: other programs use them, or its ranks and workers are too many"
     sure = "high" if slow.steps >= 8 else "medium"

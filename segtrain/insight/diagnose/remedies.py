@@ -64,14 +64,14 @@ def remedies(figures: Figures, verdicts: Sequence[Verdict], machine: Machine) ->
     Empty if the run does not lack CPU for its samples, or if the price of ``machine`` is unknown.
     """
     rank = figures.most_starved_rank
-    found = [verdict for verdict in verdicts if verdict.cause in CAUSES]
-    if not found or rank.samples is None or machine.price is None:
+    lacking = [verdict for verdict in verdicts if verdict.cause in CAUSES]
+    if not lacking or rank.samples is None or machine.price is None:
         return []
-    now, gain = stages_of(figures, rank, others=False), found[0].gain
+    now, gain = stages_of(figures, rank, others=False), lacking[0].gain
     # The gain of cheaper samples is predicted for samples without the stage.
-    most = found[0].cause != "too-few-workers"
+    most = lacking[0].cause != "too-few-workers"
     ways = [
-        *(Remedy(choice.text, gain, machine.price, 1 / gain, most) for choice in found[0].fix.choices if gain > 1),
+        *(Remedy(choice.text, gain, machine.price, 1 / gain, most) for choice in lacking[0].fix.choices if gain > 1),
         *_types(now, machine),
         *_helpers(now, machine, rank.ranks_here, receiving(figures)),
     ]
@@ -91,14 +91,14 @@ def ways(figures: Figures, verdicts: Sequence[Verdict], on: str = "") -> dict[st
         near = closest(on, machines(), 0.6)
         fix = f"did you mean {near}?" if near else "segtrain/machines/sagemaker.csv lists the types"
         raise ConfigError(f"--on={on}: unknown machine type: {fix}", code="unknown-machine-type", found=on)
-    found = remedies(figures, verdicts, machine)
-    if not found:
+    listed = remedies(figures, verdicts, machine)
+    if not listed:
         return {}
     return {
         "remedies": {
             "machine": name,
             "price": machine.price,
-            "ways": [way.to_dict() for way in found],
+            "ways": [way.to_dict() for way in listed],
             "note": why_no_helpers(figures),
         }
     }

@@ -74,14 +74,14 @@ class BucketReads:
 def bucket_reads(windows: Iterable[Mapping[str, Any]]) -> BucketReads | None:
     """The sums over these windows; None if no window has requests to a bucket."""
     some = [window for window in windows if "bucket" in window]
-    found = [window["bucket"] for window in some]
+    sums = [window["bucket"] for window in some]
 
     def total(key: str) -> float:
-        return float(sum(of.get(key, 0) for of in found))
+        return float(sum(of.get(key, 0) for of in sums))
 
     def by_kind(key: str) -> dict[str, float]:
-        kinds = sorted({kind for of in found for kind in of.get(key, {})})
-        return {kind: sum(of.get(key, {}).get(kind, 0) for of in found) for kind in kinds}
+        kinds = sorted({kind for of in sums for kind in of.get(key, {})})
+        return {kind: sum(of.get(key, {}).get(kind, 0) for of in sums) for kind in kinds}
 
     if not total("requests"):
         return None
@@ -96,8 +96,8 @@ def bucket_reads(windows: Iterable[Mapping[str, Any]]) -> BucketReads | None:
         retry_s=by_kind("retry_s"),
         wall=sum(window["seconds"] for window in some),
         by_size=share_by_size(number, mb, seconds, total("mb2"), total("mb_s")),
-        first=found[-1].get("ahead", {}).get("first_s", 0.0),
-        ahead=found[-1].get("ahead", {}),
+        first=sums[-1].get("ahead", {}).get("first_s", 0.0),
+        ahead=sums[-1].get("ahead", {}),
     )
 
 
@@ -115,10 +115,10 @@ def share_by_size(n: float, b: float, t: float, bb: float, bt: float) -> float |
 
 def helped(work: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]:
     """Samples per step by host. ``work``: the field ``workers`` of the windows."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for window in work:
-        found.update(window.get("helpers", {}))
-    return {host: count / steps for host, count in found.items() if count > 0}
+        counts.update(window.get("helpers", {}))
+    return {host: count / steps for host, count in counts.items() if count > 0}
 
 
 def receive_of(work: Sequence[Mapping[str, Any]]) -> float | None:

@@ -18,30 +18,30 @@ BUSY = 0.85
 WORTH = 1.25  # gain above which cheaper samples are mentioned
 
 
-def page(run: Path, found: Diagnosis, earlier: str | None = None, shown: str = "") -> str:
+def page(run: Path, diagnosis: Diagnosis, earlier: str | None = None, shown: str = "") -> str:
     """Text: what bounds the run, each cause with its evidence and fix, and commands that try the first fix.
 
     ``earlier``: the line about an earlier run whose diagnosis predicted the speed of this one. ``shown``: the place
     from which the copy in ``run`` was fetched; then there are no commands, because the run trains elsewhere.
     """
-    lines = [f"{shown or run}: {headline(found)}"]
-    if "step_ms" in found.facts:
-        lines.append("  " + _step(found))
+    lines = [f"{shown or run}: {headline(diagnosis)}"]
+    if "step_ms" in diagnosis.facts:
+        lines.append("  " + _step(diagnosis))
     if earlier:
         lines.append(f"  {earlier}")
-    for number, verdict in enumerate(found.verdicts, 1):
+    for number, verdict in enumerate(diagnosis.verdicts, 1):
         lines += ["", f"{number}. {verdict.cause}: {verdict.share:.0%} of the time ({verdict.confidence} confidence)"]
         do = [("or" if number else "do", choice.text) for number, choice in enumerate(verdict.fix.choices)]
         gain = f"about {verdict.gain:.2f}x faster, predicted by the model of a step"
         for head, text in (("why", verdict.evidence), *do, ("gain", gain if verdict.gain > 1.005 else "not predicted")):
             lines += textwrap.wrap(text, WIDTH, initial_indent=f"   {head:<5}", subsequent_indent=" " * 8)
-    lines += _ways(found)
-    return "\n".join(lines if shown else lines + _try(run, found))
+    lines += _ways(diagnosis)
+    return "\n".join(lines if shown else lines + _try(run, diagnosis))
 
 
-def _ways(found: Diagnosis) -> list[str]:
+def _ways(diagnosis: Diagnosis) -> list[str]:
     """A table of ways to make the run faster, with the cost of the same work; empty if no prices are known."""
-    known = found.facts.get("remedies")
+    known = diagnosis.facts.get("remedies")
     if not known:
         return []
     now = f"now: {known['machine']}, ${known['price']:g}/h"
@@ -56,12 +56,12 @@ def _ways(found: Diagnosis) -> list[str]:
     return lines + ([f"  {known['note']}"] if known["note"] else [])
 
 
-def _try(run: Path, found: Diagnosis) -> list[str]:
+def _try(run: Path, diagnosis: Diagnosis) -> list[str]:
     """Commands that train with each choice of the first fix, and compare the runs.
 
     Empty if the fix is only advice, or if the run has no config.yaml.
     """
-    first = found.proposed
+    first = diagnosis.proposed
     choices = [choice.words for choice in first.fix.choices if choice.settings] if first else []
     if not choices or not (run / "config.yaml").is_file():
         return []
@@ -77,38 +77,39 @@ def _try(run: Path, found: Diagnosis) -> list[str]:
     return lines
 
 
-def headline(found: Diagnosis) -> str:
-    if found.bound == HEALTHY:
+def headline(diagnosis: Diagnosis) -> str:
+    if diagnosis.bound == HEALTHY:
         return "bound by the device: nothing holds it up"
-    if found.bound in CAUSES:
-        return f"bound by {CAUSES[found.bound].words} ({found.bound})"
-    return str(found.facts.get("why", "it waits for its samples, and its spans do not say why: segtrain bench data"))
+    if diagnosis.bound in CAUSES:
+        return f"bound by {CAUSES[diagnosis.bound].words} ({diagnosis.bound})"
+    unknown = "it waits for its samples, and its spans do not say why: segtrain bench data"
+    return str(diagnosis.facts.get("why", unknown))
 
 
-def line(found: Diagnosis) -> str:
+def line(diagnosis: Diagnosis) -> str:
     """The diagnosis in short, for the console: while a run waits for its samples, and at the end of a run."""
-    if not found.verdicts:
-        return headline(found)
-    first = found.verdicts[0]
+    if not diagnosis.verdicts:
+        return headline(diagnosis)
+    first = diagnosis.verdicts[0]
     gain = f", about {rounded(first.gain, 2)}x faster" if first.gain > 1.05 else ""
-    return f"{headline(found)}: {first.evidence}\n          try {first.fix.texts}{gain}"
+    return f"{headline(diagnosis)}: {first.evidence}\n          try {first.fix.texts}{gain}"
 
 
-def closing(found: Diagnosis, run: Path) -> str:
+def closing(diagnosis: Diagnosis, run: Path) -> str:
     """``line`` for the end of a run. If cores are too few, a line about the speed: the run is not at fault then."""
-    if found.bound != "too-few-cores":
-        return line(found)
-    cores, first = found.facts["cores"], found.verdicts[0]
-    if found.facts["own_cores"] >= BUSY * cores:
+    if diagnosis.bound != "too-few-cores":
+        return line(diagnosis)
+    cores, first = diagnosis.facts["cores"], diagnosis.verdicts[0]
+    if diagnosis.facts["own_cores"] >= BUSY * cores:
         why = f", as fast as {'this core allows' if cores == 1 else f'these {cores} cores allow'}"
     else:
         why = f"; its threads wait for a core {first.share:.0%} of the time"
     more = f"; cheaper samples would make it up to {rounded(first.gain, 2)}x faster" if first.gain > WORTH else ""
-    return f"{rounded(found.facts['images_per_s'])} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
+    return f"{rounded(diagnosis.facts['images_per_s'])} images/s{why}{more} (segtrain diagnose {shlex.quote(str(run))})"
 
 
-def _step(found: Diagnosis) -> str:
-    facts = found.facts
+def _step(diagnosis: Diagnosis) -> str:
+    facts = diagnosis.facts
     parts = sorted(facts["phases"].items(), key=lambda item: -item[1])
     shares = ", ".join(f"{phase} {share:.0%}" for phase, share in parts if share >= 0.01)
     speed = f"{rounded(facts['images_per_s'], 4)} images/s"

@@ -127,11 +127,11 @@ def sources(job: Job, offer: Offer) -> list[Source]:
     ]
 
 
-def about_job(found: ConfigPlan, offer: Offer | None) -> dict[str, Any]:
+def about_job(plan: ConfigPlan, offer: Offer | None) -> dict[str, Any]:
     """For JSON: the job, and what runs it. ``offer``: the one whose details are shown."""
-    job = found.job
+    job = plan.job
     return {
-        "dropped": [{"machine": name, "hosts": hosts, "why": why} for (name, hosts), why in found.dropped.items()],
+        "dropped": [{"machine": name, "hosts": hosts, "why": why} for (name, hosts), why in plan.dropped.items()],
         "total": job.total,
         "sample": vars(job.sample),
         "step": job.step and vars(job.step),
@@ -141,9 +141,9 @@ def about_job(found: ConfigPlan, offer: Offer | None) -> dict[str, Any]:
     }
 
 
-def about_config(found: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]:
+def about_config(plan: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]]:
     """The first line of a plan from a config, and its notes. ``offer``: the one whose details are shown."""
-    job, train = found.job, found.job.config.train
+    job, train = plan.job, plan.job.config.train
     head = (
         f"{job.total:,.0f} images ({train.duration} of {job.stored.images:,}), {train.batch_size} in a step over all "
         f"GPUs, in {train.precision}, by {job.config.name or 'the defaults'}"
@@ -171,7 +171,7 @@ def about_config(found: ConfigPlan, offer: Offer | None) -> tuple[str, list[str]
         f"{dry.moved / images / 1e9:,.3g} GB of memory traffic, and {dry.kept / images / GIB:,.2g} GiB of activations; "
         f"{sum(size for size, _ in dry.gradients) / 1e6:,.3g} MB of gradients",
         *([f"measured: {'; '.join(measured)}"] if measured else []),
-        tables(found),
+        tables(plan),
         f"assumed: {'; '.join(guessed)}",
     ]
     if offer is not None:

@@ -103,8 +103,8 @@ class Plan:
     def knee(self, name: str) -> int | None:
         """The least number of hosts of a type twice which bring less than KNEE; None if no planned number shows it."""
         own = {offer.hosts: offer.rate[1] for offer in self.offers if offer.machine.name == name}
-        found = (hosts for hosts in sorted(own) if 2 * hosts in own and own[2 * hosts] < KNEE * own[hosts])
-        return next(found, None)
+        knees = (hosts for hosts in sorted(own) if 2 * hosts in own and own[2 * hosts] < KNEE * own[hosts])
+        return next(knees, None)
 
 
 def plan(terms: Terms, hosts: Sequence[int] = HOSTS, where: Sequence[Machine] = (), own: Machine | None = None) -> Plan:
@@ -190,7 +190,7 @@ def offer_of(terms: Terms, own: Machine, machine: Machine, hosts: int, draws: li
         parts.append((device, sent, max(0.0, samples - (device + sent)), step - longest))
         rates.append(ranks * terms.images / step)
         filling = _filling(terms, cores, ranks, samples / _samples(terms, cores, terms.wall, terms.cpu), longest)
-        trained.append(terms.total / rates[-1] + scores * score * slower / ranks + saves * save + filling)
+        trained.append(terms.total / rates[-1] + (scores * score * (slower / ranks) + saves * save) + filling)
         alone.append(ranks * terms.images / device / rates[-1])
         bounds.append("samples" if samples > device + sent else "network" if sent > 0.15 * device else "device")
     times = [seconds + drawn["start"] for seconds, drawn in zip(trained, draws)]
@@ -252,15 +252,15 @@ def _between(factors: tuple[float, float], place: float) -> float:
 
 
 def _interval(values: Sequence[float]) -> Interval:
-    found = sorted(values)
-    return found[len(found) // 10], found[len(found) // 2], found[-1 - len(found) // 10]
+    ordered = sorted(values)
+    return ordered[len(ordered) // 10], ordered[len(ordered) // 2], ordered[-1 - len(ordered) // 10]
 
 
-def shown(found: Plan) -> list[Offer]:
+def shown(plan: Plan) -> list[Offer]:
     """The offers worth a line: of each GPU (or CPU type) and number of hosts the cheapest type, up to the knee."""
     best: dict[tuple[str, int], Offer] = {}
-    for offer in sorted(found.offers, key=lambda one: (one.dollars[1], one.seconds[1])):
-        knee = found.knee(offer.machine.name)
+    for offer in sorted(plan.offers, key=lambda one: (one.dollars[1], one.seconds[1])):
+        knee = plan.knee(offer.machine.name)
         if knee is None or offer.hosts <= 2 * knee:
             best.setdefault((offer.machine.gpu or offer.machine.name, offer.hosts), offer)
     return list(best.values())

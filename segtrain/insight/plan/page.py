@@ -21,21 +21,21 @@ TITLES = {"device": "device", "gradients": "wait for gradients", "samples": "wai
           "slowest rank": "wait for the slowest rank"}  # fmt: skip
 
 
-def write(file: Path, found: Plan, text: str, of: str, deadline_s: float, budget: float) -> Path:
+def write(file: Path, plan: Plan, text: str, of: str, deadline_s: float, budget: float) -> Path:
     """Write the page of a plan. ``text``: the plan in words; ``of``: the config or the run. Raises DataError."""
-    return report_page.write(file, render(found, text, of, deadline_s, budget))
+    return report_page.write(file, render(plan, text, of, deadline_s, budget))
 
 
-def render(found: Plan, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0) -> str:
-    best = found.best(deadline_s, budget)
+def render(plan: Plan, text: str, of: str, deadline_s: float = 0.0, budget: float = 0.0) -> str:
+    best = plan.best(deadline_s, budget)
     head = f"<h1>Plan of {esc(of)}</h1>"
-    if not found.offers:
+    if not plan.offers:
         return page(f"Plan of {of}", [("", "", head), ("words", "In words", _words(text))], {}, _footer())
-    said = f'<p class="headline {"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, found))}</p>'
-    offers, drawn = _few(found, best), Charts()
+    said = f'<p class="headline {"good" if best else "bad"}">{esc(choice(best, deadline_s, budget, plan))}</p>'
+    offers, drawn = _few(plan, best), Charts()
     sections = [
-        ("", "", f"{head}<p class=quiet>{found.terms.total:,.0f} images</p>{said}"),
-        ("money", "Time and money", _curves(drawn, found, offers, deadline_s, budget)),
+        ("", "", f"{head}<p class=quiet>{plan.terms.total:,.0f} images</p>{said}"),
+        ("money", "Time and money", _curves(drawn, plan, offers, deadline_s, budget)),
         ("step", "A step", _steps(offers)),
         ("words", "In words", _words(text)),
     ]
@@ -46,16 +46,16 @@ def _footer() -> str:
     return f"segtrain {__version__}, made {utc()}"
 
 
-def _few(found: Plan, best: Offer | None) -> list[Offer]:
+def _few(plan: Plan, best: Offer | None) -> list[Offer]:
     """The offers worth a bar, the cheapest first, and the best one."""
-    ordered = sorted(shown(found), key=lambda one: (one.dollars[1], one.seconds[1]))
+    ordered = sorted(shown(plan), key=lambda one: (one.dollars[1], one.seconds[1]))
     few = ordered[:BARS]
     return few if best is None or best in few else [best, *few[:-1]]
 
 
-def _curves(drawn: Charts, found: Plan, offers: list[Offer], deadline_s: float, budget: float) -> str:
+def _curves(drawn: Charts, plan: Plan, offers: list[Offer], deadline_s: float, budget: float) -> str:
     names = list(dict.fromkeys(offer.machine.name for offer in offers))[: len(COLORS)]
-    own = {name: sorted((o for o in found.offers if o.machine.name == name), key=lambda o: o.hosts) for name in names}
+    own = {name: sorted((o for o in plan.offers if o.machine.name == name), key=lambda o: o.hosts) for name in names}
     figures = ""
     kinds = (("hours", "Time to the end", "h", 3600.0, deadline_s), ("dollars", "Cost on demand", "$", 1.0, budget))
     for chart, title, unit, scale, limit in kinds:
@@ -66,7 +66,7 @@ def _curves(drawn: Charts, found: Plan, offers: list[Offer], deadline_s: float, 
             values = [one.seconds if chart == "hours" else one.dollars for one in many]
             low, usual, high = ([value[k] / scale for value in values] for k in range(3))
             hosts = [one.hosts for one in many]
-            line = {"label": name, "color": color, "knee": found.knee(name)}
+            line = {"label": name, "color": color, "knee": plan.knee(name)}
             series.append({**line, "x": hosts, "y": usual, "low": low, "high": high})
             ends += [*low, *high]
             rows += [(name, *row) for row in zip(hosts, *([f"{v:,.2f}" for v in part] for part in (low, usual, high)))]

@@ -59,29 +59,29 @@ def errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Of each figure: ``runs``, ``inside`` (share of the 80 % intervals that held), and the means of the ``absolute``
     and of the ``signed`` error, as shares of what happened.
     """
-    found = {}
+    by_figure = {}
     for name in FIGURES:
         pairs = [(row[name]["predicted"], row[name]["happened"]) for row in rows if name in row]
         if pairs:
             wrong = [middle / happened - 1 for (_, middle, _), happened in pairs]
-            found[name] = {
+            by_figure[name] = {
                 "runs": len(pairs),
                 "inside": sum(low <= happened <= high for (low, _, high), happened in pairs) / len(pairs),
                 "absolute": sum(map(abs, wrong)) / len(pairs),
                 "signed": sum(wrong) / len(pairs),
             }
-    return found
+    return by_figure
 
 
-def text(found: Record) -> str:
+def text(record: Record) -> str:
     rows = [("figure", "runs", "in the 80 % interval", "mean absolute error", "signed mean")]
-    for name, error in errors(found.rows).items():
+    for name, error in errors(record.rows).items():
         inside, absolute, signed = error["inside"], error["absolute"], error["signed"]
         rows.append((name, f"{error['runs']:.0f}", f"{inside:.1%}", f"{absolute:.1%}", f"{signed:+.1%}"))
     lines = columns(rows, right=range(1, 5))
-    if not found.rows:
+    if not record.rows:
         lines = ["no finished run had a plan: segtrain plan ... --save RUN, before the run begins"]
-    return "\n".join([*lines, *(f"{run}: {why}" for run, why in found.missing.items())])
+    return "\n".join([*lines, *(f"{run}: {why}" for run, why in record.missing.items())])
 
 
 def _row(place: Path, on: str) -> tuple[dict[str, Any], list[str]]:

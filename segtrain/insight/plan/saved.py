@@ -22,7 +22,7 @@ FILE = PLAN
 FORMAT = 1
 
 
-def save(found: Plan, settings: Mapping[str, Any], place: str, machine: str = "") -> Path:
+def save(plan: Plan, settings: Mapping[str, Any], place: str, machine: str = "") -> Path:
     """Write a plan into the run folder ``place``, and return the file. Raises ConfigError, and DataError.
 
     ``settings``: of the run that is planned. ``machine``: the type of the run that the plan is from.
@@ -33,7 +33,7 @@ def save(found: Plan, settings: Mapping[str, Any], place: str, machine: str = ""
     if (Path(place) / JOURNAL).is_file():
         text = f"--save={place}: this run has begun, and a plan is of a run to come: name its folder, such as runs/NEXT"
         raise ConfigError(text, code="save-too-late", found=place)
-    return write(content(found, settings, machine), Path(place))
+    return write(content(plan, settings, machine), Path(place))
 
 
 def write(text: bytes, run: Path) -> Path:
@@ -48,7 +48,7 @@ def write(text: bytes, run: Path) -> Path:
     return file
 
 
-def content(found: Plan, settings: Mapping[str, Any], machine: str = "") -> bytes:
+def content(plan: Plan, settings: Mapping[str, Any], machine: str = "") -> bytes:
     """The file. Arguments as of ``save``."""
     whole = {
         "format": FORMAT,
@@ -56,17 +56,17 @@ def content(found: Plan, settings: Mapping[str, Any], machine: str = "") -> byte
         "version": __version__,
         "machine": machine,
         "settings": decisive(settings),
-        "total": found.terms.total,
-        "offers": [_row(offer) for offer in found.offers],
+        "total": plan.terms.total,
+        "offers": [_row(offer) for offer in plan.offers],
     }
     return json.dumps(whole, indent=1).encode()
 
 
 def read(file: Path) -> dict[str, Any]:
     """The plan in a file; empty if it is none that this version can read."""
-    found = read_json(file)
-    known = found.get("format") == FORMAT and isinstance(found.get("offers"), list)
-    return found if known else {}
+    content = read_json(file)
+    known = content.get("format") == FORMAT and isinstance(content.get("offers"), list)
+    return content if known else {}
 
 
 def _row(offer: Offer) -> dict[str, Any]:

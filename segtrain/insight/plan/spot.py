@@ -103,13 +103,13 @@ class Market:
         low, middle, high = (price * seconds for seconds in self.seconds(offer))
         return low, middle, high
 
-    def rows(self, found: Plan) -> list[dict[str, Any] | None]:
+    def rows(self, plan: Plan) -> list[dict[str, Any] | None]:
         """For JSON: ``dollars``, ``seconds``, and ``checkpoint_s`` of each offer; None if it does not end."""
         return [
             {"dollars": self.dollars(one), "seconds": self.seconds(one), "checkpoint_s": self.interval(one)}
             if self.seconds(one)[1] < inf
             else None
-            for one in found.offers
+            for one in plan.offers
         ]
 
     def note(self, best: Offer | None) -> str:
@@ -135,8 +135,8 @@ def market_of(share: float | None, preemptions: str, run: Path | None = None) ->
     """
     if share is None and not preemptions:
         return None
-    found = _RATE.fullmatch(preemptions)
-    if share is None or not (0 < share <= 1 and found and float(found[1])):
+    match = _RATE.fullmatch(preemptions)
+    if share is None or not (0 < share <= 1 and match and float(match[1])):
         given = [f"--spot={share:g}"] * (share is not None) + [f"--preemptions={preemptions}"] * bool(preemptions)
         raise ConfigError(
             f"{' '.join(given)}: write a share of the price on demand and how often a host "
@@ -145,5 +145,5 @@ def market_of(share: float | None, preemptions: str, run: Path | None = None) ->
         )  # fmt: skip
     events = gather(run).of("checkpoint") if run else []
     took = [float(event["seconds"]) for event in events if event.get("seconds")]
-    rate = float(found[1]) / _HOURS[found[2]] / 3600
+    rate = float(match[1]) / _HOURS[match[2]] / 3600
     return Market(share, rate, mean(took) if took else CHECKPOINT_S, bool(took))

@@ -18,7 +18,7 @@ LEFT_OUT = 4  # types that are named for each reason
 
 
 def page(
-    found: Plan,
+    plan: Plan,
     about: tuple[str, list[str]],
     deadline_s: float = 0.0,
     budget: float = 0.0,
@@ -30,38 +30,38 @@ def page(
     ``every``: all offers, not only the best for each GPU and number of hosts. ``market``: of spot machines, for a
     column of their dollars.
     """
-    best, (head, notes) = found.best(deadline_s, budget), about
+    best, (head, notes) = plan.best(deadline_s, budget), about
     lines = [f"{head}. In parentheses: 80 % of the cases.", ""]
-    if found.offers:
-        lines += [*table(found, best, every, market), ""]
-    lines += [choice(best, deadline_s, budget, found), *notes, market.note(best) if market else NO_SPOT]
-    return "\n".join([*lines, *_left_out(found)])
+    if plan.offers:
+        lines += [*table(plan, best, every, market), ""]
+    lines += [choice(best, deadline_s, budget, plan), *notes, market.note(best) if market else NO_SPOT]
+    return "\n".join([*lines, *_left_out(plan)])
 
 
-def as_dict(found: Plan, deadline_s: float, budget: float, market: Market | None = None) -> dict[str, Any]:
-    best = found.best(deadline_s, budget)
+def as_dict(plan: Plan, deadline_s: float, budget: float, market: Market | None = None) -> dict[str, Any]:
+    best = plan.best(deadline_s, budget)
     return {
-        "offers": [offer.to_dict() for offer in found.offers],
-        **({"spot": market.rows(found)} if market else {}),
-        "left_out": found.left_out,
+        "offers": [offer.to_dict() for offer in plan.offers],
+        **({"spot": market.rows(plan)} if market else {}),
+        "left_out": plan.left_out,
         "best": best and best.to_dict(),
     }
 
 
-def table(found: Plan, best: Offer | None, every: bool, market: Market | None = None) -> list[str]:
+def table(plan: Plan, best: Offer | None, every: bool, market: Market | None = None) -> list[str]:
     """The lines of the offers. ``every``: all of them, not only the best for each GPU and number of hosts."""
-    offers = list(found.offers) if every else shown(found)
+    offers = list(plan.offers) if every else shown(plan)
     offers.sort(key=lambda one: (one.dollars[1], one.seconds[1]))
     cut = offers if every else offers[:MOST]
     if best is not None and best not in cut:
         cut.append(best)
     on_spot = ["dollars on spot"] if market else []
     head = ("type", "hosts", "images/s", "scaling", "hours", "dollars", *on_spot, "bound by", "cores: needs, has", "")
-    return columns([head, *(_cells(offer, found, best, market) for offer in cut)])
+    return columns([head, *(_cells(offer, plan, best, market) for offer in cut)])
 
 
-def _cells(offer: Offer, found: Plan, best: Offer | None, market: Market | None) -> tuple[str, ...]:
-    marks = ["<- best"] * (offer is best) + ["knee"] * (offer.hosts == found.knee(offer.machine.name))
+def _cells(offer: Offer, plan: Plan, best: Offer | None, market: Market | None) -> tuple[str, ...]:
+    marks = ["<- best"] * (offer is best) + ["knee"] * (offer.hosts == plan.knee(offer.machine.name))
     low, middle, high = offer.rate
     machine = offer.machine
     return (
@@ -89,15 +89,15 @@ def amount(value: float) -> str:
     return "does not end" if isinf(value) else f"{value:,.2f}"
 
 
-def choice(best: Offer | None, deadline_s: float, budget: float, found: Plan) -> str:
+def choice(best: Offer | None, deadline_s: float, budget: float, plan: Plan) -> str:
     """The offer to take, or why there is none."""
-    if not found.offers:
+    if not plan.offers:
         return "no type can be offered: none is of the run's kind, or see below what was left out"
     limits = [duration(deadline_s)] * bool(deadline_s) + [f"${budget:g}"] * bool(budget)
     within = f" within {' and '.join(limits)} in 90 % of the cases" if limits else ""
     if best is None:
-        fastest = min(found.offers, key=lambda one: one.seconds[1])
-        cheapest = min(found.offers, key=lambda one: one.dollars[1])
+        fastest = min(plan.offers, key=lambda one: one.seconds[1])
+        cheapest = min(plan.offers, key=lambda one: one.dollars[1])
         return (
             f"no offer ends{within}: the fastest is {fastest.hosts} x {fastest.machine.name} with "
             f"{fastest.seconds[1] / 3600:.2f} h, and the cheapest {cheapest.hosts} x {cheapest.machine.name} with "
@@ -136,15 +136,15 @@ def pauses(scores: tuple[float, float], saves: tuple[float, float]) -> str:
     )
 
 
-def tables(found: Plan) -> str:
-    dates = sorted({dated(offer.machine.price_source) for offer in found.offers} - {""})
+def tables(plan: Plan) -> str:
+    dates = sorted({dated(offer.machine.price_source) for offer in plan.offers} - {""})
     prices = f"prices on demand ({', '.join(dates)}), " if dates else ""
     return f"from tables: {prices}sizes of machines, and rates of GPUs ({sources('gpus')['sheet']})"
 
 
-def _left_out(found: Plan) -> list[str]:
+def _left_out(plan: Plan) -> list[str]:
     names: dict[str, list[str]] = {}
-    for name, why in found.left_out.items():
+    for name, why in plan.left_out.items():
         names.setdefault(why, []).append(name)
     lines = [
         f"  {', '.join(some[:LEFT_OUT])}{' ...' if len(some) > LEFT_OUT else ''}: {why}"
@@ -153,9 +153,9 @@ def _left_out(found: Plan) -> list[str]:
     return ["left out:", *lines] if lines else []
 
 
-def about_run(found: Plan, run: str) -> tuple[str, list[str]]:
+def about_run(plan: Plan, run: str) -> tuple[str, list[str]]:
     """The first line of a plan from a run, and its notes."""
-    terms = found.terms
+    terms = plan.terms
     kind = all_types().get(terms.machine)  # None: of no type, with a GPU
     on_gpus = kind is None or kind.gpus > 0
     sent = f"{terms.gradients / 1e6:.3g} MB of gradients"
@@ -165,7 +165,7 @@ def about_run(found: Plan, run: str) -> tuple[str, list[str]]:
         f"{1000 * terms.cpu:.3g} ms of CPU, {sent}",
         *_remarks(terms),
         pauses(terms.scores, terms.saves),
-        tables(found),
+        tables(plan),
         "assumed: " + "; ".join(assumed(*(("again on CPUs",) if on_gpus else ("again", "speed")))),
         f"knee: twice as many hosts bring less than {KNEE:g}x the speed",
         "the global batch grows with the number of devices: choose lr and schedule for it",

@@ -48,25 +48,25 @@ def diagnosis_of(run: RunFolder) -> tuple[Diagnosis | None, str]:
     return judge(evidence), ""
 
 
-def html(found: Diagnosis | None, why: str, run: RunFolder, places: Mapping[str, str]) -> str:
+def html(diagnosis: Diagnosis | None, why: str, run: RunFolder, places: Mapping[str, str]) -> str:
     """The block as HTML. ``places``: title of a chart -> its id on the page."""
-    if found is None:
+    if diagnosis is None:
         return _plain(why) if why else ""
     running = run.row["status"] == "running"
-    if found.bound == UNKNOWN and (not found.facts.get("phases") or "why" in found.facts):
+    if diagnosis.bound == UNKNOWN and (not diagnosis.facts.get("phases") or "why" in diagnosis.facts):
         return _plain(TOO_EARLY if running else TOO_SHORT)
-    basis = f'<p class="quiet basis">{esc(_basis(found, running))}</p>' if "steps" in found.facts else ""
-    if found.verdicts:
-        cards = "".join(_card(number, verdict, places) for number, verdict in enumerate(found.verdicts))
+    basis = f'<p class="quiet basis">{esc(_basis(diagnosis, running))}</p>' if "steps" in diagnosis.facts else ""
+    if diagnosis.verdicts:
+        cards = "".join(_card(number, verdict, places) for number, verdict in enumerate(diagnosis.verdicts))
         return f'<ol class="cards" aria-label="What holds the run up, worst first">{cards}</ol>{basis}'
-    said = headline(found)
+    said = headline(diagnosis)
     text = f"<h3>{esc(said[:1].upper() + said[1:])}</h3>"
-    if found.bound == HEALTHY:
+    if diagnosis.bound == HEALTHY:
 
         def share(*phases: str) -> str:
-            return percent(sum(found.facts["phases"].get(phase, 0.0) for phase in phases))
+            return percent(sum(diagnosis.facts["phases"].get(phase, 0.0) for phase in phases))
 
-        ranks = f"for other ranks {share('sync', 'gradient_sync')}, " if found.facts["ranks"] > 1 else ""
+        ranks = f"for other ranks {share('sync', 'gradient_sync')}, " if diagnosis.facts["ranks"] > 1 else ""
         calm = (
             f"Waiting for data takes {share('wait')} of its time, {ranks}logging and checkpoints "
             f"{share('log', 'checkpoint')}. A faster device or a smaller model would speed it up."
@@ -81,8 +81,8 @@ def _plain(text: str) -> str:
     return f'<p class="card plain">{esc(text)}</p>'
 
 
-def _basis(found: Diagnosis, running: bool) -> str:
-    facts = found.facts
+def _basis(diagnosis: Diagnosis, running: bool) -> str:
+    facts = diagnosis.facts
     steps, ranks, hosts = (counted(facts[key], key[:-1]) for key in ("steps", "ranks", "hosts"))
     return (
         f"From the spans of {steps} of {ranks} on {hosts}{', so far' * running}; "
@@ -128,16 +128,16 @@ def _choice(fix: Fix) -> str:
 
 
 def _links(shown: tuple[Chart, ...], places: Mapping[str, str]) -> str:
-    found = [(title, key) for chart in shown for title, key in places.items() if title.startswith(TITLES[chart])]
-    return ", ".join(f'<a href="#{esc(key)}">{esc(title)}</a>' for title, key in found)
+    links = [(title, key) for chart in shown for title, key in places.items() if title.startswith(TITLES[chart])]
+    return ", ".join(f'<a href="#{esc(key)}">{esc(title)}</a>' for title, key in links)
 
 
-def sample_cost(found: Diagnosis | None) -> str:
+def sample_cost(diagnosis: Diagnosis | None) -> str:
     """Bars with the time that each stage of making a sample takes, from the spans of the workers.
 
     Empty if the diagnosis has no such times.
     """
-    work = found.facts.get("workers") if found is not None else None
+    work = diagnosis.facts.get("workers") if diagnosis is not None else None
     if not isinstance(work, Mapping) or not work.get("sample_ms"):
         return ""
     total, names = work["sample_ms"], {"assemble": "put into its batch"}

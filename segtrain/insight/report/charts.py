@@ -50,16 +50,16 @@ def loop(charts: Charts, parts: Sequence[Stretch], names: Sequence[str], time: A
     return figure("loop", LOOP, numbers, "share of the time, each stretch between two log lines")
 
 
-def steps(charts: Charts, parts: Sequence[Stretch], found: Sequence[Lap], names: Sequence[str], time: Axis) -> str:
+def steps(charts: Charts, parts: Sequence[Stretch], laps: Sequence[Lap], names: Sequence[str], time: Axis) -> str:
     """Milliseconds of each phase of a step, stacked over time."""
     series = [(name, words(name)) for name in names]
     rows = []
-    for lap in thinned(found):
+    for lap in thinned(laps):
         mean = lap.mean
         rows.append((lap.step, *map(short_seconds, (sum(mean.values()), *(mean.get(name, 0.0) for name in names)))))
     numbers = table(("until step", "step time", *(label for _, label in series)), rows)
     # A slow first lap would make all others look flat, so the axis ends just above the steady laps.
-    longest = max(sum(lap.mean.values()) for lap in steady(found))
+    longest = max(sum(lap.mean.values()) for lap in steady(laps))
     ms = [{name: 1000 * s for name, s in piece.lap.mean.items()} if piece.lap else {} for piece in parts]
     charts["steptime"] = _stack(time, parts, ms, series, "ms", 240, 1150 * longest)
     return figure("steptime", STEPS, numbers, "milliseconds, the phases on top of each other")
@@ -84,8 +84,8 @@ def _stack(
     }  # fmt: skip
 
 
-def spread(charts: Charts, found: Sequence[Lap], names: Sequence[str]) -> str:
-    kept = steady(found)
+def spread(charts: Charts, laps: Sequence[Lap], names: Sequence[str]) -> str:
+    kept = steady(laps)
     times = [lap.seconds / lap.steps for lap in kept]
     columns = [("whole step", times), *((words(name), [lap.mean.get(name, 0.0) for lap in kept]) for name in names)]
     rows = [(name, *map(short_seconds, quantiles(values, 0.1, 0.5, 0.9, 1.0))) for name, values in columns]
@@ -105,9 +105,9 @@ def image_scores(charts: Charts, values: Sequence[float], note: str) -> str:
     width = next((width for width in (1, 2) if (max(shares) - min(shares)) / width <= 30), 5)
     first, last = (min(int(share // width), 100 // width - 1) for share in (min(shares), max(shares)))
     names = ("worst", "10 %", "median", "90 %", "best")
-    found = quantiles(shares, 0.0, 0.1, 0.5, 0.9, 1.0)
-    numbers = table(names, [tuple(f"{value:.1f} %" for value in found)], left=())
-    marks = [(found[1], "one in ten below"), (found[2], "median")]
+    cuts = quantiles(shares, 0.0, 0.1, 0.5, 0.9, 1.0)
+    numbers = table(names, [tuple(f"{value:.1f} %" for value in cuts)], left=())
+    marks = [(cuts[1], "one in ten below"), (cuts[2], "median")]
     charts["imagescores"] = _histogram(shares, np.arange(first, last + 2) * width, "%", "images", marks)
     return figure("imagescores", "Distribution of the images' mIoU", numbers, note)
 
@@ -161,15 +161,15 @@ def scores(evals: Sequence[Event], name: str) -> Points:
     return [(event["step"], 100 * event["scores"][name]) for event in evals if event["scores"].get(name) is not None]
 
 
-def heat_map(charts: Charts, key: str, found: heat.Map, what: str) -> str:
-    means = found.means()
+def heat_map(charts: Charts, key: str, grid: heat.Map, what: str) -> str:
+    means = grid.means()
     numbers = table(
-        ("", f"mean {what}"), [(row, percent(None if m is None else m / 100)) for row, m in zip(found.rows, means)]
+        ("", f"mean {what}"), [(row, percent(None if m is None else m / 100)) for row, m in zip(grid.rows, means)]
     )
-    cell = 22 if len(found.rows) <= 10 else 14 if len(found.rows) <= 24 else 7 if len(found.rows) <= 64 else 4
+    cell = 22 if len(grid.rows) <= 10 else 14 if len(grid.rows) <= 24 else 7 if len(grid.rows) <= 64 else 4
     charts[key] = {
-        "type": "heat", "axis": "time", "unit": "%", "height": cell * len(found.rows) + 44, "rows": found.rows,
-        "width": found.width, "columns": found.cells.shape[1], "cells": found.encoded(),
+        "type": "heat", "axis": "time", "unit": "%", "height": cell * len(grid.rows) + 44, "rows": grid.rows,
+        "width": grid.width, "columns": grid.cells.shape[1], "cells": grid.encoded(),
     }  # fmt: skip
     note = f"percent {what} of each over time" if what == "use" else f"{what} over time"
-    return figure(key, found.title, numbers, note)
+    return figure(key, grid.title, numbers, note)

@@ -149,26 +149,26 @@ def _classes(a: RunFolder, b: RunFolder) -> list[DiffRow]:
     return [_points(name, x, y, digits=1) for name, x, y in sorted(rows, key=order)]
 
 
-def sentences(found: Comparison) -> list[str]:
+def sentences(comparison: Comparison) -> list[str]:
     said = []
-    by_name = {row.what: row for row in found.figures}
+    by_name = {row.what: row for row in comparison.figures}
     score, step = by_name.get("best mIoU"), by_name.get("time of a step")
     if score and score.change:
         word = {1: "higher than", -1: "lower than", 0: "the same as"}[score.better]
         said.append(f"B's best mIoU is {word} A's: {score.b} against {score.a} ({score.change}).")
-        if [row.what for row in found.config if row.what not in ("out", "name")] == ["train.seed"]:
+        if [row.what for row in comparison.config if row.what not in ("out", "name")] == ["train.seed"]:
             said.append("Only the seed differs: this is the noise between two runs, and one pair cannot show its size.")
-    protocol = [row.what.removeprefix("scored: ") for row in found.data if row.what.startswith("scored: ")]
-    if protocol and found.a.best and found.b.best:
+    protocol = [row.what.removeprefix("scored: ") for row in comparison.data if row.what.startswith("scored: ")]
+    if protocol and comparison.a.best and comparison.b.best:
         said.append(f"The evaluation protocols differ ({', '.join(protocol)}), so these scores cannot be compared.")
     if step and step.change:
         said.append(f"A step of B takes {step.b}, of A {step.a} ({step.change}).")
-        if (moved := found.moved) is not None and step.better:
+        if (moved := comparison.moved) is not None and step.better:
             said.append(f"Most of the difference is in: {moved.what} ({moved.a} in A, {moved.b} in B).")
-    if found.verification is not None:
-        said += verified(found.verification, *("BA" if found.verification.swapped else "AB"))
-    counts = ((found.config, "setting", ""), (found.environment, "fact", " of the environment"),
-              (found.data, "fact", " of the data"))  # fmt: skip
+    if comparison.verification is not None:
+        said += verified(comparison.verification, *("BA" if comparison.verification.swapped else "AB"))
+    counts = ((comparison.config, "setting", ""), (comparison.environment, "fact", " of the environment"),
+              (comparison.data, "fact", " of the data"))  # fmt: skip
     differing = [counted(len(rows), what) + of for rows, what, of in counts if rows]
     said.append(f"They differ in {', '.join(differing)}." if differing else "Config, environment, and data are equal.")
     return said
@@ -184,20 +184,20 @@ def names(a: RunFolder, b: RunFolder) -> tuple[str, str]:
     return a.folder.absolute().name, b.folder.absolute().name
 
 
-def console(found: Comparison) -> str:
+def console(comparison: Comparison) -> str:
     """A short table: figures, stages, what differs, the classes that changed most."""
-    lines = [*sentences(found), ""]
-    name_a, name_b = names(found.a, found.b)
-    lines += _aligned(("", f"A {name_a}", f"B {name_b}", "B to A"), found.figures)
+    lines = [*sentences(comparison), ""]
+    name_a, name_b = names(comparison.a, comparison.b)
+    lines += _aligned(("", f"A {name_a}", f"B {name_b}", "B to A"), comparison.figures)
     for title, rows in (
-        ("stage times", found.stages), ("config", found.config), ("environment", found.environment),
-        ("data", found.data), ("IoU by class", found.classes[:CLASSES]),
+        ("stage times", comparison.stages), ("config", comparison.config), ("environment", comparison.environment),
+        ("data", comparison.data), ("IoU by class", comparison.classes[:CLASSES]),
     ):  # fmt: skip
         if rows:
             lines += ["", *_aligned((title, "A", "B", ""), rows)]
-    if len(found.classes) > CLASSES:
+    if len(comparison.classes) > CLASSES:
         lines.append(
-            f"and {len(found.classes) - CLASSES} more classes, which changed less: diff --out PAGE.html shows all"
+            f"and {len(comparison.classes) - CLASSES} more classes, which changed less: diff --out PAGE.html shows all"
         )
     return "\n".join(lines)
 
@@ -215,14 +215,14 @@ MARKS = {1: "up", -1: "down", 0: ""}
 
 def diff(a: str | Path, b: str | Path, out: Path | None = None, say: Callable[[str], None] = say_on_stderr) -> str:
     """The table for the console; the page goes to ``out`` if given. Raises DataError for a folder without a run."""
-    found = compare(load(a, say), load(b, say))
+    comparison = compare(load(a, say), load(b, say))
     if out is not None:
-        write(out, render(found))
-    return console(found)
+        write(out, render(comparison))
+    return console(comparison)
 
 
-def render(found: Comparison) -> str:
-    a, b = found.a, found.b
+def render(comparison: Comparison) -> str:
+    a, b = comparison.a, comparison.b
     # The charts zoom together by the clock of the longer run. All of them are over steps, none over time.
     longer = max((a, b), key=lambda run: run.steps[-1]["step"] if run.steps else 0)
     drawn: charts.Charts = {"clock": {**charts.clock(longer, axis(longer.events)), "steps_only": True}}
@@ -236,17 +236,18 @@ def render(found: Comparison) -> str:
     scores = of_both(*(charts.scores(run.evals, "miou") for run in (a, b)))
     learning += charts.lines(drawn, "miou", "mIoU on the validation split", scores, unit="%", points=True)
     rate = charts.lines(drawn, "rate", "Images/s", speeds)
-    said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(found))
-    tables = _rows("", found.figures) + (_rows("mean in a step", found.stages) if found.stages else "")
+    said = "".join(f"<p>{esc(sentence)}</p>" for sentence in sentences(comparison))
+    ious = _rows("class", comparison.classes, "IoU, best evaluation of each") if comparison.classes else ""
+    tables = _rows("", comparison.figures) + (_rows("mean in a step", comparison.stages) if comparison.stages else "")
     sections = [
         ("", "", f"<h1>{esc(name_a)} and {esc(name_b)}</h1>{_who(a, b)}"),
         ("summary", "Summary", f'<div class="prose">{said}</div><div class="side">{tables}</div>'),
-        ("config", "Config", _facts(found.config, "config")),
-        ("environment", "Environment", _facts(found.environment, "environment")),
-        ("data", "Data", _facts(found.data, "data and protocol")),
+        ("config", "Config", _facts(comparison.config, "config")),
+        ("environment", "Environment", _facts(comparison.environment, "environment")),
+        ("data", "Data", _facts(comparison.data, "data and protocol")),
         ("learning", "Learning", learning),
         ("speed", "Speed", rate),
-        ("classes", "Classes", _rows("class", found.classes, "IoU, best evaluation of each") if found.classes else ""),
+        ("classes", "Classes", ious),
     ]
     return page(f"{name_a} and {name_b}: difference", sections, drawn, f"segtrain {__version__}, made {utc()}")
 
