@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from segtrain import data as data
     from segtrain import losses as losses
     from segtrain.api import Run as Run
+    from segtrain.api import evaluate as evaluate
     from segtrain.api import train as train
     from segtrain.config import Config as Config
     from segtrain.infer.export import export as export
     from segtrain.infer.predictor import Predictor as Predictor
     from segtrain.infer.predictor import load as load
     from segtrain.insight.plan.probe import plan as plan
-    from segtrain.training.evaluate_run import evaluate as evaluate
 
 __version__ = "0.2.0"
 
@@ -37,7 +37,7 @@ _HOME = {
     "Config": "config",
     "Predictor": "infer.predictor",
     "Run": "api",
-    "evaluate": "training.evaluate_run",
+    "evaluate": "api",
     "export": "infer.export",
     "load": "infer.predictor",
     "plan": "insight.plan.probe",

@@ -1,8 +1,9 @@
-"""Training from Python: ``segtrain.train`` and the run that it returns. docs/python.md shows it."""
+"""Training and evaluation from Python: ``segtrain.train``, the run that it returns, and ``segtrain.evaluate``."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import tempfile
@@ -109,7 +110,7 @@ def train(
     N processes train; then you cannot pass a model, criterion, data, or trackers. Raises SegtrainError.
     """
     refuse_windows()
-    from segtrain.parallel.cluster import discover
+    from segtrain.installed import discover
     from segtrain.training.rank import train as train_rank
     from segtrain.training.start import early_checks as early
     from segtrain.training.start.user_objects import Parts, refuse_parts
@@ -120,14 +121,45 @@ def train(
     parts = Parts(model, criterion, train_data, val_data, tuple(trackers) if isinstance(trackers, list) else trackers)
     refuse_parts(parts)
     cluster = discover()
-    alone = cluster.source == "none"
-    ranks = _processes(config, parts != Parts()) if alone else cluster.world_size
+    ranks = _processes(config, parts != Parts()) if cluster.alone else cluster.world_size
     early.refuse(config, cluster, ranks, parts.names())
-    with _kept(), _other_ranks(config, ranks) if alone and ranks > 1 else nullcontext(cluster) as member:
+    with (
+        _kept(),
+        _other_ranks(config, cluster, ranks) if cluster.alone and ranks > 1 else nullcontext(cluster) as member,
+    ):
         code = train_rank(config, member, parts=parts)
     # A limit (train.deadline) ends a run with 0. Only the host of rank 0 has a journal; its last event may still come.
     at_limit = code == 0 and (config.run_dir / FILE).is_file() and last_status(config.run_dir) == "stopped"
     return Run(config.run_dir, done=code == 0 and not at_limit)
+
+
+def evaluate(
+    run: str | Path,
+    *overrides: str,
+    data: Any = None,
+    which: str = "best",
+    model: nn.Module | None = None,
+    images: str | Path | None = None,
+    confusion: str | Path | None = None,
+    quiet: bool = True,
+) -> NamedScores:
+    """Score a run on a split, as ``segtrain eval`` does. Under torchrun every rank calls it and gets the same scores.
+
+    overrides: settings of the sections data and eval, such as ``"data.split=test"`` or ``"eval.flip=true"``.
+    data: the folder of the data, if not that of the run, or a map-style dataset of (image, mask, id).
+    which: the ``best`` or the ``last`` checkpoint. model: as for ``segtrain.load``.
+    images: a folder for the scores of all images and for pictures of the worst and the best ones.
+    confusion: a .csv or .json file for the confusion matrix. quiet: print no table. Raises SegtrainError.
+    """
+    from segtrain.installed import discover
+    from segtrain.training.evaluate_run import score
+
+    folder = [f"data.root={json.dumps(str(data))}"] if isinstance(data, (str, Path)) else []
+    items = None if folder else data
+    settings = [*folder, *overrides]
+    image_file, matrix_file = (Path(path) if path is not None else None for path in (images, confusion))
+    values = score(Path(run), settings, which, discover(), quiet, image_file, matrix_file, items=items, module=model)
+    return NamedScores.of(values, values["class_names"])
 
 
 @contextmanager
@@ -172,12 +204,12 @@ def _processes(config: Config, own_parts: bool) -> int:
 
 
 @contextmanager
-def _other_ranks(config: Config, ranks: int) -> Iterator[Cluster]:
+def _other_ranks(config: Config, cluster: Cluster, ranks: int) -> Iterator[Cluster]:
     """Start processes that train the same config, as ranks 1 to ``ranks - 1``. Yields the ``Cluster`` for rank 0."""
     from segtrain.parallel import spawn
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
         file.write_text(config.to_yaml(), encoding="utf-8")
-        with spawn.children(ranks, ["train", str(file)], lasting=True) as rank_0:
+        with spawn.children(cluster, ranks, ["train", str(file)], lasting=True) as rank_0:
             yield rank_0

@@ -142,7 +142,7 @@ def _reports(error: SegtrainError) -> bool:
     """Whether this rank prints the error: one rank per job, or one per host if the ranks are not connected yet."""
     if error.silent is not None:
         return not error.silent
-    from segtrain.parallel.cluster import discover
+    from segtrain.installed import discover
 
     try:
         return discover().local_rank == 0

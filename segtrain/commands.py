@@ -28,10 +28,9 @@ def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
 
 def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable[[], None]) -> int:
     from segtrain.config import load_config
+    from segtrain.installed import discover, watch_for_notices
     from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel import spawn
-    from segtrain.parallel.cluster import discover
-    from segtrain.platforms import spot
     from segtrain.training.start import early_checks as early
 
     config = load_config(args.config, overrides)
@@ -39,11 +38,10 @@ def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable
         print(config.to_yaml(), end="")
         return 0
     cluster = discover()
-    alone = cluster.source == "none"
-    ranks = spawn.ranks_here(config, say_on_stderr) if alone else cluster.world_size
+    ranks = spawn.ranks_here(config, say_on_stderr) if cluster.alone else cluster.world_size
     early.refuse(config, cluster, ranks)
-    with spawn.children(ranks, argv) if alone and ranks > 1 else nullcontext(cluster) as cluster:
-        spot.watch(cluster)
+    with spawn.children(cluster, ranks, argv) if cluster.alone and ranks > 1 else nullcontext(cluster) as cluster:
+        watch_for_notices(cluster)
         # This imports torch. It is done here so that all ranks import it at the same time.
         from segtrain.training.rank import train
 
@@ -52,8 +50,8 @@ def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable
 
 def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.runs.weights import with_weights
+    from segtrain.installed import discover
     from segtrain.observe.journal import say_on_stderr
-    from segtrain.parallel.cluster import discover
     from segtrain.training.evaluate_run import score
 
     cluster = discover()

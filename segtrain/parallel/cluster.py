@@ -1,4 +1,4 @@
-"""Rank, world size, and rendezvous, as set by a launcher, Ray, SageMaker, or Vertex AI. Imports no torch."""
+"""Rank, world size, and rendezvous of a process, from the variables of its launcher or a platform. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,17 +6,29 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from segtrain.base.cores import tasks_per_node
 from segtrain.errors import ConfigError
-from segtrain.parallel.launchers import SLURM, Launcher, launcher_of, number
-from segtrain.platforms.ray import hosts as ray_hosts
-from segtrain.platforms.sagemaker import hosts as sagemaker_hosts
-from segtrain.platforms.slurm import hosts as slurm_hosts
-from segtrain.platforms.vertex.hosts import Replicas, read_replicas
+from segtrain.parallel.launchers import TORCHRUN, Launcher, mpi_launchers, number, refuse_unknown_launcher
+
+
+@dataclass(frozen=True)
+class Source:
+    """What started the ranks.
+
+    ``ranks_in_order``: the ranks of a host have consecutive numbers. ``hosts_are_up``: all hosts have started before
+    the first rank, so that a name that does not resolve at once never will.
+    """
+
+    name: str
+    ranks_in_order: bool = True
+    hosts_are_up: bool = False
+
+
+NOTHING = Source("none")
+SEGTRAIN = Source("segtrain")
 
 
 @dataclass(frozen=True)
@@ -33,9 +45,19 @@ class Cluster:
     local_world_size: int = 1
     master_addr: str = "127.0.0.1"
     master_port: int = 29500
-    source: str = "none"  # where these values come from: segtrain, sagemaker, vertex, ray, none, or a launcher's name
+    source: Source = NOTHING
     hosts: int = 1
     host: int = 0
+    machine: str = ""  # type of this host, such as "ml.g5.xlarge"; "": unknown
+    interface: str = ""  # network interface between the hosts; "": NCCL and gloo choose one
+    gpu_caveat: str = ""  # why this process cannot know which GPUs are its own, and the fix; "": it can
+    lone_caveat: str = ""  # a warning if this process trains alone
+    lone_refusal: ConfigError | None = None  # why this process must not train alone
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing has started this process as a rank: it may start other ranks of this host itself."""
+        return self.source == NOTHING
 
     def environment(self) -> dict[str, str]:
         """The variables that torch.distributed's ``env://`` rendezvous reads."""
@@ -49,37 +71,39 @@ class Cluster:
         }
 
 
-def discover(environ: Mapping[str, str] = os.environ, resource_config: Path | None = None) -> Cluster:
-    """This process's place in the job, from the first source that is set.
-
-    The sources, in this order, are the variables of launchers (see launchers.py; a worker of Ray Train sets torchrun's,
-    see segtrain/platforms/ray/worker.py), then SageMaker's file
-    resourceconfig.json, then Vertex AI's CLUSTER_SPEC or TF_CONFIG. If a SageMaker job has several hosts, NCCL and gloo
-    are also told to use the network interface that its file names, whatever the launcher, because they might choose
-    another interface. Raises ConfigError when a launcher's variables are incomplete or contradict each other.
-    """
-    resource_config = resource_config or sagemaker_hosts.resource_config(environ)
-    if resource_config.is_file():
-        hosts = sagemaker_hosts.read_hosts(resource_config)
-        if len(hosts.training) > 1 and hosts.interface:
-            for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-                if variable not in environ:
-                    os.environ.setdefault(variable, hosts.interface)
-    launcher = launcher_of(environ)
-    if launcher is not None:
-        return _from_launcher(launcher, environ, resource_config)
-    if resource_config.is_file():
-        return _checked(_from_sagemaker(environ, resource_config))
-    replicas = read_replicas(environ)
-    return _checked(_from_vertex(environ, replicas)) if replicas else Cluster()
+# The place of this process; None if the variables of this source are not set. Raises ConfigError if they are
+# incomplete or contradict each other.
+RankSource = Callable[[Mapping[str, str]], Cluster | None]
 
 
-def _checked(cluster: Cluster) -> Cluster:
+def from_torchrun(environ: Mapping[str, str]) -> Cluster | None:
+    """Also for a single process, and for any program that sets the variables of torchrun."""
+    return _launched(TORCHRUN, environ) if TORCHRUN.rank in environ or TORCHRUN.size in environ else None
+
+
+def from_mpi(environ: Mapping[str, str]) -> Cluster | None:
+    """Of several processes. Raises ConfigError if a launcher that is not known has started several."""
+    for launcher in mpi_launchers(environ):
+        return _launched(launcher, environ)
+    refuse_unknown_launcher(environ)
+    return None
+
+
+LAUNCHERS: tuple[RankSource, ...] = (from_torchrun, from_mpi)
+
+
+def discover(sources: Sequence[RankSource] = LAUNCHERS, environ: Mapping[str, str] = os.environ) -> Cluster:
+    """This process's place in the job, from the first source that knows it; else it is alone."""
+    return next((cluster for source in sources if (cluster := source(environ)) is not None), Cluster())
+
+
+def checked(cluster: Cluster) -> Cluster:
+    """Raises ConfigError for values that cannot be."""
     local = cluster.local_world_size or 1
     if not (0 <= cluster.rank < cluster.world_size and 0 <= cluster.local_rank < local):
         raise ConfigError(
-            f"{cluster.source} says rank {cluster.rank} of {cluster.world_size}, local rank {cluster.local_rank} of "
-            f"{local}: its variables contradict each other: use torchrun or srun, or unset them",
+            f"{cluster.source.name} says rank {cluster.rank} of {cluster.world_size}, local rank {cluster.local_rank} "
+            f"of {local}: its variables contradict each other: use torchrun or srun, or unset them",
             code="launcher-contradicts-itself", rank=cluster.rank, world_size=cluster.world_size,
         )  # fmt: skip
     if not 0 < cluster.master_port < 65536:
@@ -91,25 +115,16 @@ def _checked(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _from_launcher(launcher: Launcher, environ: Mapping[str, str], resource_config: Path) -> Cluster:
+def _launched(launcher: Launcher, environ: Mapping[str, str]) -> Cluster:
     rank, world_size = number(environ, launcher.rank), number(environ, launcher.size)
-    local_rank, here, master, port = 0, int(world_size == 1), environ.get("MASTER_ADDR", ""), 29500
-    if launcher is SLURM:
-        hosts = slurm_hosts.expand_hosts(environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", "127.0.0.1")))
-        node, tasks, port = number(environ, "SLURM_NODEID", "0"), tasks_per_node(environ), slurm_hosts.port(environ)
-        local_rank = number(environ, launcher.local_rank, "0")
-        here = tasks[node] if node < len(tasks) else -(-world_size // len(hosts))
-        master = master or ("127.0.0.1" if len(hosts) == 1 else slurm_hosts.address(hosts[0]))
-    elif launcher.local_rank in environ and launcher.local_size in environ:
-        local_rank, here = number(environ, launcher.local_rank), number(environ, launcher.local_size)
-    if not master and here == world_size:
-        master = "127.0.0.1"
-    if not master and resource_config.is_file():
-        master = sagemaker_hosts.read_hosts(resource_config).training[0]
-    source = "ray" if ray_hosts.WORKER in environ else launcher.name
-    port = number(environ, "MASTER_PORT", str(port))
-    cluster = _checked(Cluster(rank, world_size, local_rank, here, master, port, source))
-    if not master:
+    local_rank, local_world_size = 0, int(world_size == 1)
+    if launcher.local_rank in environ and launcher.local_size in environ:
+        local_rank, local_world_size = number(environ, launcher.local_rank), number(environ, launcher.local_size)
+    address = environ.get("MASTER_ADDR") or ("127.0.0.1" if local_world_size == world_size else "")
+    port = number(environ, "MASTER_PORT", "29500")
+    source = Source(launcher.name, ranks_in_order=launcher is TORCHRUN)
+    cluster = checked(Cluster(rank, world_size, local_rank, local_world_size, address, port, source))
+    if not address:
         error = ConfigError(
             f"{launcher.size}={world_size}, but no variable says where rank 0 is: set MASTER_ADDR to its host in each "
             "process (mpirun -x MASTER_ADDR=HOST, mpiexec -genv MASTER_ADDR HOST)",
@@ -118,30 +133,6 @@ def _from_launcher(launcher: Launcher, environ: Mapping[str, str], resource_conf
         error.silent = rank > 0
         raise error
     return cluster
-
-
-def _from_sagemaker(environ: Mapping[str, str], resource_config: Path) -> Cluster:
-    """One process per host, when the container's entry point started no launcher.
-
-    Hosts are sorted here because instance groups list them in any order; the first need not be algo-1.
-    """
-    found = sagemaker_hosts.read_hosts(resource_config)
-    hosts = sorted(found.training)
-    if not found.trains:
-        text = f"the host {found.current} is in the group {found.group!r}, which does not train: start nothing on it"
-        raise ConfigError(text, code="host-does-not-train", host=found.current)
-    rank = hosts.index(found.current)
-    return Cluster(rank, len(hosts), 0, 1, hosts[0], number(environ, "MASTER_PORT", "29500"), source="sagemaker")
-
-
-def _from_vertex(environ: Mapping[str, str], replicas: Replicas) -> Cluster:
-    """One process per host, when neither segtrain.platforms.vertex nor a launcher started this process."""
-    replicas.refuse_idle()
-    if len(replicas.training) == 1:
-        return Cluster()  # With one host, ``segtrain train`` starts one process per GPU by itself.
-    host, port = replicas.address
-    port = number(environ, "MASTER_PORT", str(port))
-    return Cluster(replicas.number, len(replicas.training), 0, 1, host, port, source="vertex")
 
 
 def free_port(limits: Path = Path("/proc/sys/net/ipv4/ip_local_port_range")) -> int:

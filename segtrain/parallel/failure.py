@@ -18,7 +18,7 @@ from segtrain.errors import EXIT_CODES, RankLost, SegtrainError
 from segtrain.parallel.cluster import Cluster
 
 GUARD_S = 10.0
-RESOLVE_SLURM_S = 3.0  # short, because all nodes of a Slurm step have already started
+RESOLVE_UP_S = 3.0  # for clusters whose hosts have all started
 RESOLVE_S = 60.0  # for clusters whose host names resolve only once their hosts have started
 PAUSE_S = 0.2
 
@@ -27,7 +27,7 @@ def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
     """Wait until MASTER_ADDR resolves and, on all ranks but 0, until its port accepts connections.
 
     Raises SegtrainError after ``timeout_s`` seconds. For the name, it waits at most RESOLVE_S seconds, or
-    RESOLVE_SLURM_S under Slurm.
+    RESOLVE_UP_S if all hosts are up.
     """
     begin = time.monotonic()
     while True:
@@ -35,7 +35,7 @@ def reach_rank_0(cluster: Cluster, timeout_s: float) -> None:
             socket.getaddrinfo(cluster.master_addr, cluster.master_port)
             break
         except (OSError, UnicodeError) as error:
-            if time.monotonic() - begin >= min(timeout_s, RESOLVE_SLURM_S if cluster.source == "slurm" else RESOLVE_S):
+            if time.monotonic() - begin >= min(timeout_s, RESOLVE_UP_S if cluster.source.hosts_are_up else RESOLVE_S):
                 raise _by_each_rank(
                     SegtrainError,
                     f"rank {cluster.rank} cannot resolve MASTER_ADDR={cluster.master_addr} ({error}): set it to a name "

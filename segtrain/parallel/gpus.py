@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Mapping
 
 import torch
 
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.meeting import Row, local_ranks, machine
-from segtrain.platforms.slurm.hosts import gpus_unsaid
 
 
-def gpus_in_sight(wanted: str, cluster: Cluster, environ: Mapping[str, str] = os.environ) -> list[str]:
+def gpus_in_sight(wanted: str, cluster: Cluster) -> list[str]:
     """An id of each GPU that this process sees, in torch's order; empty: train on the CPU.
 
     The id is the UUID. A torch that knows none takes the GPU's number, or trusts that a single GPU is the rank's own.
     """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return []
-    unsaid = gpus_unsaid(environ)
     if not torch.cuda.is_available():
-        fix = unsaid or "check the driver (nvidia-smi), or set train.device=cpu"
+        fix = cluster.gpu_caveat or "check the driver (nvidia-smi), or set train.device=cpu"
         raise ConfigError(f"train.device=cuda, but torch sees no GPU: {fix}", code="no-gpu")
-    if unsaid and cluster.local_rank == 0:
-        warnings.warn(f"{unsaid}; the GPUs that this job takes may be another job's", stacklevel=2)
+    if cluster.gpu_caveat and cluster.local_rank == 0:
+        warnings.warn(f"{cluster.gpu_caveat}; the GPUs that this job takes may be another job's", stacklevel=2)
     count = torch.cuda.device_count()
     uuids = [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count)]
     return [uuid or f"{machine()}/{index if count > 1 else f'rank {cluster.rank}'}" for index, uuid in enumerate(uuids)]

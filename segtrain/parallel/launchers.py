@@ -1,4 +1,4 @@
-"""The variables in which launchers tell a process its place: torchrun, MPI, Slurm, and others. Imports no torch."""
+"""The variables in which torchrun and the launchers of MPI tell a process its place. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ class Launcher(NamedTuple):
 
 
 TORCHRUN = Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-# SLURM_NTASKS is set in a batch script and in salloc's shell as well; SLURM_STEP_NUM_TASKS only under srun.
-SLURM = Launcher("slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
 _PREFIXES = {"mpi": "OMPI_COMM_WORLD", "mvapich": "MV2_COMM_WORLD", "jsrun": "JSM_NAMESPACE"}
 _WORDS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 # PALS and MVAPICH set variables of MPICH, too.
@@ -33,29 +31,18 @@ _MPI = (
 )
 
 
-def launcher_of(environ: Mapping[str, str]) -> Launcher | None:
-    """The launcher that started this process as one of several; None: no launcher, or a single process.
-
-    torchrun also counts with a single process. Raises ConfigError if a launcher that is not known has started several.
-    """
-    if TORCHRUN.rank in environ or TORCHRUN.size in environ:
-        return TORCHRUN
-    started = [row for row in _MPI if row.rank in environ and environ.get(row.size) != "1"]
-    if SLURM.rank in environ and environ.get(SLURM.size, "1") != "1":
-        place = environ[SLURM.rank], environ[SLURM.size]
-        if all(place == (environ[row.rank], environ.get(row.size)) for row in started):
-            return SLURM  # srun --mpi=pmi2 sets MPICH's variables, too; Slurm's also name the hosts.
-    if started:
-        return started[0]
-    _refuse_unknown(environ)
-    return None
+def mpi_launchers(environ: Mapping[str, str]) -> list[Launcher]:
+    """The launchers whose variables say that this is one of several processes; the most special one is first."""
+    return [row for row in _MPI if row.rank in environ and environ.get(row.size) != "1"]
 
 
-def _refuse_unknown(environ: Mapping[str, str]) -> None:
+def refuse_unknown_launcher(environ: Mapping[str, str]) -> None:
     """Raise ConfigError if there are a rank and a size above 1 whose names begin alike, such as X_RANK and X_SIZE."""
     for size, count in environ.items():
-        found = re.fullmatch(r"(?!SLURM)(\w+?_)(WORLD_)?(SIZE|NTASKS|NPROCS|NRANKS)", size)
-        for rank in (found[1] + word for word in ("RANK", "RANKID", "PROCID")) if found and count.isdigit() else ():
+        match = re.fullmatch(r"(?!SLURM)(\w+?_)(WORLD_)?(SIZE|NTASKS|NPROCS|NRANKS)", size)
+        if match is None or not count.isdigit():
+            continue
+        for rank in (match[1] + word for word in ("RANK", "RANKID", "PROCID")):
             if environ.get(rank, "").isdigit() and int(environ[rank]) < int(count) != 1:
                 raise ConfigError(
                     f"{rank}={environ[rank]} and {size}={count}: a launcher that segtrain does not know seems to have "

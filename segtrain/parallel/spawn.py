@@ -20,7 +20,7 @@ from segtrain.base import stopping
 from segtrain.base.cores import cores
 from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE, ConfigError
-from segtrain.parallel.cluster import Cluster, free_port
+from segtrain.parallel.cluster import SEGTRAIN, Cluster, free_port
 
 GRACE_S = 20.0
 SAVE_S = 600.0  # at most, if this process uploads the end of its run
@@ -128,13 +128,13 @@ def dying_with_parent(number: signal.Signals = signal.SIGKILL) -> Callable[[], N
 
 
 @contextlib.contextmanager
-def children(count: int, arguments: list[str], lasting: bool = False) -> Iterator[Cluster]:
-    """Start ranks 1..count-1 with the arguments of this command; yield the cluster of rank 0.
+def children(cluster: Cluster, count: int, arguments: list[str], lasting: bool = False) -> Iterator[Cluster]:
+    """Start ranks 1..count-1 with the arguments of this command; yield ``cluster`` as the cluster of rank 0.
 
     A child dies with its parent. At the end of the context, the children are waited for; if the body raised, they are
     terminated first. ``lasting``: this process is somebody's Python, such as a notebook, and must not end.
     """
-    rank_0 = Cluster(0, count, 0, count, "127.0.0.1", free_port(), source="segtrain")
+    rank_0 = replace(cluster, world_size=count, local_world_size=count, master_port=free_port(), source=SEGTRAIN)
     started: list[subprocess.Popen[bytes]] = []
     said, over = threading.Event(), threading.Event()
     stopping.rank_ended.clear()

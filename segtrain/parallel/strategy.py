@@ -7,7 +7,7 @@ import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -147,7 +147,7 @@ def start(
         name = "ddp" if cluster.world_size > 1 else "single"
     if name in ("single", "dp") and cluster.world_size > 1:
         raise ConfigError(
-            f"parallel.strategy={name} runs in one process, but {cluster.source} started {cluster.world_size}: "
+            f"parallel.strategy={name} runs in one process, but {cluster.source.name} started {cluster.world_size}: "
             "use ddp, fsdp or smddp, or start one process",
             code="strategy-is-one-process", strategy=name, world_size=cluster.world_size,
         )  # fmt: skip
@@ -210,8 +210,11 @@ def _join(backend: str, timeout_s: float, cluster: Cluster, gpus: list[str]) -> 
     store of the rendezvous (None if there is only one rank).
     """
     if cluster.world_size == 1 and "MASTER_ADDR" not in os.environ:
-        cluster = Cluster(master_port=free_port())
+        cluster = replace(cluster, master_port=free_port())
     os.environ.update(cluster.environment())
+    if cluster.interface:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, cluster.interface)
     if backend != "smddp":
         reach_rank_0(cluster, timeout_s)
     limit, wait_s = timedelta(seconds=timeout_s), timeout_s + SPARE_S

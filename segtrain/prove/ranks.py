@@ -18,7 +18,7 @@ from typing import Any
 import segtrain.models.pico  # noqa: F401
 from segtrain.base.files import writing
 from segtrain.errors import SegtrainError
-from segtrain.parallel.cluster import Cluster, free_port
+from segtrain.parallel.cluster import NOTHING, SEGTRAIN, Cluster, free_port
 from segtrain.parallel.spawn import visible_gpus
 
 TIMEOUT_S = 300.0  # per group of ranks; they need far less
@@ -45,7 +45,7 @@ class Ranks:
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self.folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=folder))
         port = free_port()
-        source = "segtrain" if world > 1 else "none"
+        source = SEGTRAIN if world > 1 else NOTHING
         clusters = [Cluster(rank, world, rank, world, "127.0.0.1", port, source) for rank in range(world)]
         self._processes = [
             context.Process(target=_child, args=(self.folder, os.getpid(), cluster, function, *arguments), daemon=True)  # type: ignore[attr-defined]

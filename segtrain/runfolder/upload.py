@@ -40,10 +40,9 @@ def lock_of(config: Config, cluster: Cluster) -> FolderLock:
 
 
 def _spans_elsewhere(cluster: Cluster) -> frozenset[str]:
-    """The span files of the ranks on other hosts; empty if the ranks of a host may not be consecutive."""
+    """The span files of the ranks on other hosts; empty if the numbers of a host's ranks are not known."""
     here = range(cluster.rank, cluster.rank + cluster.local_world_size)
-    in_order = cluster.source in ("torchrun", "sagemaker", "vertex")
-    ranks = range(cluster.world_size) if in_order else []
+    ranks = range(cluster.world_size) if cluster.source.ranks_in_order else []
     return frozenset(spans.file_of(Path(), rank).as_posix() for rank in ranks if rank not in here)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from dataclasses import asdict
@@ -27,10 +26,9 @@ from segtrain.data.workers.autoscaler import worker_count
 from segtrain.errors import ConfigError, DataError
 from segtrain.evaluation import evaluation
 from segtrain.evaluation.load import load_run
-from segtrain.evaluation.named_scores import NamedScores
 from segtrain.observe.console import of_classes
 from segtrain.observe.image_table import table
-from segtrain.parallel.cluster import Cluster, discover
+from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import start
 from segtrain.runfolder.rundir import open_run
 from segtrain.training.score_output import extremes, open_folder, refuse_confusion, write_confusion, write_images
@@ -49,32 +47,6 @@ _READ = re.compile(
 )
 
 
-def evaluate(
-    run: str | Path,
-    *overrides: str,
-    data: Any = None,
-    which: str = "best",
-    model: nn.Module | None = None,
-    images: str | Path | None = None,
-    confusion: str | Path | None = None,
-    quiet: bool = True,
-) -> NamedScores:
-    """Score a run on a split, as ``segtrain eval`` does. Under torchrun every rank calls it and gets the same scores.
-
-    overrides: settings of the sections data and eval, such as ``"data.split=test"`` or ``"eval.flip=true"``.
-    data: the folder of the data, if not that of the run, or a map-style dataset of (image, mask, id).
-    which: the ``best`` or the ``last`` checkpoint. model: as for ``segtrain.load``.
-    images: a folder for the scores of all images and for pictures of the worst and the best ones.
-    confusion: a .csv or .json file for the confusion matrix. quiet: print no table. Raises SegtrainError.
-    """
-    folder = [f"data.root={json.dumps(str(data))}"] if isinstance(data, (str, Path)) else []
-    items = None if folder else data
-    settings = [*folder, *overrides]
-    image_file, matrix_file = (Path(path) if path is not None else None for path in (images, confusion))
-    values = score(Path(run), settings, which, discover(), quiet, image_file, matrix_file, items=items, module=model)
-    return NamedScores.of(values, values["class_names"])
-
-
 def score(
     run_dir: Path,
     overrides: list[str],
@@ -88,7 +60,8 @@ def score(
 ) -> dict[str, Any]:
     """Scores, protocol, and checkpoint as JSON values. Rank 0 prints a table unless ``quiet``, and writes files.
 
-    The arguments are those of ``evaluate``; ``items``: its ``data`` if that is a dataset, ``module``: its ``model``.
+    The arguments are those of ``segtrain.evaluate``; ``items``: its ``data`` if that is a dataset, ``module``: its
+    ``model``.
     """
     if confusion:
         refuse_confusion(confusion)

@@ -23,7 +23,6 @@ from segtrain.observe.spans import Begin, Spans, Work, file_of
 from segtrain.parallel.board import open_board
 from segtrain.parallel.strategy import Strategy
 from segtrain.platforms.ray.helpers.share import made_by
-from segtrain.platforms.sagemaker.hosts import machine_type
 from segtrain.training.gradient_times import ALONG, Ready
 from segtrain.training.graphs import StepGraphs
 from segtrain.training.on_demand import Stacker, Tracer
@@ -109,7 +108,7 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
         batch_size=config.train.batch_size, accumulate=config.train.accumulate,
         bytes_gradient=_bytes_gradient(learner.parameters, strategy),
         crowded=crowding(learner, strategy, config, size, max(images), session.output.screen.say),
-        machine=machine_type(),
+        machine=cluster.machine,
         gpu=torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else "",
     )  # fmt: skip
     spans = Spans(

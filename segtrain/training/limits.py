@@ -19,6 +19,7 @@ from segtrain.config.limits import dollars_of, seconds_of
 from segtrain.errors import ConfigError
 from segtrain.observe.journal import FILE, finished, read_journal
 from segtrain.observe.spent import Spent, spent
+from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.start.derived import Plan
 from segtrain.training.start.price import price_of, refuse_budget
@@ -59,10 +60,10 @@ class Limit:
         return f"limit     {left}{before}"
 
 
-def limit_of(config: Config, hosts: int, before: Spent) -> Limit | None:
-    """The limit of a process on ``hosts`` machines; None without one."""
-    price = price_of(config)
-    rate = None if price is None else price * hosts / 3600
+def limit_of(config: Config, cluster: Cluster, before: Spent) -> Limit | None:
+    """The limit of a process of ``cluster``; None without one."""
+    price = price_of(config, cluster.machine)
+    rate = None if price is None else price * cluster.hosts / 3600
     found = []
     if config.train.deadline:
         whole = seconds_of(config.train.deadline) or 0.0
@@ -82,13 +83,15 @@ def open_limit(config: Config, strategy: Strategy, begun: float) -> Limit | None
     """
     if not (config.train.deadline or config.train.budget):
         return None
-    refuse_budget(config)
+    refuse_budget(config, strategy.cluster.machine)
     found: list[Limit | None] = []
 
     def read() -> dict[str, Any]:
         journal = config.run_dir / FILE
-        before = spent(read_journal(journal), price_of(config)) if journal.is_file() else Spent()
-        limit = limit_of(config, strategy.cluster.hosts, before)
+        before = (
+            spent(read_journal(journal), price_of(config, strategy.cluster.machine)) if journal.is_file() else Spent()
+        )
+        limit = limit_of(config, strategy.cluster, before)
         used = before.seconds and limit and limit.left_s <= time.time() - begun + CLOSING_S
         if limit and used and not finished(journal):
             key = limit.name.partition("=")[0]

@@ -28,7 +28,6 @@ from segtrain.observe.trackers import Trackers, open_trackers
 from segtrain.parallel.network import describe_network
 from segtrain.parallel.strategy import Strategy
 from segtrain.platforms.ray.helpers.share import made_by
-from segtrain.platforms.sagemaker.hosts import machine_type
 from segtrain.runfolder.rundir import NAMES
 from segtrain.training.learner import Learner
 from segtrain.training.start import faults
@@ -76,7 +75,7 @@ def announce(
     ``saved``: the resumed checkpoint. ``splits``: the complete splits, by role. ``prepared``: from ``prepare``.
     ``begun``: Unix time at which this process began.
     """
-    run_dir, rank = config.run_dir, strategy.rank
+    run_dir, rank, cluster = config.run_dir, strategy.rank, strategy.cluster
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
     scored = len(splits["val"]) - len(prepared["skipped"]["val"])
     derived = _derived(config, strategy, plan, splits["train"], scored, learner, parts.names())
@@ -89,8 +88,8 @@ def announce(
         versions={"python": platform.python_version(), "torch": torch.__version__},
         host=socket.gethostname(), pid=os.getpid(), device=str(strategy.device), world_size=strategy.world_size,
         strategy=strategy.name, total_steps=plan.steps, eval_every=plan.eval_every, save_every=plan.save_every,
-        derived=derived, warnings=prepared["caveats"], begun=begun, hosts=strategy.cluster.hosts,
-        machine=machine_type(), price=price_of(config),
+        derived=derived, warnings=prepared["caveats"], begun=begun, hosts=cluster.hosts,
+        machine=cluster.machine, price=price_of(config, cluster.machine),
     )  # fmt: skip
     if config.data.split_by.on:
         images = {config.data.train_split: len(splits["train"]), config.data.split: len(splits["val"])}

@@ -1,24 +1,24 @@
-"""Tests that a process finds its rank under each launcher."""
+"""Tests that a process finds its rank under torchrun and MPI, and of the cores and the port of its host."""
 
 from __future__ import annotations
 
-import json
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import refused
 
 from segtrain.base.cores import cores, slurm_cores
-from segtrain.parallel.cluster import Cluster, discover, free_port
-from segtrain.platforms.slurm import hosts as slurm_hosts
-from segtrain.platforms.slurm.hosts import expand_hosts, without_step
+from segtrain.parallel import cluster
+from segtrain.parallel.cluster import LAUNCHERS, Cluster, Source, free_port
 
-NOWHERE = Path("/nonexistent/resourceconfig.json")
+discover = partial(cluster.discover, LAUNCHERS)
 
 
 def test_nothing_is_one_process() -> None:
-    assert discover({}, NOWHERE) == Cluster()
+    assert discover({}) == Cluster()
+    assert discover({}).alone
 
 
 def test_torchrun() -> None:
@@ -30,23 +30,7 @@ def test_torchrun() -> None:
         "MASTER_ADDR": "h",
         "MASTER_PORT": "1",
     }
-    assert discover(environ, NOWHERE) == Cluster(5, 8, 1, 4, "h", 1, "torchrun")
-
-
-STEP = {
-    "SLURM_STEP_NUM_TASKS": "5",
-    "SLURM_PROCID": "4",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "2",
-    "SLURM_STEP_NODELIST": "gpu[01-02],big7",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
-    "SLURM_JOB_ID": "41",
-}
-
-
-def test_srun_counts_tasks_of_each_host() -> None:
-    environ = {**STEP, "MASTER_ADDR": "10.0.0.1"}
-    assert discover(environ, NOWHERE) == Cluster(4, 5, 0, 1, "10.0.0.1", 21271, "slurm")
+    assert discover(environ) == Cluster(5, 8, 1, 4, "h", 1, Source("torchrun"))
 
 
 HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
@@ -66,74 +50,17 @@ HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRA
 )  # fmt: skip
 def test_launchers(environ: dict[str, str], local: tuple[int, int], source: str) -> None:
     """Local size 0: counted when the ranks meet."""
-    assert discover({**environ, "MASTER_ADDR": "h"}, NOWHERE) == Cluster(3, 4, *local, "h", 29500, source)
+    expected = Source(source, ranks_in_order=source == "torchrun")
+    assert discover({**environ, "MASTER_ADDR": "h"}) == Cluster(3, 4, *local, "h", 29500, expected)
     with refused("master-addr-missing"):
-        discover(environ, NOWHERE)
+        discover(environ)
 
 
 def test_a_launcher_of_one_process_or_one_host_needs_no_address() -> None:
-    assert discover({"PMI_RANK": "0", "PMI_SIZE": "1"}, NOWHERE) == Cluster()
-    assert discover({"YOD_RANK": "0", "YOD_SIZE": "1"}, NOWHERE) == Cluster()
-    assert discover({"RANK": "0", "WORLD_SIZE": "1"}, NOWHERE) == Cluster(source="torchrun")
-    assert discover({**HYDRA, "PMI_SIZE": "2", "PMI_RANK": "1"}, NOWHERE).master_addr == "127.0.0.1"
-
-
-def test_srun_with_pmi_is_slurm_and_mpirun_inside_a_step_is_not() -> None:
-    assert discover({**STEP, "MASTER_ADDR": "h", "PMI_RANK": "4", "PMI_SIZE": "5"}, NOWHERE).source == "slurm"
-    assert discover({**STEP, **HYDRA, "MASTER_ADDR": "h"}, NOWHERE).source == "mpich"
-
-
-def test_neighboring_jobs_steps_and_restarts_have_ports_of_their_own() -> None:
-    ports = {
-        slurm_hosts.port({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step), "SLURM_RESTART_COUNT": str(restart)})
-        for job in range(100, 120)
-        for step in range(4)
-        for restart in range(7)
-    }
-    assert len(ports) == 20 * 4 * 7
-    assert min(ports) >= 20_000
-    assert max(ports) < 30_000
-    assert slurm_hosts.port({"SLURM_JOB_ID": "3", "SLURM_STEP_ID": "4294967290"}) < 30_000
-
-
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [("NodeName=n1 Arch=x86_64 NodeAddr=10.9.8.7 NodeHostName=h Version=22", "10.9.8.7"), ("Node n1 not found", "n1")],
-)
-def test_slurm_knows_the_address_of_a_name_that_does_not_resolve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: str, expected: str
-) -> None:
-    command = tmp_path / "scontrol"
-    command.write_text(f"#!/bin/sh\necho '{shown}'\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    name = "n1.invalid"  # RFC 6761: never resolves
-    slurm_hosts.address.cache_clear()
-    assert slurm_hosts.address(name) == expected.replace("n1", name)
-    command.unlink()
-    slurm_hosts.address.cache_clear()
-    assert slurm_hosts.address(name) == name
-    assert slurm_hosts.address("localhost") == "localhost"
-
-
-def test_ranks_of_one_host_need_no_name() -> None:
-    environ = {**STEP, "SLURM_STEP_NODELIST": "n1.invalid", "SLURM_STEP_TASKS_PER_NODE": "5", "SLURM_NODEID": "0"}
-    assert discover({**environ, "SLURM_LOCALID": "4"}, NOWHERE).master_addr == "127.0.0.1"
-
-
-def test_a_batch_script_without_srun_is_one_process() -> None:
-    assert discover({"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, NOWHERE) == Cluster()
-
-
-def test_salloc_without_srun_does_not_train_on_the_login_node() -> None:
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_NUM_NODES": "2"}
-    with refused("outside-slurm-job", job="7", host="login"):
-        without_step(job, "login")
-    assert "one alone" in without_step(job, "n2.cluster.local")
-    assert "one alone" in without_step({**job, "SLURMD_NODENAME": "n1"}, "other-name")
-    assert without_step({**job, "SLURM_STEP_NUM_TASKS": "1"}, "n1") == ""
-    assert without_step({**job, "SLURM_JOB_NUM_NODES": "1"}, "n1") == ""
-    assert without_step({}, "login") == ""
+    assert discover({"PMI_RANK": "0", "PMI_SIZE": "1"}) == Cluster()
+    assert discover({"YOD_RANK": "0", "YOD_SIZE": "1"}) == Cluster()
+    assert discover({"RANK": "0", "WORLD_SIZE": "1"}) == Cluster(source=Source("torchrun"))
+    assert discover({**HYDRA, "PMI_SIZE": "2", "PMI_RANK": "1"}).master_addr == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
@@ -162,22 +89,6 @@ def test_cores_are_those_of_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert cores(tmp_path) == 3 * free
 
 
-def test_hosts_of_sagemaker_are_sorted(tmp_path: Path) -> None:
-    path = tmp_path / "resourceconfig.json"
-    path.write_text(json.dumps({"current_host": "algo-2", "hosts": ["algo-3", "algo-2"]}))
-    assert discover({}, path) == Cluster(0, 2, 0, 1, "algo-2", 29500, "sagemaker")
-
-
-def test_mpi_takes_the_master_from_sagemaker(tmp_path: Path) -> None:
-    path = tmp_path / "resourceconfig.json"
-    path.write_text(json.dumps({"current_host": "algo-2", "hosts": ["algo-2", "algo-1"]}))
-    ours = {"RANK": "9", "SIZE": "16", "LOCAL_RANK": "1", "LOCAL_SIZE": "8"}
-    environ = {f"OMPI_COMM_WORLD_{key}": value for key, value in ours.items()}
-    assert discover(environ, path) == Cluster(9, 16, 1, 8, "algo-1", 29500, "mpi")
-    with refused("master-addr-missing"):
-        discover(environ, NOWHERE)
-
-
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
@@ -195,18 +106,7 @@ def test_mpi_takes_the_master_from_sagemaker(tmp_path: Path) -> None:
 )
 def test_variables_that_cannot_be(environ: dict[str, str], expected: str) -> None:
     with refused(expected):
-        discover(environ, NOWHERE)
-
-
-def test_a_broken_resource_config_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "resourceconfig.json"
-    path.write_text("{}")
-    with refused("bad-resource-config", file=str(path)):
-        discover({}, path)
-
-
-def test_host_lists() -> None:
-    assert expand_hosts("n[01-03,7],m2,k[9-10]-x") == ["n01", "n02", "n03", "n7", "m2", "k9-x", "k10-x"]
+        discover(environ)
 
 
 def test_cores_respect_the_quota(tmp_path: Path) -> None:

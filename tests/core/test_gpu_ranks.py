@@ -18,7 +18,6 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
 from segtrain.parallel.meeting import Row, exchange, placed
 from segtrain.parallel.network import describe_network
-from segtrain.platforms.slurm.hosts import gpus_unsaid
 
 # What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as the start of a job
 # goes.
@@ -64,8 +63,8 @@ def test_the_gpus_in_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused("no-gpu"):
         gpus_in_sight("cuda", Cluster())
     with refused("no-gpu") as ended:
-        gpus_in_sight("cuda", Cluster(), {"SLURM_STEP_NUM_TASKS": "2"})
-    assert "--gres=gpu:N" in str(ended.value)
+        gpus_in_sight("cuda", Cluster(gpu_caveat="ask for GPUs"))
+    assert "ask for GPUs" in str(ended.value)
 
 
 @pytest.mark.parametrize(
@@ -120,20 +119,6 @@ def test_hosts_and_local_ranks_are_counted_when_the_ranks_meet() -> None:
     assert meet([0, 0, 0], [Row(name, None, []) for name in "aba"]) == [(0, 2, 2, 0), (0, 1, 2, 1), (1, 2, 2, 1)]
     told = [Row("one machine", 0, []), Row("one machine", 0, []), Row("one machine", 1, [])]
     assert meet([1, 2, 2], told) == [(0, 1, 2, 0), (0, 2, 2, 1), (1, 2, 2, 1)]
-
-
-@pytest.mark.parametrize(
-    ("environ", "word"),
-    [
-        ({}, "--gres=gpu:N"),
-        ({"SLURM_GPUS_ON_NODE": "2"}, "--gpu-bind=none"),
-        ({"SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "0,1"}, ""),
-    ],
-)
-def test_a_step_that_does_not_know_its_gpus_is_warned(environ: dict[str, str], word: str) -> None:
-    assert word in gpus_unsaid({"SLURM_STEP_NUM_TASKS": "2", **environ})
-    assert bool(gpus_unsaid({"SLURM_STEP_NUM_TASKS": "2", **environ})) == bool(word)
-    assert gpus_unsaid(environ) == ""
 
 
 def test_ranks_with_one_gpu_each_start_and_leave_together(run_ranks) -> None:  # type: ignore[no-untyped-def]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from segtrain.insight.runs.folder import load
 from segtrain.machines import machines
 from segtrain.observe.journal import read_journal
 from segtrain.observe.spent import Spent, spent
+from segtrain.parallel.cluster import Cluster
 from segtrain.training.limits import CLOSING_S, SPARE, Guard, Limit, limit_of
 from segtrain.training.start.derived import Plan
 from segtrain.training.start.price import price_of, refuse_budget
@@ -70,18 +70,13 @@ def test_all_ranks_stop_at_the_same_step_and_go_on_exactly(zygote: Any, tmp_path
     assert_same_weights(final(out), final(whole))
 
 
-def test_a_budget_needs_a_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_needs_a_price() -> None:
     config = load_config(None, ["train.budget=20$"])
     with refused("no-price", found=""):
-        refuse_budget(config)
-    assert price_of(load_config(None, ["train.price=1.5"])) == 1.5
-    folder = tmp_path / "input/config"
-    folder.mkdir(parents=True)
-    host = {"current_host": "algo-1", "hosts": ["algo-1"], "current_instance_type": "ml.g5.xlarge"}
-    (folder / "resourceconfig.json").write_text(json.dumps(host), encoding="utf-8")
-    monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(tmp_path))
-    assert price_of(config) == machines()["ml.g5.xlarge"].price > 1
-    refuse_budget(config)
+        refuse_budget(config, "")
+    assert price_of(load_config(None, ["train.price=1.5"]), "") == 1.5
+    assert price_of(config, "ml.g5.xlarge") == machines()["ml.g5.xlarge"].price > 1
+    refuse_budget(config, "ml.g5.xlarge")
 
 
 def test_what_earlier_processes_took_counts() -> None:
@@ -101,13 +96,13 @@ def test_what_earlier_processes_took_counts() -> None:
 def test_the_tighter_limit_counts() -> None:
     before = Spent(600.0, 2.0)
     config = load_config(None, ["train.deadline=1h", "train.budget=10$", "train.price=4"])
-    limit = limit_of(config, 1, before)
+    limit = limit_of(config, Cluster(), before)
     assert limit is not None
     assert (limit.name, limit.left_s) == ("train.deadline=1h", 3000)
-    limit = limit_of(config, 3, before)
+    limit = limit_of(config, Cluster(hosts=3), before)
     assert limit is not None
     assert (limit.name, limit.left_s) == ("train.budget=10$", pytest.approx(8 / 12 * 3600))
-    assert limit_of(load_config(None, []), 1, before) is None
+    assert limit_of(load_config(None, []), Cluster(), before) is None
 
 
 class Time:

@@ -16,6 +16,7 @@ from segtrain.base import stopping
 from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.parallel import spawn
+from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.meeting import answered
 from segtrain.parallel.spawn import ranks_here, visible_gpus
 
@@ -135,7 +136,7 @@ def test_a_rank_that_a_signal_killed_is_named(
     monkeypatch.setattr(spawn, "_watch", lambda *_: None)  # it would end this process
 
     def lose_a_rank() -> None:
-        with spawn.children(3, []):
+        with spawn.children(Cluster(), 3, []):
             children[1].kill()
             children[1].wait()
             raise ConnectionError

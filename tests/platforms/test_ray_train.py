@@ -16,6 +16,7 @@ from launch.platforms.ray.arguments import build_parser
 from launch.platforms.ray.job import RayJob, arguments, load
 from launch.platforms.ray.start import cluster
 from segtrain.parallel.cluster import discover
+from segtrain.platforms import RANK_SOURCES
 from segtrain.platforms.ray import hosts as ray_hosts
 from segtrain.platforms.ray import worker as ray_worker
 
@@ -104,12 +105,12 @@ def test_a_batch_that_is_too_small_for_the_most_ranks_is_found() -> None:
     assert "batch-small" in {finding.code for finding in findings}
 
 
-def test_a_rank_takes_its_place_from_ray(tmp_path: Path) -> None:
+def test_a_rank_takes_its_place_from_ray() -> None:
     places = {"world_rank": 2, "world_size": 4, "local_rank": 0, "local_world_size": 2}
     context = SimpleNamespace(**{f"get_{name}": lambda value=value: value for name, value in places.items()})
-    cluster = discover(ray_hosts.environment(context, "10.0.0.7", 1234), tmp_path / "none.json")
+    cluster = discover(RANK_SOURCES, ray_hosts.environment(context, "10.0.0.7", 1234))
     assert (cluster.rank, cluster.world_size, cluster.local_rank, cluster.local_world_size) == (2, 4, 0, 2)
-    assert (cluster.master_addr, cluster.master_port, cluster.source) == ("10.0.0.7", 1234, "ray")
+    assert (cluster.master_addr, cluster.master_port, cluster.source) == ("10.0.0.7", 1234, ray_hosts.RAY)
 
 
 def test_a_node_says_what_it_has(tmp_path: Path) -> None:

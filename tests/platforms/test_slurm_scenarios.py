@@ -170,7 +170,7 @@ visible = os.environ.get("CUDA_VISIBLE_DEVICES")
 torch.cuda.is_available = lambda: visible != ""
 torch.cuda.device_count = lambda: 2 if visible is None else len(visible.split(","))
 torch.cuda.get_device_properties = lambda index: SimpleNamespace(uuid=(visible or "0,1").split(",")[index])
-from segtrain.parallel.cluster import discover
+from segtrain.installed import discover
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
 from segtrain.parallel.meeting import Row, exchange
 place = discover()

@@ -14,13 +14,13 @@ from conftest import refused
 
 from segtrain.config import Config
 from segtrain.parallel.cluster import Cluster, discover
+from segtrain.platforms import RANK_SOURCES
 from segtrain.platforms.vertex import folders as vertex_folders
 from segtrain.platforms.vertex import rank as vertex_rank
-from segtrain.platforms.vertex.hosts import read_replicas
+from segtrain.platforms.vertex.hosts import VERTEX, read_replicas
 from segtrain.runfolder.holder import bucket_mount
 from segtrain.runfolder.lock import RunLock
 
-NOWHERE = Path("/nonexistent/resourceconfig.json")
 HOSTS = {"workerpool0": ["w0-a-0:2222"], "workerpool1": ["w1-a-0:2222", "w1-a-1:2222"]}
 
 
@@ -34,8 +34,8 @@ def spec(pool: str = "workerpool0", index: Any = 0, cluster: Any = HOSTS, **more
     ("pool", "index", "rank"), [("workerpool0", 0, 0), ("workerpool1", 0, 1), ("workerpool1", "1", 2)]
 )
 def test_ranks_follow_the_worker_pools(pool: str, index: Any, rank: int) -> None:
-    found = discover({"CLUSTER_SPEC": spec(pool, index)}, NOWHERE)
-    assert found == Cluster(rank, 3, 0, 1, "w0-a-0", 2222, "vertex")
+    found = discover(RANK_SOURCES, {"CLUSTER_SPEC": spec(pool, index)})
+    assert found == Cluster(rank, 3, 0, 1, "w0-a-0", 2222, VERTEX)
 
 
 def test_tf_config_says_the_same_on_vertex_alone() -> None:
@@ -49,13 +49,13 @@ def test_tf_config_says_the_same_on_vertex_alone() -> None:
 
 def test_one_replica_starts_its_ranks_by_itself() -> None:
     for cluster in ({"workerpool0": ["a:2222"]}, {}, {"workerpool0": ["a:2222"], "workerpool2": ["reducer:2222"]}):
-        assert discover({"CLUSTER_SPEC": spec(cluster=cluster)}, NOWHERE) == Cluster()
+        assert discover(RANK_SOURCES, {"CLUSTER_SPEC": spec(cluster=cluster)}) == Cluster()
 
 
 @pytest.mark.parametrize(("pool", "number"), [("workerpool2", 2), ("workerpool3", 3)])
 def test_other_pools_do_not_train(pool: str, number: int) -> None:
     with refused("pool-does-not-train", found=number, variable="CLUSTER_SPEC"):
-        discover({"CLUSTER_SPEC": spec(pool, 0, {**HOSTS, pool: ["x:2222"]})}, NOWHERE)
+        discover(RANK_SOURCES, {"CLUSTER_SPEC": spec(pool, 0, {**HOSTS, pool: ["x:2222"]})})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_rank_0_of_a_run_that_has_ended_leaves_the_model(tmp_path: Path, monkeyp
     kept: list[tuple[int, int]] = []
     monkeypatch.setattr("segtrain.platforms.decoder.prepare", lambda folder: "")
     for rank, code in ((0, 0), (0, 75), (1, 0)):
-        monkeypatch.setattr("segtrain.parallel.cluster.discover", lambda rank=rank: Cluster(rank, 2, rank, 2))
+        monkeypatch.setattr("segtrain.installed.discover", lambda rank=rank: Cluster(rank, 2, rank, 2))
         monkeypatch.setattr("segtrain.training.rank.train", lambda *_, code=code, **__: code)
         monkeypatch.setattr(vertex_folders, "keep_model", lambda config, ended=(rank, code): kept.append(ended))
         assert vertex_rank._work([f"out={tmp_path}"], []) == code

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from segtrain.parallel.cluster import Cluster, Source, from_torchrun
+
+RAY = Source("ray", ranks_in_order=False)
 WORKER = "SEGTRAIN_RAY_WORKER"  # set for a rank that Ray Train has started
 
 
@@ -18,3 +23,9 @@ def environment(context: Any, address: str, port: int) -> dict[str, str]:
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
     }
+
+
+def ranks(environ: Mapping[str, str]) -> Cluster | None:
+    """The place of a rank that a worker of Ray Train has started."""
+    cluster = from_torchrun(environ) if WORKER in environ else None
+    return replace(cluster, source=RAY) if cluster else None

@@ -86,8 +86,8 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
     if not hosts.trains:
         print(f"host {hosts.current} of the group {hosts.group!r} has nothing to do: {', '.join(hosts.training)} train")
         return 0
+    from segtrain.installed import discover
     from segtrain.observe.journal import finished
-    from segtrain.parallel.cluster import discover
     from segtrain.platforms.decoder import prepare
     from segtrain.training.rank import train
 
@@ -114,8 +114,9 @@ def _introduce(config: Config, cluster: Cluster, hosts: Hosts, remarks: list[str
     last = cluster.rank + cluster.local_world_size - 1
     kind = f"{hosts.type}, group {hosts.group}" if hosts.group else hosts.type
     print(
-        f"host {hosts.current} ({kind}): ranks {cluster.rank} to {last} of {cluster.world_size} by {cluster.source}, "
-        f"rank 0 at {cluster.master_addr}:{cluster.master_port}, interface {hosts.interface or '(not said)'}"
+        f"host {hosts.current} ({kind}): ranks {cluster.rank} to {last} of {cluster.world_size} by "
+        f"{cluster.source.name}, rank 0 at {cluster.master_addr}:{cluster.master_port}, interface "
+        f"{hosts.interface or '(not said)'}"
     )
     existing = next(path for path in (config.run_dir, *config.run_dir.parents) if path.exists())
     room = f"{shutil.disk_usage(existing).free / 2**30:.1f} GiB free"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from segtrain.errors import ConfigError
+from segtrain.parallel.cluster import LAUNCHERS, Cluster, Source, checked, discover
+from segtrain.parallel.launchers import number
 
 GROUPS_KEY = "sagemaker_distribution_instance_groups"
 HELPERS_KEY = "helpers.groups"  # hyperparameter with the groups that make samples for the groups that train
@@ -44,10 +46,33 @@ def resource_config(environ: Mapping[str, str] = os.environ) -> Path:
     return base_folder(environ) / "input/config/resourceconfig.json"
 
 
-def machine_type(environ: Mapping[str, str] = os.environ) -> str:
-    """This host's type, such as "ml.g5.xlarge"; "" outside SageMaker, or if the file does not say it."""
+def ranks(environ: Mapping[str, str]) -> Cluster | None:
+    """The place of a process of a SageMaker job, by its launcher, else by its host; None outside SageMaker.
+
+    In a job of several hosts, the ranks use the network interface that SageMaker's file names, because NCCL and gloo
+    might choose another one.
+    """
     path = resource_config(environ)
-    return read_hosts(path).type if path.is_file() else ""
+    if not path.is_file():
+        return None
+    hosts = read_hosts(path)
+    cluster = discover(LAUNCHERS, {"MASTER_ADDR": hosts.training[0], **environ})
+    if cluster.alone:
+        cluster = _one_per_host(hosts, environ)
+    return replace(cluster, machine=hosts.type, interface=hosts.interface if len(hosts.training) > 1 else "")
+
+
+def _one_per_host(hosts: Hosts, environ: Mapping[str, str]) -> Cluster:
+    """One process per host, when the container's entry point started no launcher.
+
+    Hosts are sorted here because instance groups list them in any order; the first need not be algo-1.
+    """
+    if not hosts.trains:
+        text = f"the host {hosts.current} is in the group {hosts.group!r}, which does not train: start nothing on it"
+        raise ConfigError(text, code="host-does-not-train", host=hosts.current)
+    names = sorted(hosts.training)
+    port = number(environ, "MASTER_PORT", "29500")
+    return checked(Cluster(names.index(hosts.current), len(names), 0, 1, names[0], port, Source("sagemaker")))
 
 
 def decoded(value: Any) -> Any:

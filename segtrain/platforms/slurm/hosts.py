@@ -1,4 +1,4 @@
-"""Slurm steps: names and addresses of their hosts, the port of the rendezvous, and checks of how ranks were started."""
+"""The place of a process in a Slurm job, and checks of how the ranks were started."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ import re
 import socket
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 
+from segtrain.base.cores import tasks_per_node
 from segtrain.errors import ConfigError
+from segtrain.parallel.cluster import Cluster, Source, checked, from_mpi, from_torchrun
+from segtrain.parallel.launchers import mpi_launchers, number
+
+SLURM = Source("slurm", ranks_in_order=False, hosts_are_up=True)
+# SLURM_NTASKS is set in a batch script and in salloc's shell as well; this variable only under srun.
+TASKS = "SLURM_STEP_NUM_TASKS"
 
 ASK_S = 10.0
 # Environment variables of CUDA and ROCm that tell a process which GPUs it may use.
@@ -62,34 +70,63 @@ def port(environ: Mapping[str, str]) -> int:
     return FIRST_PORT + (job * 31 + step * 7 + restarts) % PORTS
 
 
-def without_step(environ: Mapping[str, str], host: str) -> str:
-    """A warning for a process inside a Slurm job that srun did not start; "" for any other process.
+def ranks(environ: Mapping[str, str]) -> Cluster | None:
+    """The place of a process in a Slurm job, which torchrun, srun, or MPI started, or none of them; None elsewhere."""
+    if TASKS not in environ and "SLURM_JOB_ID" not in environ:
+        return None
+    cluster = from_torchrun(environ) or _step(environ) or from_mpi(environ) or Cluster()
+    cluster = replace(cluster, gpu_caveat=gpu_caveat(environ))
+    if not cluster.alone:
+        return cluster
+    caveat, refusal = without_step(environ, socket.gethostname())
+    return replace(cluster, lone_caveat=caveat, lone_refusal=refusal)
 
-    Raises ConfigError on a host outside the job. The shell of salloc may run on such a host: it runs where salloc was
-    typed.
+
+def _step(environ: Mapping[str, str]) -> Cluster | None:
+    """The place of a task of a step of several tasks, unless a launcher of MPI runs inside the step."""
+    if "SLURM_PROCID" not in environ or environ.get(TASKS, "1") == "1":
+        return None
+    started_as = environ["SLURM_PROCID"], environ[TASKS]
+    # srun --mpi=pmi2 sets MPICH's variables, too; Slurm's also name the hosts.
+    if any(started_as != (environ[row.rank], environ.get(row.size)) for row in mpi_launchers(environ)):
+        return None
+    rank, world_size, node = (number(environ, key, "0") for key in ("SLURM_PROCID", TASKS, "SLURM_NODEID"))
+    hosts = expand_hosts(environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_NODELIST", "127.0.0.1")))
+    tasks = tasks_per_node(environ)
+    local_world_size = tasks[node] if node < len(tasks) else -(-world_size // len(hosts))
+    first = environ.get("MASTER_ADDR") or ("127.0.0.1" if len(hosts) == 1 else address(hosts[0]))
+    port_number = number(environ, "MASTER_PORT", str(port(environ)))
+    local_rank = number(environ, "SLURM_LOCALID", "0")
+    return checked(Cluster(rank, world_size, local_rank, local_world_size, first, port_number, SLURM))
+
+
+def without_step(environ: Mapping[str, str], host: str) -> tuple[str, ConfigError | None]:
+    """A warning for a process inside a Slurm job that srun did not start, or an error on a host outside the job.
+
+    The shell of salloc may run on such a host: it runs where salloc was typed.
     """
     job = environ.get("SLURM_JOB_ID")
-    if job is None or "SLURM_STEP_NUM_TASKS" in environ:
-        return ""
+    if job is None or TASKS in environ:
+        return "", None
     nodes = environ.get("SLURM_JOB_NODELIST", "")
     names = {name.partition(".")[0] for name in expand_hosts(nodes)}
     if "SLURMD_NODENAME" not in environ and names and host.partition(".")[0] not in names:
-        raise ConfigError(
+        return "", ConfigError(
             f"this process would train on {host}, outside Slurm job {job} ({nodes}): start it with srun, or unset "
             "SLURM_JOB_ID to train here all the same",
             code="outside-slurm-job", job=job, host=host,
         )  # fmt: skip
-    if environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
-        return (
-            f"warning: Slurm job {job} has {environ['SLURM_JOB_NUM_NODES']} nodes ({nodes}), but this process trains "
-            "on one alone: start it with srun to use all"
-        )
-    return ""
+    if environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
+        return "", None
+    return (
+        f"warning: Slurm job {job} has {environ['SLURM_JOB_NUM_NODES']} nodes ({nodes}), but this process trains on "
+        "one alone: start it with srun to use all"
+    ), None
 
 
-def gpus_unsaid(environ: Mapping[str, str]) -> str:
+def gpu_caveat(environ: Mapping[str, str]) -> str:
     """A text for a task of a Slurm step that cannot know which GPUs are its own: why, and how to fix it; else ""."""
-    if "SLURM_STEP_NUM_TASKS" not in environ or any(environ.get(name) for name in _VISIBLE):
+    if TASKS not in environ or any(environ.get(name) for name in _VISIBLE):
         return ""
     if any(environ.get(name) for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE")):
         return "srun --gpu-bind=none hides which GPUs of the node are this job's: leave the flag out"

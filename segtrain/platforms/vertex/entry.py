@@ -21,7 +21,7 @@ from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.parallel.spawn import ranks_here, visible_gpus
 from segtrain.platforms.vertex import local_ranks
 from segtrain.platforms.vertex import rank as vertex_rank
-from segtrain.platforms.vertex.hosts import Replicas, read_replicas
+from segtrain.platforms.vertex.hosts import VERTEX, Replicas, read_replicas
 from segtrain.platforms.vertex.meeting import Coordinator, Member, News, Round
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _host(argv: list[str], received: list[int]) -> int:
     if replicas is not None and len(replicas.training) > 1:
         return _with_others(config, command, replicas, received)
     ranks = ranks_here(config, _say)
-    first = Cluster(0, ranks, 0, ranks, "127.0.0.1", free_port(), "vertex")
+    first = Cluster(0, ranks, 0, ranks, "127.0.0.1", free_port(), VERTEX)
     return local_ranks.run(command, first, received, _say).code
 
 
@@ -108,7 +108,7 @@ def _first(found: Round, replicas: Replicas, ranks: int) -> Cluster:
     Hosts may have different numbers of GPUs.
     """
     before = sum(found.counts[: replicas.number])
-    return Cluster(before, sum(found.counts), 0, ranks, replicas.address[0], found.port, "vertex")
+    return Cluster(before, sum(found.counts), 0, ranks, replicas.address[0], found.port, VERTEX)
 
 
 def _all_done(member: Member, received: list[int]) -> News | None:

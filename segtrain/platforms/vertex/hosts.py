@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from segtrain.errors import ConfigError
+from segtrain.parallel.cluster import Cluster, Source, checked
+from segtrain.parallel.launchers import number
 
+VERTEX = Source("vertex")
 PORT = 2222
 # The worker pool of each task type. CLUSTER_SPEC uses the names of pools, and TF_CONFIG uses TensorFlow's names.
 _POOLS = {f"workerpool{number}": number for number in range(4)}
@@ -78,6 +81,22 @@ def read_replicas(environ: Mapping[str, str] = os.environ) -> Replicas | None:
         ) from None  # fmt: skip
     training = tuple(address for number in _TRAINING for address in pools.get(number, ()))
     return Replicas(variable, pool, index, training)
+
+
+def ranks(environ: Mapping[str, str]) -> Cluster | None:
+    """One process per host, when neither segtrain.platforms.vertex nor a launcher started this process.
+
+    None with one host, where ``segtrain train`` starts one process per GPU by itself.
+    """
+    replicas = read_replicas(environ)
+    if replicas is None:
+        return None
+    replicas.refuse_idle()
+    if len(replicas.training) == 1:
+        return None
+    host, port = replicas.address
+    port = number(environ, "MASTER_PORT", str(port))
+    return checked(Cluster(replicas.number, len(replicas.training), 0, 1, host, port, VERTEX))
 
 
 def _parsed(text: str) -> tuple[int, int, dict[int, list[str]]]:

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _work(argv: Sequence[str], received: list[int]) -> int:
-    from segtrain.parallel.cluster import discover
+    from segtrain.installed import discover
     from segtrain.platforms.decoder import prepare
     from segtrain.training.rank import train
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import sys
 
 from segtrain.base.memory import memory_limit
@@ -12,7 +10,6 @@ from segtrain.bucket.client import client_of
 from segtrain.config import Config, refuse_names
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
-from segtrain.platforms.slurm.hosts import without_step
 from segtrain.runfolder.rundir import refuse_run_dir
 from segtrain.training.start.price import refuse_budget
 
@@ -25,13 +22,15 @@ def refuse(config: Config, cluster: Cluster, ranks: int, parts: dict[str, str] |
     The run folder is checked here only if no launcher started the ranks. Launched ranks check it together later: if one
     of them ended here, the others would wait for it. ``parts``: see ``refuse_run_dir``.
     """
-    alone = cluster.source == "none"
-    if alone and (warning := without_step(os.environ, socket.gethostname())):
-        print(warning, file=sys.stderr, flush=True)
+    alone = cluster.alone
+    if alone and cluster.lone_refusal:
+        raise cluster.lone_refusal
+    if alone and cluster.lone_caveat:
+        print(cluster.lone_caveat, file=sys.stderr, flush=True)
     refuse_batch(config, ranks)
     refuse_sizes(config, ranks, ranks if alone else cluster.local_world_size)
     refuse_names(config.model)
-    refuse_budget(config)
+    refuse_budget(config, cluster.machine)
     if config.out_bucket:
         # This checks that the package is installed. The content of the bucket is checked later, under its lease.
         client_of(split_url(config.out)[0])
