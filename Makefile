@@ -21,7 +21,7 @@ HAS_LIBRARIES := printf '\#include <stdio.h>\n\#include <jpeglib.h>\n\#include <
 CLUSTERS_VENV ?= .venv-clusters
 CLUSTERS := aws-parallelcluster==3.16.1 cfn-lint>=1
 
-.PHONY: libraries slurm install train gpu test test-oldest test-planted test-long test-slurm test-ray test-clusters lint lock docs
+.PHONY: libraries slurm install train gpu test test-core test-oldest test-planted test-long test-slurm test-ray test-clusters lint lock docs
 
 libraries:
 	@$(HAS_LIBRARIES) || if test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
@@ -58,6 +58,10 @@ gpu:
 
 test: install slurm
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal
+
+# The tests of the core, in an installation without the platforms and the launcher.
+test-core: install
+	$(VENV)/bin/python tests/kit/core_alone.py -n 2 --dist worksteal
 
 # Whole runs in buckets that are killed or lose the connection.
 test-long: install

@@ -110,7 +110,7 @@ def train(
     N processes train; then you cannot pass a model, criterion, data, or trackers. Raises SegtrainError.
     """
     refuse_windows()
-    from segtrain.installed import discover
+    from segtrain.installed import discover, provided
     from segtrain.training.rank import train as train_rank
     from segtrain.training.start import early_checks as early
     from segtrain.training.start.user_objects import Parts, refuse_parts
@@ -127,7 +127,7 @@ def train(
         _kept(),
         _other_ranks(config, cluster, ranks) if cluster.alone and ranks > 1 else nullcontext(cluster) as member,
     ):
-        code = train_rank(config, member, parts=parts)
+        code = train_rank(config, member, parts=parts, provided=provided())
     # A limit (train.deadline) ends a run with 0. Only the host of rank 0 has a journal; its last event may still come.
     at_limit = code == 0 and (config.run_dir / FILE).is_file() and last_status(config.run_dir) == "stopped"
     return Run(config.run_dir, done=code == 0 and not at_limit)

@@ -17,6 +17,7 @@ from shlex import quote
 
 from segtrain.base.terminal import say
 from segtrain.errors import EXIT_ERROR, ConfigError
+from segtrain.installed import discover, provided, run_services, watch_for_notices
 
 
 def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
@@ -28,7 +29,6 @@ def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
 
 def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable[[], None]) -> int:
     from segtrain.config import load_config
-    from segtrain.installed import discover, watch_for_notices
     from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel import spawn
     from segtrain.training.start import early_checks as early
@@ -45,17 +45,21 @@ def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable
         # This imports torch. It is done here so that all ranks import it at the same time.
         from segtrain.training.rank import train
 
-        return train(config, cluster, met=met)
+        return train(config, cluster, met=met, provided=provided())
 
 
 def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.runs.weights import with_weights
-    from segtrain.installed import discover
     from segtrain.observe.journal import say_on_stderr
     from segtrain.training.evaluate_run import score
 
     cluster = discover()
-    run = with_weights(args.run, args.which, lambda text: None if cluster.local_rank else say_on_stderr(text))
+    run = with_weights(
+        args.run,
+        args.which,
+        lambda text: None if cluster.local_rank else say_on_stderr(text),
+        services=run_services(),
+    )
     result = score(run, overrides, args.which, cluster, quiet=args.json, images=args.images, confusion=args.confusion)
     if args.json and not cluster.rank:
         print(json.dumps(result))
@@ -75,7 +79,7 @@ def predict(args: Namespace, overrides: list[str], argv: list[str]) -> None:
         says = f"{place}: predict reads images from the disk: copy them to a local folder first"
         raise ConfigError(says, code="images-in-bucket", found=place)
     done = predict(
-        with_weights(args.run, args.which),
+        with_weights(args.run, args.which, services=run_services()),
         images,
         args.out,
         which=args.which,
@@ -94,7 +98,7 @@ def export(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.infer.export import export
     from segtrain.insight.runs.weights import with_weights
 
-    run = with_weights(args.run, args.which)
+    run = with_weights(args.run, args.which, services=run_services())
     # The default is a folder in the run folder; for a run in a bucket, a folder in the working directory.
     home = args.run.rstrip("/")
     folder = f"{home}/export" if str(run) == str(Path(args.run)) else f"{home.rpartition('/')[2]}-export"
@@ -156,7 +160,7 @@ def runs(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.runs.remote import rows
     from segtrain.insight.runs.table import table
 
-    found = rows(args.dir)
+    found = rows(args.dir, services=run_services())
     say("\n".join(json.dumps(row) for row in found) if args.json else table(found))
 
 
@@ -164,7 +168,7 @@ def report(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.report.page import report
     from segtrain.insight.runs.remote import local
 
-    run = local(args.run)
+    run = local(args.run, services=run_services())
     out = Path(f"{run.stem}-report.html") if run.stem else None
     say(report(run.folder, args.open, out=out, shown=run.shown))
 
@@ -173,16 +177,16 @@ def diff(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.report.diff import diff
     from segtrain.insight.runs.remote import local
 
-    say(diff(local(args.a).folder, local(args.b).folder, args.out))
+    say(diff(local(args.a, services=run_services()).folder, local(args.b, services=run_services()).folder, args.out))
 
 
 def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.diagnose import diagnose, verify, verify_words, words
     from segtrain.insight.runs.remote import local
 
-    run = local(args.run)
+    run = local(args.run, services=run_services())
     if args.against is not None:
-        other = local(args.against)
+        other = local(args.against, services=run_services())
         both = verify.verify(run.folder, other.folder, shown=(run.shown, other.shown))
         say(json.dumps(both.to_dict(), indent=1) if args.json else verify_words.page(both))
         return
@@ -198,7 +202,7 @@ def diagnose(args: Namespace, overrides: list[str], argv: list[str]) -> None:
 def plan(args: Namespace, overrides: list[str], argv: list[str]) -> None:
     from segtrain.insight.plan.command import plan
 
-    plan(args, overrides)
+    plan(args, overrides, run_services())
 
 
 def profile(args: Namespace, overrides: list[str], argv: list[str]) -> int:

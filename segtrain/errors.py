@@ -93,6 +93,12 @@ class MissingExtra(SegtrainError):
         super().__init__(why, code="missing-package", package=package)
 
 
+def without_platforms(key: str, value: object) -> ConfigError:
+    """The error for a setting that needs segtrain/platforms/ in an installation of the core alone."""
+    text = f"{key}={value} needs segtrain.platforms, which this installation lacks: install the whole of segtrain"
+    return ConfigError(text, code="platforms-missing", key=key)
+
+
 def some_of(items: Sequence[object], most: int = 5, separator: str = ", ") -> str:
     """``a, b, c and 7 more``, for messages about many files or names."""
     more = f" and {len(items) - most:,} more" if len(items) > most else ""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from segtrain.parallel.cluster import Cluster
+    from collections.abc import Sequence
 
-HAS_PLATFORMS = find_spec("segtrain.platforms") is not None
+    from segtrain.insight.runs.remote import RunService
+    from segtrain.observe.trackers import TrackerKind
+    from segtrain.parallel.cluster import Cluster
+    from segtrain.training.provided import Provided
+
+HAS_PLATFORMS = (Path(__file__).parent / "platforms/__init__.py").is_file()
 
 
 def discover() -> Cluster:
@@ -31,3 +36,32 @@ def watch_for_notices(cluster: Cluster) -> None:
         from segtrain.platforms.spot import watch
 
         watch(cluster)
+
+
+def trackers() -> Sequence[TrackerKind]:
+    from segtrain.observe import trackers
+
+    if not HAS_PLATFORMS:
+        return trackers.TRACKERS
+    from segtrain.platforms import TRACKERS
+
+    return TRACKERS
+
+
+def provided() -> Provided:
+    """For a run."""
+    from segtrain.training.provided import CORE, Provided
+
+    if not HAS_PLATFORMS:
+        return CORE
+    from segtrain.platforms.ray.helpers.source import open_helpers
+
+    return Provided(trackers(), open_helpers)
+
+
+def run_services() -> Sequence[RunService]:
+    if not HAS_PLATFORMS:
+        return ()
+    from segtrain import platforms
+
+    return platforms.run_services()

@@ -108,10 +108,10 @@ def _of_extras(pyproject: str, job: Job, root: Path) -> Iterator[str]:
     """Packages that ``log.mlflow``, ``log.wandb``, ``data.transforms``, and folders in buckets need, if set. They are
     extras in pyproject.toml: neither segtrain's dependencies nor the image has them.
     """
-    from segtrain.observe.trackers import TRACKERS
+    from segtrain.installed import trackers
 
     settings = all_settings(job, root)
-    used = [kind.extra for kind in TRACKERS if kind.extra and settings.get(f"log.{kind.setting}")]
+    used = [kind.extra for kind in trackers() if kind.extra and settings.get(f"log.{kind.setting}")]
     used += ["albumentations"] * _albumentations(settings.get("data.transforms"), root)
     used += ["buckets"] * any("://" in str(settings.get(key, "")) for key in ("data.root", "out"))
     for name in used:

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from segtrain.errors import MissingExtra
+from segtrain.errors import MissingExtra, without_platforms
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.tracker import MLflow, TensorBoard, TrackedRun, Tracker, WandB
-from segtrain.platforms.vertex.tracker import VertexExperiments
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,12 +44,13 @@ class TrackerKind:
             return False
 
 
-TRACKERS = [
+SETTINGS = ("tensorboard", "mlflow", "wandb", "vertex")  # of the section log; each asks for a tracker
+# The trackers of the core. Those of platforms are in segtrain/platforms/__init__.py.
+TRACKERS = (
     TrackerKind("tensorboard", package="tensorboard", extra="", make=TensorBoard),
     TrackerKind("mlflow", package="mlflow", extra="mlflow", make=MLflow),
     TrackerKind("wandb", package="wandb", extra="wandb", make=WandB),
-    TrackerKind("vertex", package="google-auth", extra="vertex", make=VertexExperiments, module="google.auth"),
-]
+)
 
 
 class Trackers:
@@ -87,17 +87,21 @@ class Trackers:
         self._trackers = []
 
 
-def refuse_trackers(log: Log) -> None:
+def refuse_trackers(log: Log, kinds: Sequence[TrackerKind] = TRACKERS) -> None:
     """Raise MissingExtra for a requested tracker that is not installed."""
-    for kind in TRACKERS:
+    for kind in kinds:
         asked = getattr(log, kind.setting)
         if asked and kind.extra and not kind.is_installed:
             raise MissingExtra(kind.package, kind.extra, f"log.{kind.setting}={asked}")
+    for setting in {*SETTINGS} - {kind.setting for kind in kinds}:
+        if value := getattr(log, setting):
+            raise without_platforms(f"log.{setting}", value)
 
 
 def open_trackers(
     log: Log,
     run: TrackedRun,
+    kinds: Sequence[TrackerKind] = TRACKERS,
     *,
     rank: int = 0,
     say: Callable[[str], None] = say_on_stderr,
@@ -109,9 +113,9 @@ def open_trackers(
     """
     if rank != 0:
         return Trackers([], say)
-    refuse_trackers(log)
+    refuse_trackers(log, kinds)
     trackers = []
-    for kind in TRACKERS:
+    for kind in kinds:
         value = getattr(log, kind.setting)
         if value and not kind.is_installed:
             fix = f"pip install {kind.package}, or set log.{kind.setting}=false"

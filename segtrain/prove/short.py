@@ -14,7 +14,7 @@ from segtrain.data.audit.audit import audit
 from segtrain.data.datasets import open_dataset
 from segtrain.errors import ConfigError
 from segtrain.models import build_model
-from segtrain.observe.trackers import TRACKERS
+from segtrain.observe.trackers import SETTINGS
 from segtrain.parallel.cluster import Cluster
 
 IMAGES = 5  # per split; not a multiple of 2, 3, or 4 ranks, nor of the batch size
@@ -79,6 +79,7 @@ def shortened(config: Config, weights: list[float] | None, gpus: int = 0, most: 
         "data__limit": min(IMAGES, data.limit or IMAGES),
         "data__crop": crop,
         "data__workers": 1,
+        "data__helpers": "none",
         "model__encoder_weights": None,
         "optim__warmup": "25%" if config.optim.warmup[0] != "0" else "0st",
         "train__duration": f"{STEPS}st",
@@ -101,7 +102,7 @@ def shortened(config: Config, weights: list[float] | None, gpus: int = 0, most: 
         "log__every": 1,
         "log__digest": True,
         # No proof may write to the user's server: each tracker has the value that turns it off, false or "".
-        **{f"log__{kind.setting}": type(getattr(config.log, kind.setting))() for kind in TRACKERS},
+        **{f"log__{name}": type(getattr(config.log, name))() for name in SETTINGS},
         "log__pictures": 0,
         "log__sentinel": 0,  # If the ranks differed, the sentinel would end the run before the proof can compare it.
     }

@@ -1,1 +1,1 @@
-"""Import path of earlier versions, kept for scripts: see segtrain/insight/runs/."""
+"""The table of runs for Python; the code is in segtrain/insight/runs/."""

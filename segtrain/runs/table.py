@@ -1,3 +1,20 @@
-"""Import path of earlier versions, kept for scripts: ``from segtrain.runs.table import data_frame``."""
+"""The table of runs for Python: ``from segtrain.runs.table import data_frame``."""
 
-from segtrain.insight.runs.table import data_frame as data_frame
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def data_frame(folder: str | Path = "runs") -> pandas.DataFrame:
+    """The rows of a folder, a bucket, or ``vertex:EXPERIMENT`` as a pandas frame, ``started`` as UTC times.
+
+    Raises MissingExtra without pandas.
+    """
+    from segtrain.insight.runs import table
+    from segtrain.installed import run_services
+
+    return table.data_frame(folder, run_services())

@@ -22,7 +22,6 @@ from segtrain.observe.hang import Notice, RankPosition, Watchdog
 from segtrain.observe.spans import Begin, Spans, Work, file_of
 from segtrain.parallel.board import open_board
 from segtrain.parallel.strategy import Strategy
-from segtrain.platforms.ray.helpers.share import made_by
 from segtrain.training.gradient_times import ALONG, Ready
 from segtrain.training.graphs import StepGraphs
 from segtrain.training.on_demand import Stacker, Tracer
@@ -168,7 +167,7 @@ def _gradients(session: Session) -> Callable[[int], None]:
 
 def _work(session: Session, loader: TrainLoader) -> Work:
     pool, tally, (asked, ready) = session.pool, session.pool.tally, loader.queue()
-    made = made_by(pool)
+    made = pool.made()
     return Work(
         pool.count, pool.kind, tally.samples, *tally.cost, asked=asked, ready=ready, process_cpu_s=pool.cpu_s(),
         helped=made.helped if made else {}, receive_s=made.received.seconds if made else 0.0,

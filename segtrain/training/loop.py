@@ -116,13 +116,10 @@ def _score_and_save(session: Session, clock: Clock, last: bool) -> None:
 def _train_loader(session: Session) -> TrainLoader:
     """This rank's batches from the session's step on."""
     config, plan, strategy, workers = session.config, session.plan, session.strategy, session.plan.worker_count
-    kind: Callable[..., TrainLoader] = TrainLoader
-    if config.data.helpers == "ray-data":
-        from segtrain.platforms.ray.helpers.raydata import START, RayDataLoader
-
-        session.output.screen.say(START)
-        kind = partial(RayDataLoader, share=partial(on_rank_0, strategy))
-    return kind(
+    make: Callable[..., TrainLoader] = TrainLoader
+    if session.helpers is not None:
+        make = partial(session.helpers.loader, session.output.screen.say, partial(on_rank_0, strategy))
+    return make(
         session.dataset,
         config.data,
         seed=config.train.seed,

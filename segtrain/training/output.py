@@ -6,7 +6,7 @@ import os
 import platform
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -24,10 +24,9 @@ from segtrain.insight.diagnose.live import closing_line
 from segtrain.observe import console
 from segtrain.observe.journal import Journal
 from segtrain.observe.tracker import TrackedRun
-from segtrain.observe.trackers import Trackers, open_trackers
+from segtrain.observe.trackers import TrackerKind, Trackers, open_trackers
 from segtrain.parallel.network import describe_network
 from segtrain.parallel.strategy import Strategy
-from segtrain.platforms.ray.helpers.share import made_by
 from segtrain.runfolder.rundir import NAMES
 from segtrain.training.learner import Learner
 from segtrain.training.start import faults
@@ -69,11 +68,12 @@ def announce(
     prepared: Mapping[str, Any],
     remarks: list[str],
     begun: float,
+    trackers: Sequence[TrackerKind],
 ) -> Output:
     """Open a run's output, and write how it begins or resumes.
 
     ``saved``: the resumed checkpoint. ``splits``: the complete splits, by role. ``prepared``: from ``prepare``.
-    ``begun``: Unix time at which this process began.
+    ``begun``: Unix time at which this process began. ``trackers``: the kinds that the config may ask for.
     """
     run_dir, rank, cluster = config.run_dir, strategy.rank, strategy.cluster
     screen = console.Console(plan.steps, plan.epoch(plan.steps), rank=rank)
@@ -103,10 +103,10 @@ def announce(
         _resumed(plan, state, saved, prepared["data_changed"], screen, journal)
     resume_step = state.step if saved is not None else None
     run = TrackedRun(run_dir, config.title, config.hash, config.model_dump(mode="json"), resume_step)
-    trackers = open_trackers(config.log, run, rank=rank, say=screen.say, own=parts.trackers)
+    opened = open_trackers(config.log, run, trackers, rank=rank, say=screen.say, own=parts.trackers)
     if saved is None:
-        trackers.text("config", config.to_yaml())
-    return Output(screen, journal, trackers, tuple(prepared["caveats"]))
+        opened.text("config", config.to_yaml())
+    return Output(screen, journal, opened, tuple(prepared["caveats"]))
 
 
 def _derived(
@@ -235,7 +235,7 @@ def finish(session: Session) -> int:
 
 def write_end(session: Session, status: str) -> None:
     """Write the event ``run_end``, and close the trackers."""
-    state, made = session.state, made_by(session.pool)
+    state, made = session.state, session.pool.made()
     helped: dict[str, Any] = {}
     if made is not None:
         text = made.line("samples" if session.strategy.world_size == 1 else "samples of rank 0")

@@ -14,6 +14,7 @@ from segtrain.parallel.strategy import start
 from segtrain.runfolder.upload import lock_of
 from segtrain.training import loop
 from segtrain.training.output import further, write_end
+from segtrain.training.provided import CORE, Provided
 from segtrain.training.session import Session, open_session
 from segtrain.training.start.trial import try_parts
 from segtrain.training.start.user_objects import Parts
@@ -27,6 +28,7 @@ def train(
     parts: Parts | None = None,
     met: Callable[[], None] = lambda: None,
     report: Callable[[Exception], int] | None = None,
+    provided: Provided = CORE,
 ) -> int:
     """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal.
 
@@ -34,6 +36,7 @@ def train(
     ``parts``: a model, a loss, datasets and trackers that replace those of the config. ``met``: called when all ranks
     are connected. ``report``: prints an error and returns the exit code, in place of segtrain's own report, if this
     process must end at once because of the error, and the caller would not get it (NCCL, several ranks).
+    ``provided``: by packages above the core.
     """
     with (
         stop_signals(received) as signals,
@@ -47,7 +50,7 @@ def train(
                 if strategy.rank == 0:
                     print("stopped by a signal before the first step: start the same command again")
                 return EXIT_RESUMABLE
-            return _run(open_session(config, strategy, lock, parts), signals)
+            return _run(open_session(config, strategy, lock, parts, provided), signals)
         except (RuntimeError, ValueError, MemoryError) as error:
             explained = _explained(error, config, cluster, str(strategy.device))
             if explained is None:

@@ -18,7 +18,6 @@ from segtrain.models import build_model
 from segtrain.observe.journal import say_on_stderr
 from segtrain.parallel.model import gathered, whole_cpu
 from segtrain.parallel.strategy import Strategy
-from segtrain.platforms.ray.helpers.engine import Engine
 from segtrain.runfolder.upload import FolderLock
 from segtrain.runfolder.writer import CheckpointWriter, Contents
 from segtrain.training import score_output as scored
@@ -27,6 +26,7 @@ from segtrain.training.host_copies import HostCopies, sent_home
 from segtrain.training.learner import Learner, as_saved, build_learner, build_network, learner_state, mean_buffers
 from segtrain.training.limits import Guard, Limit, open_limit
 from segtrain.training.output import Output, announce, decoder
+from segtrain.training.provided import CORE, Helpers, Provided
 from segtrain.training.start.agree import agree_on_config, agree_on_network, check_same_files
 from segtrain.training.start.derived import Plan, make_plan
 from segtrain.training.start.numerics import set_numerics
@@ -57,6 +57,7 @@ class Session:
     watch: Stopwatch
     output: Output
     pool: WorkerPool  # makes the samples of training and of evaluation
+    helpers: Helpers | None
     lock: FolderLock  # held by rank 0 alone
     writer: CheckpointWriter | None  # rank 0 alone
     data: dict[str, Any]  # record of the samples, for the checkpoints: see same_data.py
@@ -180,7 +181,9 @@ def _gathered_and_dropped(value: Any) -> None:
     gathered(value)
 
 
-def open_session(config: Config, strategy: Strategy, lock: FolderLock, parts: Parts | None = None) -> Session:
+def open_session(
+    config: Config, strategy: Strategy, lock: FolderLock, parts: Parts | None = None, provided: Provided = CORE
+) -> Session:
     """Open a run: check the settings, then file names, the network, and every label, and write the run folder last.
 
     In this order, a mistake costs little time, and leaves few files. Rank 0 takes ``lock`` before it changes anything
@@ -194,13 +197,14 @@ def open_session(config: Config, strategy: Strategy, lock: FolderLock, parts: Pa
     refuse_conflicts(config, parts)
     refuse_graphs(config, strategy, parts.criterion is not None)
     precision = set_numerics(config, strategy)
-    engine = _engine(config, strategy)
+    helpers = _open_helpers(config, strategy, provided)
     with sharing_listings(config.data, strategy):
         train, val = open_data(config, parts)
     check_same_files({"train": train, "val": val}, config, strategy)
     cluster, on_gpu, labels = strategy.cluster, strategy.device.type == "cuda", train.labels
     make_plan(config, len(train), cluster, on_gpu)
-    locked = on_rank_0(strategy, lambda: refused(config, train, names, lock, cluster.local_world_size))
+    claim = partial(refused, config, train, names, lock, cluster.local_world_size, provided.trackers)
+    locked = on_rank_0(strategy, claim)
     on_every_rank(strategy, lambda: lock.follow(locked["run"]))
     limit = open_limit(config, strategy, begun)
     network, initial = build_network(config, parts, labels, strategy, locked["resumes"])
@@ -222,9 +226,9 @@ def open_session(config: Config, strategy: Strategy, lock: FolderLock, parts: Pa
             *network.remarks, *locked["remarks"], *(initial.lines() if initial else []), *prepared["remarks"], *remarks,
             *([limit.line()] if limit else []),
         ],
-        begun=begun,
+        begun=begun, trackers=provided.trackers,
     )  # fmt: skip
-    pool = _pool(config, strategy, plan, output, engine)
+    pool = _pool(strategy, plan, output, helpers)
     writer = copies = None
     if strategy.rank == 0:
         folder, settings = config.run_dir / "checkpoints", config.checkpoint
@@ -232,7 +236,8 @@ def open_session(config: Config, strategy: Strategy, lock: FolderLock, parts: Pa
         copies = HostCopies(strategy.device, output.screen.say) if on_gpu else None
     watch = Stopwatch(strategy, pool.cpu_s, before_s)
     session = Session(
-        config, strategy, plan, dataset, validation, learner, state, watch, output, pool, lock, writer,
+        config, strategy, plan, dataset, validation, learner, state, watch, output, pool, helpers, lock,
+        writer,
         prepared["data"], copies=copies,
     )  # fmt: skip
     if config.train.deadline or config.train.budget:
@@ -251,24 +256,19 @@ def _guard(session: Session, limit: Limit, begun: float) -> Guard:
     )  # fmt: skip
 
 
-def _engine(config: Config, strategy: Strategy) -> Engine | None:
-    """What places helpers for this rank; None without helpers. A collective."""
-    found: list[Engine | None] = []
+def _open_helpers(config: Config, strategy: Strategy, provided: Provided) -> Helpers | None:
+    """The helpers that ``data.helpers`` asks for. A collective."""
+    opened: list[Helpers] = []
     if config.data.helpers != "none":
-        from segtrain.platforms.ray.helpers.cluster import engine_of
-
-        join = partial(engine_of, config.data, strategy.rank, strategy.world_size)
-        on_every_rank(strategy, lambda: found.append(join()))
-    return found[0] if found else None
+        join = partial(provided.open_helpers, config.data, strategy.rank, strategy.world_size)
+        on_every_rank(strategy, lambda: opened.append(join()))
+    return opened[0] if opened else None
 
 
-def _pool(config: Config, strategy: Strategy, plan: Plan, output: Output, engine: Engine | None) -> WorkerPool:
-    """The workers of this rank, with helpers if there is an engine."""
+def _pool(strategy: Strategy, plan: Plan, output: Output, helpers: Helpers | None) -> WorkerPool:
+    """The workers of this rank, with its helpers."""
     workers = plan.worker_count.start, plan.worker_kind
-    if engine is None:
+    if helpers is None:
         return WorkerPool(*workers)
-    from segtrain.platforms.ray.helpers.pool import HelpedPool
-
     say = output.screen.say if strategy.rank == 0 else lambda text: say_on_stderr(f"rank {strategy.rank}: {text}")
-    note = partial(output.journal.write, "helpers")
-    return HelpedPool(*workers, engine, limit_s=config.data.helper_timeout_s, say=say, note=note)
+    return helpers.pool(*workers, say=say, note=partial(output.journal.write, "helpers"))

@@ -1,4 +1,4 @@
-"""Tests of signals before the first step, of the exit code for a job script, and of EC2's spot notice."""
+"""Tests of signals before the first step, and of the exit code for a job script."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import refused
-from imds import NOTICE, imds
 from refusals import SCENES, finish
 
 from segtrain import cli
@@ -21,7 +19,6 @@ from segtrain.errors import EXIT_RESUMABLE
 from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.parallel.meeting import answered
-from segtrain.platforms import spot
 from segtrain.training.start.first_signal import ending_at_first_signal
 from segtrain.training.state import stop_signals
 
@@ -108,61 +105,3 @@ def test_a_job_script_learns_the_code_of_each_process(
     assert codes(tmp_path) == [0, 2]
     monkeypatch.setenv("SEGTRAIN_EXIT_CODES", str(tmp_path / "gone"))
     assert cli.main(["train", "--print-config"]) == 0  # no folder: nothing to tell
-
-
-def test_the_notice_of_ec2() -> None:
-    with imds() as server:
-        notice = spot.Notice(server.address)
-        assert notice.look() == ""
-        assert notice.look() == ""
-        assert server.tokens == 1
-        server.tokens += 1  # the service has forgotten the token
-        with pytest.raises(OSError, match="401"):
-            notice.look()
-        server.notice = NOTICE
-        assert notice.look() == "terminate at 2026-11-23T08:22:00Z"
-        assert notice.look() == ""  # another machine's
-
-
-def test_the_notice_is_a_signal_to_one_rank_of_each_host(zygote: Any, tmp_path: Path) -> None:
-    code = (
-        "import signal, sys, time\n"
-        "from segtrain.parallel.cluster import Cluster\n"
-        "from segtrain.platforms import spot\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
-        "spot.watch(Cluster(world_size=2, local_world_size=2, rank={rank}, local_rank={rank}))\n"
-        "time.sleep({pause})\n"
-    )
-    with imds() as server:
-        server.notice = NOTICE
-        variables = {"SEGTRAIN_SPOT_S": "0.05", "AWS_EC2_METADATA_SERVICE_ENDPOINT": server.address}
-        second = zygote.start(code=code.format(rank=1, pause=0.5), cwd=tmp_path, **variables)
-        assert finish([second]) == [0]
-        first = zygote.start(code=code.format(rank=0, pause=600), cwd=tmp_path, **variables)
-        assert finish([first]) == [7], first.output
-    assert "EC2 takes this machine away" in first.output
-
-
-def test_without_a_metadata_service_the_training_goes_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its outage ends at some time, and the notice is seen then."""
-    sent, looks, silence = list[int](), [0], 3 * spot.MOST_SILENT
-
-    class Late(spot.Notice):
-        def look(self) -> str:
-            looks[0] += 1
-            return "terminate at noon" if looks[0] > silence else super().look()
-
-    monkeypatch.setattr(spot.os, "kill", lambda pid, number: sent.append(number))
-    for address in (f"http://127.0.0.1:{free_port()}", "no-url"):
-        looks[0] = 0
-        spot._watch(Late(address), 0.0)
-        assert capsys.readouterr().err.count("no spot notice can be seen") == 1
-    assert sent == [signal.SIGTERM] * 2
-
-
-@pytest.mark.parametrize("text", ["often", "0", "-3", "nan", "inf"])
-def test_an_interval_that_is_none(text: str) -> None:
-    with refused("bad-spot-interval", found=text):
-        spot.watch(Cluster(1, 2, 1, 2), {"SEGTRAIN_SPOT_S": text})  # or this rank would wait for local rank 0

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,16 +23,22 @@ from conftest import ROOT, refused
 from segtrain.config import Config, Log
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.tracker import TrackedRun
-from segtrain.observe.trackers import TRACKERS, TrackerKind, Trackers, open_trackers
+from segtrain.observe.trackers import SETTINGS, TRACKERS, TrackerKind, Trackers, open_trackers
 from segtrain.prove.short import shortened
 
 OFF = Log(tensorboard=False)  # type: ignore[call-arg]
 
 
 def opened(
-    log: Log, folder: Path, *, rank: int = 0, say: Callable[[str], None] = say_on_stderr, **facts: Any
+    log: Log,
+    folder: Path,
+    *,
+    kinds: Sequence[TrackerKind] = TRACKERS,
+    rank: int = 0,
+    say: Callable[[str], None] = say_on_stderr,
+    **facts: Any,
 ) -> Trackers:
-    return open_trackers(log, TrackedRun(folder, **facts), rank=rank, say=say)
+    return open_trackers(log, TrackedRun(folder, **facts), kinds, rank=rank, say=say)
 
 
 def hide(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
@@ -304,9 +310,7 @@ class Memory:
         self.kept.append(status)
 
 
-def test_a_row_of_the_table_is_a_tracker_and_one_that_breaks_is_dropped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_of_the_table_is_a_tracker_and_one_that_breaks_is_dropped(tmp_path: Path) -> None:
     made: list[Memory] = []
 
     def make(label: str, run: TrackedRun) -> Memory:
@@ -322,9 +326,8 @@ def test_a_row_of_the_table_is_a_tracker_and_one_that_breaks_is_dropped(
     said: list[str] = []
     row = TrackerKind("wandb", package="json", extra="wandb", make=make)
     broken = TrackerKind("mlflow", package="json", extra="mlflow", make=Broken)
-    monkeypatch.setattr("segtrain.observe.trackers.TRACKERS", [broken, row])
     log = OFF.model_copy(update={"wandb": "streets", "mlflow": "uri"})
-    trackers = opened(log, tmp_path, name="street", resume_step=4, say=said.append)
+    trackers = opened(log, tmp_path, kinds=[broken, row], name="street", resume_step=4, say=said.append)
     for step in (5, 6):
         trackers.scalars({"loss": 0.5}, step)
     trackers.close("done")
@@ -333,12 +336,17 @@ def test_a_row_of_the_table_is_a_tracker_and_one_that_breaks_is_dropped(
     assert said == ["broken is off from now on: scalars raised OSError: disk full"]
 
 
+def test_a_tracker_of_a_platform_needs_the_platforms(tmp_path: Path) -> None:
+    with refused("platforms-missing", key="log.vertex"):
+        opened(OFF.model_copy(update={"vertex": "streets"}), tmp_path)
+
+
 def test_a_proof_writes_to_no_tracker() -> None:
-    asked = {kind.setting: True if kind.setting == "tensorboard" else "somewhere" for kind in TRACKERS}
+    asked = {name: True if name == "tensorboard" else "somewhere" for name in SETTINGS}
     config = Config.model_validate({"log": asked, "model": {"encoder_weights": None}})
     log = shortened(config, None)[0].log
-    assert [getattr(config.log, kind.setting) for kind in TRACKERS] == list(asked.values())
-    assert not any(getattr(log, kind.setting) for kind in TRACKERS)
+    assert [getattr(config.log, name) for name in SETTINGS] == list(asked.values())
+    assert not any(getattr(log, name) for name in SETTINGS)
 
 
 def test_the_table_imports_no_package_that_may_be_missing() -> None:

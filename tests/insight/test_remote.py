@@ -8,6 +8,7 @@ import re
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from conftest import refused
 
 from segtrain.insight.runs import remote
 from segtrain.insight.runs.bucket import HEAD, Object, WantedFile, fetch
-from segtrain.insight.runs.remote import local, rows
+from segtrain.installed import run_services
 from segtrain.observe.profile_format import ProfileWriter, Value, read_profile
+
+local = partial(remote.local, services=run_services())
+rows = partial(remote.rows, services=run_services())
 
 JOB = "segtrain-2026-11-21-03-56-05-089"
 TINY = "data.scenes=9 data.scene_size=[48,64] data.crop=[32,48] train.batch_size=4 parallel.procs=1 parallel.threads=1 data.workers=0"

@@ -26,7 +26,7 @@ from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
 from segtrain.data.train_loader import TrainLoader
 from segtrain.platforms.ray.helpers import balance, seat
-from segtrain.platforms.ray.helpers.cluster import engine_of
+from segtrain.platforms.ray.helpers.cluster import RayEngine, join_ray
 from segtrain.platforms.ray.helpers.pool import HelpedPool
 
 DATA = Data(scenes=24, scene_size=(48, 64), crop=(24, 32), helpers="ray")
@@ -66,17 +66,15 @@ def main() -> None:
     plain, colors, said = digest(None), digest(None, colors=True, accumulate=2), list[str]()
     received: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    engine = engine_of(DATA, 0, 1)
+    engine = RayEngine(DATA, 0, 1, join_ray("ray"))
     os.kill(os.getpid(), signal.SIGTERM)
-    assert engine is not None
     seat.FIRST_PAUSE_S = 0.2
     balance.WORTH = 1e9  # the samples of this test are cheap to make
     deadline = time.monotonic() + 90
     while len(engine.seats()) < 2 and time.monotonic() < deadline:  # the node that helps is just starting
         time.sleep(0.2)
     found: dict[str, Any] = {"cores": len(engine.seats())}
-    halves = [engine_of(DATA, rank, 2) for rank in range(2)]
-    found["halves"] = [len(half.seats()) for half in halves if half is not None]
+    found["halves"] = [len(RayEngine(DATA, rank, 2, False).seats()) for rank in range(2)]
     with HelpedPool(1, "thread", engine, say=said.append) as pool:
         found["by socket"] = until(pool, colors, lambda: sum(pool.helped.values()) > 20, colors=True, accumulate=2)
         kills = int(os.environ.get("KILLS", "1"))

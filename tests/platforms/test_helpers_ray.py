@@ -25,7 +25,7 @@ from test_workers import soon
 from segtrain.config import Data
 from segtrain.observe.journal import read_journal
 from segtrain.platforms.ray.helpers import cluster
-from segtrain.platforms.ray.helpers.cluster import engine_of, seats_of
+from segtrain.platforms.ray.helpers.cluster import join_ray, seats_of
 
 RAY = importlib.util.find_spec("ray") is not None
 pytestmark = pytest.mark.skipif(not RAY, reason="the extra 'ray' is not installed")
@@ -130,13 +130,12 @@ def test_the_same_batches_by_socket_by_store_and_after_a_kill(nodes: Nodes) -> N
 
 
 def test_each_mistake_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine_of(Data(), 0, 1) is None
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with refused("ray-address-missing", variable="RAY_ADDRESS"):
-        engine_of(HELPED, 0, 1)
+        join_ray("ray")
     monkeypatch.setitem(sys.modules, "ray", None)
     with refused("missing-package", package="ray"):
-        engine_of(HELPED, 0, 1)
+        join_ray("ray")
 
 
 def test_no_cluster_at_the_address(tmp_path: Path, segtrain: Callable[..., Any]) -> None:

@@ -40,7 +40,7 @@ def loader(monkeypatch: pytest.MonkeyPatch, rank: int, **more: Any) -> RayDataLo
     settings = {**SETTINGS, "rank": rank, "world": 2, "workers": 2, **more}
     colors = bool(settings.get("colors"))
     monkeypatch.setattr(raydata, "_batches_of", lambda split: shuffled(int(split), colors))
-    return RayDataLoader(open_dataset(DATA, "train"), DATA, share=lambda work: {"splits": ["0", "1"]}, **settings)
+    return RayDataLoader(open_dataset(DATA, "train"), DATA, on_rank_0=lambda work: {"splits": ["0", "1"]}, **settings)
 
 
 def samples_of(steps: Any) -> dict[tuple[int, int], bytes]:

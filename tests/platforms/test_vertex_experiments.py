@@ -12,6 +12,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,14 +24,19 @@ from conftest import ROOT, refused
 from contracts.experiments import capture as sdk
 
 from segtrain.config import Log, make_config
-from segtrain.insight.runs.remote import local, rows
+from segtrain.insight.runs import remote
 from segtrain.insight.runs.table import COLUMNS, data_frame, list_runs
+from segtrain.installed import run_services
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.tracker import TrackedRun
 from segtrain.observe.trackers import Trackers, open_trackers
+from segtrain.platforms import TRACKERS
 from segtrain.platforms.vertex import tracker as vertex
 from segtrain.platforms.vertex.experiments import Experiment, ExperimentRun
 from segtrain.platforms.vertex.google_api import AlreadyThere, GoogleApi, _content
+
+local = partial(remote.local, services=run_services())
+rows = partial(remote.rows, services=run_services())
 
 pytest.importorskip("google.auth", reason="google-auth is not installed")
 NAME = "streets-2026"
@@ -72,7 +78,7 @@ def opened(
 ) -> Trackers:
     log = Log(tensorboard=False, vertex=experiment)  # type: ignore[call-arg]
     facts = {"config": CONFIG.model_dump(mode="json"), "hash": "1a2b3c4d", **facts}
-    return open_trackers(log, TrackedRun(folder, name, **facts), say=say)
+    return open_trackers(log, TrackedRun(folder, name, **facts), TRACKERS, say=say)
 
 
 def track(folder: Path, name: str, status: str = "done", **facts: Any) -> None:

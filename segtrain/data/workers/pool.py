@@ -17,6 +17,7 @@ from segtrain.base.stacks import StackRequest
 from segtrain.base.terminal import counted
 from segtrain.data.stages import Cost, StageTotals
 from segtrain.data.workers.batch import BatchTask, SampleTask, attempt
+from segtrain.data.workers.made import Made
 from segtrain.data.workers.process import WorkerProcess, pickled
 from segtrain.errors import DataError
 
@@ -114,6 +115,10 @@ class WorkerPool:
         made, seconds = self.tally.samples, self.tally.cost.seconds
         cost = f", {1000 * seconds / made:.1f} ms a sample" if made else ""
         return f"samples are made by {some}{room}{cost}"
+
+    def made(self) -> Made | None:
+        """Who made the training samples so far; None if there are no helpers."""
+        return None
 
     def pids(self) -> list[int]:
         return [process.pid for process in list(self._processes.values())]

@@ -36,6 +36,7 @@ OPTIONAL = {  # package -> (extra of segtrain that installs it, its purpose)
     "pandas": ("pandas", "data frames of runs"),
     "matplotlib": ("plot", "plots of runs"),
     **{kind.package: (kind.extra, f"tracking (log.{kind.setting})") for kind in TRACKERS if kind.extra},
+    "google-auth": ("vertex", "tracking (log.vertex), and Vertex AI jobs"),
     "nvidia-ml-py": ("gpu", "GPUs in the system profile"),
     "boto3": ("sagemaker", "SageMaker jobs"),
 }

@@ -16,6 +16,7 @@ from segtrain.insight.plan.candidates import machines_of
 if TYPE_CHECKING:
     from segtrain.insight.plan.offers import Plan
     from segtrain.insight.plan.spot import Market
+    from segtrain.insight.runs.remote import Services
 
 
 def seconds_of(text: str) -> float:
@@ -56,12 +57,12 @@ def hosts_of(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words}))
 
 
-def plan(args: Namespace, overrides: list[str]) -> None:
+def plan(args: Namespace, overrides: list[str], services: Services = ()) -> None:
     """Print the plan that the arguments ask for. Raises SegtrainError."""
     if args.record is not None:
-        _record(args, overrides)
+        _record(args, overrides, services)
     elif args.like:
-        _like(args, overrides)
+        _like(args, overrides, services)
     elif args.config or overrides:
         _config(args, overrides)
     else:
@@ -69,7 +70,7 @@ def plan(args: Namespace, overrides: list[str]) -> None:
         raise ConfigError(text, code="plan-of-nothing")
 
 
-def _like(args: Namespace, overrides: list[str]) -> None:
+def _like(args: Namespace, overrides: list[str], services: Services) -> None:
     if args.config or overrides or args.probe:
         what = args.config or " ".join(overrides) or "--probe"
         text = f"--like={args.like} takes all of its figures from the run: remove {what}, or remove --like"
@@ -83,7 +84,7 @@ def _like(args: Namespace, overrides: list[str]) -> None:
 
     limits, hosts = (seconds_of(args.deadline), budget_of(args.budget)), hosts_of(args.hosts)
     where = machines_of(args.where)
-    run = local(args.like)
+    run = local(args.like, services=services)
     if not run.folder.is_dir():
         text = f"--like={args.like}: there is no such folder: name the folder of a run, such as runs/NAME"
         raise ConfigError(text, code="folder-missing", found=args.like)
@@ -140,13 +141,13 @@ def _show(
         _note(f"page: {page.write(args.page, found, text, of, *limits)}")
 
 
-def _record(args: Namespace, overrides: list[str]) -> None:
+def _record(args: Namespace, overrides: list[str], services: Services) -> None:
     other = args.config or " ".join(overrides) or args.like
     if other:
         raise ConfigError(f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other)
     from segtrain.insight.plan import record
 
-    found = record.record(args.record or ["runs"], args.on)
+    found = record.record(args.record or ["runs"], args.on, services)
     if args.json:
         print(json.dumps({**vars(found), "errors": record.errors(found.rows)}))
     else:

@@ -14,7 +14,7 @@ from segtrain.insight.diagnose.stats import run_stats
 from segtrain.insight.plan.comparable_settings import decisive, differences
 from segtrain.insight.plan.saved import FILE, read
 from segtrain.insight.runs.folder import RunFolder, load, silent
-from segtrain.insight.runs.remote import local
+from segtrain.insight.runs.remote import Services, local
 from segtrain.observe.spans import NO_STEP
 from segtrain.observe.spent import spent
 
@@ -32,7 +32,7 @@ class Record:
     missing: dict[str, str]
 
 
-def record(places: Sequence[str], on: str = "") -> Record:
+def record(places: Sequence[str], on: str = "", services: Services = ()) -> Record:
     """The finished runs in or below ``places`` that had a plan. Raises SegtrainError.
 
     ``places``: folders, and runs in buckets or of SageMaker. ``on``: the type of the machines of runs that do not say
@@ -40,7 +40,7 @@ def record(places: Sequence[str], on: str = "") -> Record:
     """
     rows, missing = list[Mapping[str, Any]](), dict[str, str]()
     for place in places:
-        folder = local(place).folder
+        folder = local(place, services=services).folder
         if not folder.is_dir():
             raise DataError(f"{folder}: there is no such folder of runs", code="folder-missing", file=str(folder))
         for run in sorted(file.parent for file in folder.rglob(FILE)):

@@ -1,9 +1,8 @@
-"""Local copies of runs in buckets and of SageMaker jobs: small files are copied, checkpoints are not.
+"""Local copies of runs in buckets, also of jobs of a platform: small files are copied, checkpoints are not.
 
     gs://BUCKET/PREFIX      a run folder, or a prefix with one run somewhere below, such as the checkpoints of a job
     s3://BUCKET/PREFIX      likewise, as is az://CONTAINER/PREFIX
-    sagemaker:JOB           a training job (or its ARN); DescribeTrainingJob says where its files are
-    vertex:EXPERIMENT       only the table of its runs, because an experiment has no files
+    NAME:...                a job or an experiment of a platform, see RunService
 
 The copy is in ``$SEGTRAIN_CACHE/remote``. A file is fetched again when its ETag has changed.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +35,6 @@ from segtrain.insight.runs.bucket import (
 from segtrain.insight.runs.table import list_runs
 from segtrain.observe.journal import FILE, parse_lines, say_on_stderr
 from segtrain.observe.profile_format import MINUTE, minute_and_node
-from segtrain.platforms.sagemaker.runs import training_job
-from segtrain.platforms.vertex.runs import VERTEX, experiment_rows
 
 # Most bytes that are fetched from a run, for each kind of file.
 MOST_LINES, MOST_SPANS, MOST_PROFILE, MOST_PICTURES, MOST_ARCHIVE = (mb << 20 for mb in (128, 128, 256, 16, 512))
@@ -68,15 +64,35 @@ class Location:
     stem: str = ""
 
 
-def is_remote(location: str) -> bool:
-    return location.startswith(("sagemaker:", "arn:", VERTEX)) or "://" in location
+@dataclass(frozen=True)
+class RunService:
+    """A platform that knows runs by names. ``prefixes``: how such locations begin.
+
+    ``folders``: the URIs of a run's folders in buckets. Raises ConfigError for a location without files. ``rows``: the
+    rows of the table of runs, if the platform itself has them.
+    """
+
+    prefixes: tuple[str, ...]
+    folders: Callable[[str], list[str]]
+    rows: Callable[[str], list[dict[str, Any]]] | None = None
 
 
-def local(location: str, say: Say = say_on_stderr) -> Location:
+Services = Sequence[RunService]
+
+
+def service_of(location: str, services: Services) -> RunService | None:
+    return next((service for service in services if location.startswith(service.prefixes)), None)
+
+
+def is_remote(location: str, services: Services) -> bool:
+    return "://" in location or service_of(location, services) is not None
+
+
+def local(location: str, say: Say = say_on_stderr, services: Services = ()) -> Location:
     """The local folder for a location: the folder itself, or a copy of the one remote run. Raises SegtrainError."""
-    if not is_remote(location):
+    if not is_remote(location, services):
         return Location(Path(location), location)
-    uris, objects = objects_of(location)
+    uris, objects = objects_of(location, services)
     homes = homes_in(objects)
     archives = [item for item in objects if item.uri.endswith(ARCHIVE)]
     if len(homes) > 1 or (not homes and len(archives) != 1):
@@ -105,16 +121,17 @@ def local(location: str, say: Say = say_on_stderr) -> Location:
     return Location(copy.folder, location, _stem(homes[0] if homes and location.startswith(CLOUDS) else location))
 
 
-def rows(location: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
-    """The rows of the table of runs for a folder, a prefix in a bucket, or a Vertex AI experiment.
+def rows(location: str, say: Say = say_on_stderr, services: Services = ()) -> list[dict[str, Any]]:
+    """The rows of the table of runs for a folder, a prefix in a bucket, or a location of one of ``services``.
 
     Raises SegtrainError.
     """
-    if not is_remote(location):
+    if not is_remote(location, services):
         return list_runs(location)
-    if location.startswith(VERTEX):
-        return experiment_rows(location)
-    uris, objects = objects_of(location)
+    service = service_of(location, services)
+    if service is not None and service.rows is not None:
+        return service.rows(location)
+    uris, objects = objects_of(location, services)
     homes = homes_in(objects)
     folders = {home: f"{number}/{home.rsplit('/', 1)[-1]}" for number, home in enumerate(homes)}
     share = MOST_LINES // max(1, len(homes))
@@ -131,12 +148,12 @@ def rows(location: str, say: Say = say_on_stderr) -> list[dict[str, Any]]:
     return [{**row, "out": origin[row["out"]]} for row in list_runs(copy.folder)]
 
 
-def objects_of(location: str) -> tuple[list[str], list[Object]]:
+def objects_of(location: str, services: Services) -> tuple[list[str], list[Object]]:
     """The URIs of the folders of a remote location, and their objects.
 
     Raises SegtrainError if there are no objects.
     """
-    uris = _resolve(location)
+    uris = _resolve(location, services)
     found = {item.uri: item for uri in uris for item in list_objects(uri)}  # One folder may include another.
     if not found:
         problem = f"{location}: there are no objects below {' or '.join(f'{uri}/' for uri in uris)}"
@@ -146,33 +163,19 @@ def objects_of(location: str) -> tuple[list[str], list[Object]]:
     return uris, list(found.values())
 
 
-def _resolve(location: str) -> list[str]:
+def _resolve(location: str, services: Services) -> list[str]:
     """The URIs of the folders of a remote location."""
     if location.startswith(CLOUDS):
         return [location.rstrip("/")]
-    if location.startswith("sagemaker:"):
-        return _uris_of(training_job(location.removeprefix("sagemaker:")))
-    if arn := re.fullmatch(r"arn:[\w-]+:sagemaker:([\w-]+):\d+:training-job/(.+)", location):
-        os.environ["AWS_REGION"] = arn[1]  # of the job's buckets, whatever region is set
-        return _uris_of(training_job(arn[2], arn[1]))
+    service = service_of(location, services)
+    if service is not None:
+        return service.folders(location)
     fix = "name a folder, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or sagemaker:JOB"
-    if location.startswith(VERTEX):
-        table = f"segtrain runs {quote(location)}"
-        fix = f"an experiment has no files: `{table}` prints the folder of each run: name that folder"
-    if location.startswith("arn:"):
-        fix = "the ARN of a training job is arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME"
-    raise ConfigError(f"{location}: runs cannot be read from there: {fix}", code="unknown-place", place=location)
+    raise unknown_place(location, fix)
 
 
-def _uris_of(job: Mapping[str, Any]) -> list[str]:
-    """The S3 folders of a job. The folder of its checkpoints is first: while the job trains, it holds the run."""
-    name = job["TrainingJobName"]
-    outputs = [job[key].get("S3OutputPath") for key in ("OutputDataConfig", "ProfilerConfig") if key in job]
-    kept = job.get("CheckpointConfig", {}).get("S3Uri")
-    if kept and "TuningJobArn" in job:  # The jobs of a tuning job share a prefix, with a folder for each.
-        kept = f"{kept.rstrip('/')}/{name}"
-    found = [kept, *(f"{out.rstrip('/')}/{name}" for out in outputs if out)]
-    return list(dict.fromkeys(uri.rstrip("/") for uri in found if uri))
+def unknown_place(location: str, fix: str) -> ConfigError:
+    return ConfigError(f"{location}: runs cannot be read from there: {fix}", code="unknown-place", place=location)
 
 
 def homes_in(objects: Iterable[Object]) -> list[str]:

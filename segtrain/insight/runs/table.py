@@ -16,6 +16,8 @@ from segtrain.observe.run_row import COLUMNS, run_row
 if TYPE_CHECKING:
     import pandas
 
+    from segtrain.insight.runs.remote import Services
+
 
 def list_runs(folder: str | Path = "runs") -> list[dict[str, Any]]:
     """One row per run, the oldest first, with the keys of ``COLUMNS``; unknown values are None."""
@@ -48,8 +50,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*columns(cells, right={3, 4, 5, 6, 7, 9, 10, 11, 12}), *warned])
 
 
-def data_frame(folder: str | Path = "runs") -> pandas.DataFrame:
-    """The rows of a folder, a bucket, or ``vertex:EXPERIMENT`` as a pandas frame, ``started`` as UTC times.
+def data_frame(folder: str | Path = "runs", services: Services = ()) -> pandas.DataFrame:
+    """The rows of a folder, a bucket, or a location of ``services`` as a pandas frame, ``started`` as UTC times.
 
     Raises MissingExtra without pandas.
     """
@@ -59,6 +61,6 @@ def data_frame(folder: str | Path = "runs") -> pandas.DataFrame:
         import pandas
     except ImportError:
         raise MissingExtra("pandas", "pandas", "a data frame of runs") from None
-    frame = pandas.DataFrame(rows(str(folder)), columns=list(COLUMNS))
+    frame = pandas.DataFrame(rows(str(folder), services=services), columns=list(COLUMNS))
     frame["started"] = pandas.to_datetime(frame["started"], unit="s", utc=True)
     return frame

@@ -11,7 +11,7 @@ from segtrain.base.files import alone
 from segtrain.base.json_text import read_json
 from segtrain.errors import CheckpointError, DataError
 from segtrain.insight.runs.bucket import INDEX, Copy, Object, WantedFile
-from segtrain.insight.runs.remote import Say, copy_folder, fetch, homes_in, inside, is_remote, objects_of
+from segtrain.insight.runs.remote import Say, Services, copy_folder, fetch, homes_in, inside, is_remote, objects_of
 from segtrain.observe.journal import say_on_stderr
 
 _CHECKPOINT = re.compile(r"checkpoints/step-\d+\.pt")
@@ -20,14 +20,14 @@ _RECORDS = ("config.yaml", "labels.json", "parts.json", "best.json", "faults.jso
 _EXPORT = ("model.json", "weights.safetensors")
 
 
-def with_weights(location: str, which: str = "best", say: Say = say_on_stderr) -> Path:
+def with_weights(location: str, which: str = "best", say: Say = say_on_stderr, services: Services = ()) -> Path:
     """The local folder for a location: the folder itself, or a copy of the run or export in a bucket.
 
     ``which``: the checkpoint to copy (best, last). Its checksums are checked when it is loaded. Raises SegtrainError.
     """
-    if not is_remote(location):
+    if not is_remote(location, services):
         return Path(location)
-    uris, objects = objects_of(location)
+    uris, objects = objects_of(location, services)
     folder = copy_folder(location, ["weights", *uris])
     with alone(folder / INDEX):  # Of the ranks of a host, the first one fetches, and the others find everything there.
         copy = Copy(folder)

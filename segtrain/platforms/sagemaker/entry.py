@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,7 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
     if not hosts.trains:
         print(f"host {hosts.current} of the group {hosts.group!r} has nothing to do: {', '.join(hosts.training)} train")
         return 0
-    from segtrain.installed import discover
+    from segtrain.installed import discover, provided
     from segtrain.observe.journal import finished
     from segtrain.platforms.decoder import prepare
     from segtrain.training.rank import train
@@ -101,7 +102,8 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
     if cluster.local_rank == 0:
         _introduce(config, cluster, hosts, [decoder, *remarks, *_shm_remarks(config, spared)])
     with sagemaker_helping.around(plan, cluster.local_rank, received):
-        code = train(config, cluster, received, report=lambda error: _failed(error, base, hosts))
+        report = partial(_failed, base=base, hosts=hosts)
+        code = train(config, cluster, received, report=report, provided=provided())
     if code not in (0, EXIT_RESUMABLE):
         return code
     if cluster.rank == 0:

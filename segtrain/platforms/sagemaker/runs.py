@@ -1,11 +1,14 @@
-"""Descriptions of SageMaker training jobs, read with boto3, which finds the region and the credentials."""
+"""Where SageMaker keeps the files of a training job, read with boto3, which finds the region and the credentials."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError
+from segtrain.insight.runs.remote import unknown_place
 
 SIGN_IN = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or sign in with `aws sso login`"
 
@@ -41,3 +44,25 @@ def training_job(name: str, region: str = "") -> Mapping[str, Any]:
     except exceptions.BotoCoreError as error:
         fix = f"set AWS_DEFAULT_REGION or give the ARN of the job; {SIGN_IN}"
         raise ConfigError(f"{what}: {error}: {fix}", code="aws-settings", what=what) from None
+
+
+def folders(location: str) -> list[str]:
+    """The S3 folders of ``sagemaker:JOB``, or of the ARN of a job.
+
+    The folder of its checkpoints is first: while the job trains, it holds the run.
+    """
+    name, region = location.removeprefix("sagemaker:"), ""
+    if location.startswith("arn:"):
+        arn = re.fullmatch(r"arn:[\w-]+:sagemaker:([\w-]+):\d+:training-job/(.+)", location)
+        if arn is None:
+            fix = "the ARN of a training job is arn:aws:sagemaker:REGION:ACCOUNT:training-job/NAME"
+            raise unknown_place(location, fix)
+        region, name = arn[1], arn[2]
+        os.environ["AWS_REGION"] = region  # of the job's buckets, whatever region is set
+    job = training_job(name, region)
+    outputs = [job[key].get("S3OutputPath") for key in ("OutputDataConfig", "ProfilerConfig") if key in job]
+    checkpoints = job.get("CheckpointConfig", {}).get("S3Uri")
+    if checkpoints and "TuningJobArn" in job:  # The jobs of a tuning job share a prefix, with a folder for each.
+        checkpoints = f"{checkpoints.rstrip('/')}/{job['TrainingJobName']}"
+    uris = [checkpoints, *(f"{output.rstrip('/')}/{job['TrainingJobName']}" for output in outputs if output)]
+    return list(dict.fromkeys(uri.rstrip("/") for uri in uris if uri))

@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _work(argv: Sequence[str], received: list[int]) -> int:
-    from segtrain.installed import discover
+    from segtrain.installed import discover, provided
     from segtrain.platforms.decoder import prepare
     from segtrain.training.rank import train
 
@@ -57,7 +57,7 @@ def _work(argv: Sequence[str], received: list[int]) -> int:
     if cluster.local_rank == 0:
         _introduce(config, cluster, decoder)
     with vertex_folders.event_files(config, cluster.rank):
-        code = train(config, cluster, received, report=_failed)
+        code = train(config, cluster, received, report=_failed, provided=provided())
     if code == 0 and cluster.rank == 0:
         vertex_folders.keep_model(config)
     return code

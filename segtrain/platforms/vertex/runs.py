@@ -7,9 +7,11 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from shlex import quote
 from typing import Any
 
 from segtrain.errors import DataError, closest, some_of
+from segtrain.insight.runs.remote import unknown_place
 from segtrain.observe.run_row import COLUMNS, number
 from segtrain.platforms.vertex.experiments import EXPERIMENT, METRICS, PARAMS, RUN, STATE, STATES, Experiment
 from segtrain.platforms.vertex.google_api import NotFound
@@ -34,6 +36,13 @@ def experiment_rows(location: str) -> list[dict[str, Any]]:
         raise _no_experiment(experiment) from None
     rows = [_row(context, experiment.name) for context in experiment.contexts(RUN, parent)]
     return sorted(rows, key=lambda row: (row["started"], row["out"]))
+
+
+def no_folders(location: str) -> list[str]:
+    """Raises ConfigError: an experiment has no files."""
+    table = f"segtrain runs {quote(location)}"
+    fix = f"an experiment has no files: `{table}` prints the folder of each run: name that folder"
+    raise unknown_place(location, fix)
 
 
 def _row(context: Mapping[str, Any], experiment: str) -> dict[str, Any]:

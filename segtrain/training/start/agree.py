@@ -16,7 +16,7 @@ from segtrain.config import Config
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.stamps import listing_text
 from segtrain.errors import ConfigError, DataError, some_of
-from segtrain.observe.trackers import TRACKERS
+from segtrain.observe.trackers import SETTINGS
 from segtrain.parallel.collective import broadcast_bytes, broadcast_json, names_of, table
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder.rundir import differences
@@ -28,7 +28,7 @@ OWN = {
     "name": True,
     "data": {"root", "workers", "worker_kind", "prefetch", "cache", "color_jitter_on"},
     "parallel": {"procs", "threads"},
-    "log": {"profile_ms", "vertex_tensorboard", *(kind.setting for kind in TRACKERS if kind.extra)},
+    "log": {"profile_ms", "vertex_tensorboard", *(name for name in SETTINGS if name != "tensorboard")},
 }
 SHOWN = 5  # settings in one error
 

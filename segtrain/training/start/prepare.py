@@ -5,6 +5,7 @@ Rank 0 sends its findings (as JSON) and its checkpoint to the other ranks: no sh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from segtrain.data.index.subset import without
 from segtrain.errors import CheckpointError
 from segtrain.losses import build_criterion
 from segtrain.observe.journal import FILE as JOURNAL
-from segtrain.observe.trackers import refuse_trackers
+from segtrain.observe.trackers import TRACKERS, TrackerKind, refuse_trackers
 from segtrain.parallel.collective import broadcast_bytes, table
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder import checkpoint
@@ -39,7 +40,12 @@ class Prepared:
 
 
 def refused(
-    config: Config, train: Dataset, parts: dict[str, str], lock: FolderLock, local_ranks: int
+    config: Config,
+    train: Dataset,
+    parts: dict[str, str],
+    lock: FolderLock,
+    local_ranks: int,
+    trackers: Sequence[TrackerKind] = TRACKERS,
 ) -> dict[str, Any]:
     """Check, before labels are read, all that can be checked without them. Locks the run folder if it exists already.
 
@@ -51,7 +57,7 @@ def refused(
     if config.data.cache == "ram":
         refuse_cache(train, local_ranks)
     remarks += lock.acquire() if config.run_dir.is_dir() else []
-    refuse_trackers(config.log)
+    refuse_trackers(config.log, trackers)
     if isinstance(config.loss.class_weights, tuple):
         build_criterion(config.loss, labels.num_classes, labels.ignore_index)
     resumes = config.checkpoint.resume and bool(checkpoint.checkpoints(config.run_dir))

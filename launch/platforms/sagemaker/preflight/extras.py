@@ -85,9 +85,9 @@ def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
             "isolation-packages",
             f"network_isolation=true: nothing is downloaded in the container, so {choice.uri} must hold all packages",
         )
-    from segtrain.observe.trackers import TRACKERS
+    from segtrain.installed import trackers
 
-    for key in (f"log.{kind.setting}" for kind in TRACKERS if kind.extra):
+    for key in (f"log.{kind.setting}" for kind in trackers() if kind.extra):
         if job.settings.get(key):
             yield error(
                 "isolation-tracker",

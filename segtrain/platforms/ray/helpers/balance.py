@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from segtrain.data.workers.made import NO_COST, SampleCost
 from segtrain.machines.receiving import WORTH
 
 AGAIN = 0.35  # helpers that were given up are asked again if receiving costs less than this share of making
 IN_A_ROW = 3  # looks with the same result, before helpers are given up or asked again
 MADE, RECEIVED = 8, 32  # samples that a look needs
-
-
-class SampleCost(NamedTuple):
-    """CPU seconds that ``samples`` samples of ``bytes`` finished bytes took."""
-
-    seconds: float = 0.0
-    samples: int = 0
-    bytes: int = 0
-
-    def plus(self, seconds: float, samples: int, size: int) -> SampleCost:
-        return SampleCost(self.seconds + seconds, self.samples + samples, self.bytes + size)
-
-    def since(self, before: SampleCost) -> SampleCost:
-        return SampleCost(*(now - then for now, then in zip(self, before)))  # type: ignore[arg-type]
-
-    @property
-    def per_byte(self) -> float:
-        return self.seconds / max(1, self.bytes)
-
-    @property
-    def ms(self) -> float:
-        """Milliseconds of a sample."""
-        return 1000 * self.seconds / max(1, self.samples)
-
-
-NO_COST = SampleCost()
 
 
 @dataclass

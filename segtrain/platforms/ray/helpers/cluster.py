@@ -202,22 +202,20 @@ def seats_of(nodes: list[Mapping[str, Any]], most: Any, rank: int, world: int) -
     return seats[: len(seats) if most == "auto" else int(most)][rank::world]
 
 
-def engine_of(data: Data, rank: int, world: int) -> RayEngine | None:
-    """The engine that ``data.helpers`` asks for; None for no helpers, and for Ray Data, which gets only the connection.
+def join_ray(helpers: str) -> bool:
+    """Join the cluster at RAY_ADDRESS, unless this process is part of one. Returns whether it has joined.
 
-    Raises MissingExtra without ray, ConfigError if no cluster answers.
+    ``helpers``: the value of ``data.helpers``. Raises MissingExtra without ray, ConfigError if no cluster answers.
     """
-    if data.helpers == "none":
-        return None
     # Before ray is imported: it would end this process 60 seconds after the head of the cluster is gone.
     os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(FOREVER_S))
-    _require_ray(data.helpers)
+    _require_ray(helpers)
     import ray
 
-    joins = not ray.is_initialized()
-    if joins:
-        _join(os.environ.get("RAY_ADDRESS", ""), data.helpers)
-    return RayEngine(data, rank, world, joins) if data.helpers == "ray" else None
+    if ray.is_initialized():
+        return False
+    _join(os.environ.get("RAY_ADDRESS", ""), helpers)
+    return True
 
 
 def _require_ray(helpers: str) -> None:

@@ -22,13 +22,14 @@ from segtrain.data.bucket.prefetched import maker_of, task_of
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.stages import Cost
 from segtrain.data.workers.batch import BatchTask, SampleTask
+from segtrain.data.workers.made import Made
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.platforms.ray.helpers import wire
 from segtrain.platforms.ray.helpers.balance import Balance
 from segtrain.platforms.ray.helpers.engine import Engine, Seat
 from segtrain.platforms.ray.helpers.manager import Manager
 from segtrain.platforms.ray.helpers.seat import Helping, Ordered
-from segtrain.platforms.ray.helpers.share import Made, Need
+from segtrain.platforms.ray.helpers.share import Need
 
 TWICE_S, TWICE = 1.0, 4  # a sample that is out longer than this, and than so many turnarounds, is made here as well
 # An order takes a helper about this long, and at most a quarter of the time that the queue lasts. A second order hides
@@ -117,7 +118,6 @@ class HelpedPool(WorkerPool):
         return f"{super().describe(least, most)}; helpers make what these cannot"
 
     def made(self) -> Made:
-        """Who has made how many samples so far."""
         with self._lock:
             local = self._trained - sum(self.helped.values())
             cores, balance = len(self._gave), self.balance

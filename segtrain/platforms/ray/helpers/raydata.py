@@ -10,7 +10,7 @@ import base64
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from segtrain.platforms.ray.helpers import wire
 from segtrain.platforms.ray.helpers.cluster import HELPS, ROLE, seats_of
 from segtrain.platforms.ray.helpers.helper import identity, refuse_other_files
 from segtrain.platforms.ray.helpers.making import CHUNK, Making
+from segtrain.training.provided import OnRank0
 
 BLOCK_BYTES = 16 << 20  # of the samples that travel together
 PART_BYTES, MOST_PARTS = 256 << 20, 2000  # of the samples that one task of Ray Data makes; tasks of a run
@@ -35,7 +36,6 @@ START = (
     "helpers   ray-data: Ray makes all samples of training, in an order of its own: batches differ from run to run, "
     "and this run cannot resume"
 )
-Share = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]  # run on rank 0; every rank gets the result
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ class Rows:
 
 
 class RayDataLoader(TrainLoader):
-    """A TrainLoader whose samples come from Ray Data. ``share`` is a collective, see Share; the rest is as there.
+    """A TrainLoader whose samples come from Ray Data. ``on_rank_0`` is a collective; the rest is as there.
 
     Raises ConfigError if the run resumes, if its batches cannot be divided evenly, or if no host helps.
     """
 
-    def __init__(self, *args: Any, share: Share, **settings: Any) -> None:
+    def __init__(self, *args: Any, on_rank_0: OnRank0, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._world, self._rank, accumulate = settings["world"], settings["rank"], settings["accumulate"]
         if self.first_step:
@@ -106,7 +106,7 @@ class RayDataLoader(TrainLoader):
             )
             says += f"a multiple of {self._world * accumulate} (ranks x train.accumulate)"
             raise ConfigError(says, code="ray-data-uneven", key="train.batch_size", found=self.batch_size)
-        splits = share(self._split)["splits"]
+        splits = on_rank_0(self._split)["splits"]
         self._rows = Rows(_batches_of(splits[self._rank]), self.maker.source)
 
     def _split(self) -> dict[str, Any]:

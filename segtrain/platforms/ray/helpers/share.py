@@ -1,49 +1,15 @@
-"""Who makes the samples of a rank: whether helpers are needed, and how much each host has made."""
+"""Whether a rank needs helpers, and what it says about those that it loses."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from segtrain.base.terminal import counted
-from segtrain.data.workers.pool import WorkerPool
-from segtrain.platforms.ray.helpers.balance import NO_COST, SampleCost
 
 ENOUGH = 1.25  # local workers that make this many times the samples that the loop takes need no help
-
-
-@dataclass(frozen=True)
-class Made:
-    """Training samples of a rank so far, by who made them. ``again``: ordered from a helper, but not received."""
-
-    workers: int
-    kind: str
-    local: int
-    helped: Mapping[str, int]
-    cores: int  # of helpers that made some
-    again: int
-    made: SampleCost = NO_COST  # CPU time of this rank for the samples that were made here
-    received: SampleCost = NO_COST  # CPU time of this rank for the samples that helpers made
-
-    def line(self, what: str) -> str:
-        """``what: 2 local threads 31 %, 14 helper cores on 1 host 69 %``."""
-        there = sum(self.helped.values())
-        local = self.local / max(1, self.local + there)
-        cores, hosts = counted(self.cores, "helper core"), counted(len(self.helped), "host")
-        helped = f"{cores} on {hosts} {100 - 100 * local:.0f} %" if there else "helpers made none"
-        return f"{what}: {counted(self.workers, f'local {self.kind}')} {100 * local:.0f} %, {helped}"
-
-    def to_dict(self) -> dict[str, Any]:
-        costs = {"make_ms": round(self.made.ms, 3), "receive_ms": round(self.received.ms, 3)}
-        return {"local": self.local, "helpers": dict(self.helped), "again": self.again, **costs}
-
-
-def made_by(pool: WorkerPool) -> Made | None:
-    """Who made the samples of a pool; None if it has no helpers."""
-    made = getattr(pool, "made", None)
-    return made() if made is not None else None
 
 
 @dataclass
