@@ -8,17 +8,17 @@ from segtrain.observe import trackers
 from segtrain.observe.tracker import TrackedRun, Tracker
 from segtrain.observe.trackers import TrackerKind
 from segtrain.parallel.cluster import LAUNCHERS, RankSource
-from segtrain.platforms.ray import hosts as ray
-from segtrain.platforms.sagemaker import hosts as sagemaker
-from segtrain.platforms.slurm import hosts as slurm
-from segtrain.platforms.vertex import hosts as vertex
+from segtrain.platforms.ray.hosts import ranks as ray_ranks
+from segtrain.platforms.sagemaker.hosts import ranks as sagemaker_ranks
+from segtrain.platforms.slurm.hosts import ranks as slurm_ranks
+from segtrain.platforms.vertex.hosts import ranks as vertex_ranks
 
 if TYPE_CHECKING:
     from segtrain.insight.runs.remote import RunService
 
 # Where a process finds its rank. The first source that knows it decides: on SageMaker and Slurm, launchers of MPI and
 # torchrun are asked by the platform, which also knows the host.
-RANK_SOURCES: tuple[RankSource, ...] = (sagemaker.ranks, ray.ranks, slurm.ranks, *LAUNCHERS, vertex.ranks)
+RANK_SOURCES: tuple[RankSource, ...] = (sagemaker_ranks, ray_ranks, slurm_ranks, *LAUNCHERS, vertex_ranks)
 
 
 def _vertex_experiments(experiment: Any, run: TrackedRun) -> Tracker:
