@@ -25,7 +25,7 @@ from contracts.experiments import capture as sdk
 
 from segtrain.config import Log, make_config
 from segtrain.insight.runs import remote
-from segtrain.insight.runs.table import COLUMNS, data_frame, list_runs
+from segtrain.insight.runs.table import COLUMNS, list_runs
 from segtrain.installed import run_services
 from segtrain.observe.journal import say_on_stderr
 from segtrain.observe.tracker import TrackedRun
@@ -34,6 +34,7 @@ from segtrain.platforms import TRACKERS
 from segtrain.platforms.vertex import tracker as vertex
 from segtrain.platforms.vertex.experiments import Experiment, ExperimentRun
 from segtrain.platforms.vertex.google_api import AlreadyThere, GoogleApi, _content
+from segtrain.runs.table import data_frame
 
 local = partial(remote.local, services=run_services())
 rows = partial(remote.rows, services=run_services())
