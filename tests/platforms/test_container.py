@@ -14,10 +14,10 @@ import pytest
 from conftest import refused
 
 from segtrain.errors import ConfigError, DataError
-from segtrain.insight.runs import remote
 from segtrain.platforms import container, decoder, outcome
 from segtrain.platforms.sagemaker import entry
 from segtrain.platforms.sagemaker.hosts import read_hosts
+from segtrain.platforms.sagemaker.runs import uris_of
 
 ROOT = Path(__file__).parents[2]
 MAIN = "import sys; from segtrain.platforms.sagemaker.entry import main; sys.exit(main())"
@@ -121,7 +121,7 @@ def test_jobs_of_a_tuning_do_not_share_a_run(tmp_path: Path) -> None:
     (make_base(tmp_path, {"_tuning_objective_metric": "val:miou_percent"}) / "checkpoints").mkdir()
     assert container.run_folder(tmp_path, {"TRAINING_JOB_NAME": "t-1"}) == tmp_path / "checkpoints/t-1"
     job = {"TrainingJobName": "t-1", "CheckpointConfig": {"S3Uri": "s3://b/c/"}, "TuningJobArn": "arn:aws:x"}
-    assert remote._uris_of(job) == ["s3://b/c/t-1"]
+    assert uris_of(job) == ["s3://b/c/t-1"]
 
 
 def test_the_run_folder_is_what_sagemaker_saves(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_failure_on_gpus_leaves_its_cause_too(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(entry.signal, "signal", lambda *_: None)
     monkeypatch.setattr(entry, "_introduce", lambda *_: None)
     monkeypatch.setattr("segtrain.platforms.decoder.prepare", lambda folder: "")
-    monkeypatch.setattr("segtrain.training.rank.train", lambda *_, report: report(DataError("torn", code="torn")))
+    monkeypatch.setattr("segtrain.training.rank.train", lambda *_, report, **__: report(DataError("torn", code="torn")))
     assert entry.main() == 2
     assert (base / "output/failure").read_text() == "rank 0 on algo-2 (ml.g5.xlarge): torn"
 

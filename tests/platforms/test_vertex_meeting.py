@@ -331,7 +331,7 @@ def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(monkeypatch:
     monkeypatch.setattr(vertex.local_ranks, "run", run)
     assert vertex.main(["parallel.procs=2", "parallel.strategy=ddp", "train.device=cpu"]) == 3
     (first,) = started
-    assert (first.rank, first.world_size, first.local_world_size, first.source) == (0, 2, 2, "vertex")
+    assert (first.rank, first.world_size, first.local_world_size, first.source.name) == (0, 2, 2, "vertex")
 
 
 def test_hosts_that_come_at_once_need_not_wait_until_one_is_accepted() -> None:

@@ -47,10 +47,7 @@ def training_job(name: str, region: str = "") -> Mapping[str, Any]:
 
 
 def folders(location: str) -> list[str]:
-    """The S3 folders of ``sagemaker:JOB``, or of the ARN of a job.
-
-    The folder of its checkpoints is first: while the job trains, it holds the run.
-    """
+    """The S3 folders of ``sagemaker:JOB``, or of the ARN of a job."""
     name, region = location.removeprefix("sagemaker:"), ""
     if location.startswith("arn:"):
         arn = re.fullmatch(r"arn:[\w-]+:sagemaker:([\w-]+):\d+:training-job/(.+)", location)
@@ -59,7 +56,11 @@ def folders(location: str) -> list[str]:
             raise unknown_place(location, fix)
         region, name = arn[1], arn[2]
         os.environ["AWS_REGION"] = region  # of the job's buckets, whatever region is set
-    job = training_job(name, region)
+    return uris_of(training_job(name, region))
+
+
+def uris_of(job: Mapping[str, Any]) -> list[str]:
+    """The S3 folders of a job. The folder of its checkpoints is first: while the job trains, it holds the run."""
     outputs = [job[key].get("S3OutputPath") for key in ("OutputDataConfig", "ProfilerConfig") if key in job]
     checkpoints = job.get("CheckpointConfig", {}).get("S3Uri")
     if checkpoints and "TuningJobArn" in job:  # The jobs of a tuning job share a prefix, with a folder for each.
