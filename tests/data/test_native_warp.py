@@ -214,7 +214,7 @@ def same(out: np.ndarray, levels: np.ndarray, floats: Floats) -> bool:
 def test_finished_levels_are_normalized_with_the_library_and_without(
     floats: Floats, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for height, width in ((1, 1), (5, 15), (3, 16), (2, 65), (9, 131)):
+    for height, width in ((1, 1), (5, 15), (3, 16), (2, 65), (9, 131), (2, 256), (3, 529)):
         levels, _ = noise(height, width)
         for setting in ("1", "0"):
             monkeypatch.setenv("SEGTRAIN_NATIVE", setting)
