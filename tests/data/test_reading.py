@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import socket
 import struct
 import subprocess
 import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -297,3 +299,17 @@ def test_a_tiff_with_directories_without_end_is_read_in_time(tmp_path):
     content[8 + 2 + 12 * 10 : 8 + 2 + 12 * 10 + 4] = struct.pack("<I", 8)  # its next directory is itself
     path.write_bytes(content)
     assert decode.read_header(str(path)).pages == 1
+
+
+def test_opencv_is_silenced_by_the_function_of_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cv2.setLogLevel up to OpenCV 4.12, and cv2.utils.logging.setLogLevel since 4.13."""
+    levels: list[int] = []
+    with monkeypatch.context() as older:
+        older.setattr(cv2, "setLogLevel", levels.append, raising=False)
+        older.delattr(cv2.utils, "logging", raising=False)
+        runpy.run_path(decode.__file__)
+    assert levels == [0]
+    monkeypatch.delattr(cv2, "setLogLevel", raising=False)
+    monkeypatch.setattr(cv2.utils, "logging", SimpleNamespace(setLogLevel=levels.append), raising=False)
+    runpy.run_path(decode.__file__)
+    assert levels == [0, 0]

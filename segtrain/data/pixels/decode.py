@@ -23,7 +23,8 @@ from segtrain.data.pixels.reading import PLAIN, Reading, narrowed, refuse_kind, 
 from segtrain.errors import file_error
 
 # OpenCV's own lines about files that it cannot read would hide the one error that names the file.
-cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+_set_log_level = getattr(cv2, "setLogLevel", None) or cv2.utils.logging.setLogLevel  # up to OpenCV 4.12, and since 4.13
+_set_log_level(0)  # silent
 _GRAY, _PALETTE, _GRAY_ALPHA = 0, 3, 4  # PNG color types (PNG specification, section 11.2.2)
 
 
