@@ -75,7 +75,7 @@ ST_INLINE void write_planes(const uint8_t* levels, int width, const Floats& form
     uint8_t planes[3][kBlock];
     for (int first = 0; first < width; first += kBlock, levels += 3 * kBlock) {
         int count = std::min(kBlock, width - first);
-        int done = best_simd() >= Simd::avx2 ? split_avx2(levels, count, planes) : 0;
+        int done = use_avx2() ? split_avx2(levels, count, planes) : 0;
         split_plain(levels, done, count, planes);
         for (int c = 0; c < 3; ++c) {
             Value* __restrict line = out + size_t(c) * plane + first;
