@@ -140,8 +140,8 @@ def test_all_vector_instructions_give_the_same_bytes() -> None:
         image, mask = noise(*size, seed)[0], rng.integers(0, 201 if seed % 2 else 200, size).astype(np.uint8)
         geometry = draw(rng_for(seed, 0, 0), size, shape, Data(scale=(0.2, 3), hue=0.2))
         made = []
-        for allowed in (0, 1):
-            ctypes.CDLL(str(native.LIBRARY)).st_avx2(allowed)
+        for most in (0, 1):
+            ctypes.CDLL(str(native.LIBRARY)).st_simd(most)
             pixels, ids, unknown = crop(image, mask, geometry, shape, LUT, known)
             made.append((pixels.tobytes(), ids.tobytes(), unknown))
         assert made[0] == made[1]

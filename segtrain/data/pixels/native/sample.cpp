@@ -170,7 +170,7 @@ ST_EXPORT void st_free(uint8_t* memory) { std::free(memory); }
 
 ST_EXPORT int st_layout() { return int(sizeof(StRequest)); }
 
-ST_EXPORT void st_avx2(int allowed) { allow_avx2(allowed != 0); }
+ST_EXPORT void st_simd(int most) { allow_avx2(most > 0); }
 
 ST_EXPORT const char* st_libraries() {
 #define ST_TEXT_OF(x) #x

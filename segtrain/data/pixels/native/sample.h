@@ -65,5 +65,5 @@ ST_EXPORT void st_free(uint8_t* memory);
 ST_EXPORT int st_layout();
 // Names and versions of the libraries that it was compiled with.
 ST_EXPORT const char* st_libraries();
-// For tests: 0 uses no AVX2.
-ST_EXPORT void st_avx2(int allowed);
+// For tests: 0 uses no vector instructions, 1 AVX2.
+ST_EXPORT void st_simd(int most);
