@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import refused
+from data_files import files, packed, quiet
 from refusals import FOLDERS, finish, make_set, refuse, snapshot
-from test_pack import files, packed, quiet
 
 from segtrain.config import Config, load_config
 from segtrain.data.audit import audit as audit_module

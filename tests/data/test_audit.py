@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from conftest import refused
-from test_datasets import camvid, ids, picture
+from data_files import camvid, ids, picture
 
 from segtrain.config import Data
 from segtrain.data.audit.audit import audit, check_before_training, class_weights

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from bucket_sets import data_sets, digest, loader, opened, reading, server
 from cloud.bucket import LIES, BucketServer
 from conftest import refused
-from test_bucket import data_sets, digest, loader, opened, reading, server
 from test_train import until
 
 from segtrain.base import stopping

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
-from test_pack import blocks, files, quiet, smooth
+from data_files import blocks, files, quiet, smooth
 
 from segtrain.bucket.client import client_of
 from segtrain.bucket.listing import _divided, side_by_side

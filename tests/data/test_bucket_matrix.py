@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bucket_sets import COUNT, data_sets, server
 from cloud.bucket import BucketServer
-from test_bucket import COUNT, data_sets, server
 from test_train import assert_same_weights, digests, final, until
 
 from segtrain.errors import EXIT_ERROR, EXIT_RESUMABLE

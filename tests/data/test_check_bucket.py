@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
+from data_files import blocks, files, quiet
 from PIL import Image
-from test_pack import blocks, files, quiet
 
 from segtrain.bucket.faults import outage
 from segtrain.config import Data

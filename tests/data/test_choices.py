@@ -12,7 +12,7 @@ from subprocess import run
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
-from test_datasets import ids, picture
+from data_files import ids, picture
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
+from data_files import picture
 from PIL import Image
-from test_datasets import picture
 
 from segtrain.cli import main
 from segtrain.config import load_config

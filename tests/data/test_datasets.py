@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import refused
+from data_files import camvid, ids, picture
 from PIL import Image
 
 from segtrain.config import Data
@@ -20,30 +20,6 @@ from segtrain.data.index.entries import Entry
 from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import pixels_of
 from segtrain.errors import DataError
-
-CAMVID = Path(os.environ.get("SEGTRAIN_CAMVID") or Path(__file__).parents[3] / "shared" / "data" / "camvid")
-
-
-def picture(path: Path, size: tuple[int, int] = (12, 16), seed: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (*size, 3), np.uint8)).save(path)
-    return path
-
-
-def ids(path: Path, values: tuple[int, ...] = (0, 1), size: tuple[int, int] = (12, 16), palette: bool = False) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    mask = Image.fromarray(np.resize(np.array(values, np.uint8), size))
-    if palette:
-        mask.putpalette([9] * 768)
-    mask.save(path)
-    return path
-
-
-def camvid(root: Path, names: tuple[str, ...] = ("a", "b"), split: str = "val") -> Data:
-    for name in names:
-        picture(root / split / f"{name}.jpg")
-        ids(root / f"{split}annot" / f"{name}.png", (0, 10, 11))
-    return Data(layout="camvid", root=str(root))
 
 
 def test_camvid(tmp_path):

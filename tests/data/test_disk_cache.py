@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bucket_sets import CLASSES, COUNT, data_sets, digest, loader, opened, own, server  # noqa: F401
 from cloud.bucket import BucketServer
 from conftest import refused
-from test_bucket import CLASSES, COUNT, data_sets, digest, loader, opened, own, server  # noqa: F401
 
 from segtrain.cli import main
 from segtrain.data.bucket.cache_entry import Entry

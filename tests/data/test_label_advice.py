@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import refused
+from mask_sets import COLORS, FOUR, THREE, TWO, by_table, check, make, one_bit, pixels, rgb
 from PIL import Image
 from refusals import TINY
-from test_mask_encodings import COLORS, FOUR, THREE, TWO, by_table, check, make, one_bit, pixels, rgb
 from test_predict_export import make_run
 
 import segtrain

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import refused
+from data_files import ids, picture, tree
 from PIL import Image
-from test_datasets import ids, picture
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config
@@ -25,16 +24,6 @@ from segtrain.errors import ConfigError
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("SEGTRAIN_CACHE", str(tmp_path / "cache"))
-
-
-def tree(root: Path, *pairs: str) -> Path:
-    """``IMAGE MASK`` twice, with 1 and 2 for ``#``."""
-    for seed in (1, 2):
-        for pair in pairs:
-            image, mask = pair.replace("#", str(seed)).split()
-            picture(root / image, seed=zlib.crc32(image.encode()))
-            ids(root / mask, (0, 1))
-    return root
 
 
 # what the folder holds; settings that are found; splits

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
-from test_datasets import ids, picture
+from data_files import ids, picture
 
 from segtrain.config import Data
 from segtrain.data.audit.check import check_folder

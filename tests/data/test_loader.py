@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from batch_bytes import content, kept, threads
 from conftest import refused
 
 from segtrain.config import IMAGENET_MEAN, IMAGENET_STD, Data, make_config
@@ -23,7 +22,7 @@ from segtrain.data.pixels.crop import StoredSample
 from segtrain.data.pixels.floats import Floats
 from segtrain.data.sample import SampleMaker, Task
 from segtrain.data.storage import LOCAL
-from segtrain.data.train_loader import Batch, EvalLoader, TrainLoader, normalize, worker_kind
+from segtrain.data.train_loader import EvalLoader, TrainLoader, normalize, worker_kind
 from segtrain.data.workers.autoscaler import Autoscaler, WorkerCount, worker_count
 from segtrain.errors import DataError
 
@@ -66,35 +65,6 @@ def load(data: Data = SETTINGS, dataset: Pictures | None = None, **settings: obj
     options = {"seed": 5, "batch_size": 8, "last_step": 6, **settings}
     with TrainLoader(dataset or Pictures(), data, **options) as loader:
         return kept(loader)
-
-
-def kept(steps: Iterable[list[Batch]]) -> list[list[Batch]]:
-    """Batches with pixels of their own, since the loader uses its memory again."""
-    return [
-        [
-            replace(
-                batch, **{name: part.clone() for name, part in vars(batch).items() if isinstance(part, torch.Tensor)}
-            )
-            for batch in parts
-        ]
-        for parts in steps
-    ]
-
-
-def content(steps: list[list]) -> list[bytes]:
-    """Every byte of every sample, in the order of its step."""
-    return [
-        batch.images[k].numpy().tobytes()
-        + batch.masks[k].numpy().tobytes()
-        + bytes(f"{batch.epochs[k]}/{batch.indices[k]}", "ascii")
-        for parts in steps
-        for batch in parts
-        for k in range(len(batch.indices))
-    ]
-
-
-def threads() -> int:
-    return sum(thread.name.startswith("segtrain-data") for thread in threading.enumerate())
 
 
 def test_batches_are_what_their_parts_say() -> None:

@@ -8,112 +8,25 @@ those of the truth.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 from conftest import refused
+from mask_sets import COLORS, FOUR, THREE, TWO, Encode, by_table, check, fix, make, one_bit, palette, pixels, rgb, truth
 from PIL import Image
 
 from segtrain.config import load_config
 from segtrain.config.paste import command, in_yaml, words
-from segtrain.data.audit.check import check_folder
 from segtrain.data.audit.finding import SplitFinding
 from segtrain.data.audit.mask_encoding import mask_finding
 from segtrain.data.audit.mask_values import MaskValues, top_of, values_of
-from segtrain.data.audit.statistics import AuditReport, label_warnings
+from segtrain.data.audit.statistics import label_warnings
 from segtrain.data.labels.classes import label_space
 from segtrain.data.labels.space import plain_space
 from segtrain.data.pixels.decode import decode_mask
 from segtrain.errors import ConfigError
-
-Encode = Callable[
-    [np.ndarray, Path], None
-]  # truth uint8 (H, W) of class ids, 255 for void; the path of the mask without ending
-TWO, THREE = "data.classes=[background, cell]", "data.classes=[background, road, car]"
-FOUR = "data.classes=[background, road, car, sky]"
-COLORS = np.array([[0, 0, 0], [128, 64, 128], [0, 0, 142]], np.uint8)
-
-
-def truth(seed: int, classes: int, void: bool) -> np.ndarray:
-    """Circles on class 0, the first class's the largest; with ``void`` a bar of 255."""
-    rng, mask = np.random.default_rng(seed), np.zeros((48, 64), np.uint8)
-    for value in range(1, classes):
-        center = (int(rng.integers(12, 52)), int(rng.integers(12, 36)))
-        cv2.circle(mask, center, int(rng.integers(5, 9)) + 4 * (value == 1), value, -1)
-    if void:
-        mask[:3] = 255
-    return mask
-
-
-def make(root: Path, encode: Encode, classes: int, void: bool = False, first: int = 0) -> dict[str, list[int]]:
-    """``images/SPLIT`` beside ``masks/SPLIT``, 12 + 4 pairs. Returns the pixels of each class by split."""
-    counts = {}
-    for split, numbers in (("train", range(first, first + 12)), ("val", range(first + 12, first + 16))):
-        counts[split] = [0] * classes
-        for part in ("images", "masks"):
-            (root / part / split).mkdir(parents=True)
-        for number in numbers:
-            mask = truth(number, classes, void)
-            noise = np.random.default_rng(number).integers(0, 60, (*mask.shape, 3))
-            image = np.where(mask == 255, 0, mask)[..., None] * 60 + noise
-            cv2.imwrite(str(root / f"images/{split}/n{number:02d}.png"), image.astype(np.uint8))
-            encode(mask, root / f"masks/{split}/n{number:02d}")
-            for value in range(classes):
-                counts[split][value] += int((mask == value).sum())
-    return counts
-
-
-def by_table(table: dict[int, int], kind: Any = np.uint8, ending: str = ".png") -> Encode:
-    """Class id -> stored value, in one channel."""
-
-    def encode(mask: np.ndarray, path: Path) -> None:
-        stored = np.vectorize(lambda value: table.get(int(value), int(value)))(mask).astype(kind)
-        Image.fromarray(stored).save(path.with_name(path.name + ending))
-
-    return encode
-
-
-def rgb(colors: np.ndarray) -> Encode:
-    def encode(mask: np.ndarray, path: Path) -> None:
-        Image.fromarray(colors[np.where(mask == 255, 0, mask)]).save(path.with_name(path.name + ".png"))
-
-    return encode
-
-
-def palette(indices: list[int], colors: np.ndarray) -> Encode:
-    """A palette PNG: class ``c`` has the index ``indices[c]`` and the color ``colors[c]``."""
-
-    def encode(mask: np.ndarray, path: Path) -> None:
-        picture = Image.fromarray(np.array(indices, np.uint8)[mask])
-        table = np.full((256, 3), 7, np.uint8)
-        table[indices] = colors[: len(indices)]
-        picture.putpalette(table.ravel().tolist())
-        picture.save(path.with_name(path.name + ".png"))
-
-    return encode
-
-
-def one_bit(mask: np.ndarray, path: Path) -> None:
-    Image.fromarray(mask > 0).save(path.with_name(path.name + ".png"))
-
-
-def check(root: Path, *settings: str) -> dict[str, AuditReport]:
-    return {report.split: report for report in check_folder(str(root), None, list(settings)).reports}
-
-
-def pixels(reports: dict[str, AuditReport]) -> dict[str, list[int]]:
-    return {split: report.pixels.tolist() for split, report in reports.items()}
-
-
-def fix(reports: dict[str, AuditReport]) -> SplitFinding:
-    """The one fatal finding."""
-    (found,) = [finding for report in reports.values() for finding in report.findings if finding.fatal]
-    return found
-
 
 RIGHT: dict[str, tuple[Encode, str, bool]] = {
     "0..2 and 255 for void": (by_table({}), THREE, True),
@@ -186,13 +99,13 @@ def test_more_ids_than_classes() -> None:
     """1-based with 0 for what is not labeled, or 0-based with the last id for void: by the first class's name."""
     ids = {0: 5, 1: 50, 2: 30, 3: 20}
     last_is_void, zero_is_void = {0: 0, 1: 1, 2: 2, 3: -1}, {0: -1, 1: 0, 2: 1, 3: 2}
-    for names, pixels, expected in (
+    for names, found_ids, expected in (
         ("road car sky", ids, zero_is_void),
         ("background car sky", ids, last_is_void),
         ("sky car road", {0: 15, 1: 5, 2: 31, 3: 8}, last_is_void),  # 3 is rarer than 0, and not the rarest
         ("wall sky flag", {0: 8, 1: 50, 2: 30, 3: 1}, zero_is_void),
     ):
-        found = proposed(tuple(names.split()), pixels)
+        found = proposed(tuple(names.split()), found_ids)
         assert found is not None
         assert found.fatal
         assert found.settings == {"data.label_map": expected}, names

@@ -11,8 +11,8 @@ import pytest
 import torch
 from conftest import refused
 from PIL import Image
+from plain_crop import VOID, plain
 from pngs import built
-from test_augment import VOID, plain
 
 from segtrain.config import Data
 from segtrain.data.augment.geometry import FILL, Geometry, draw

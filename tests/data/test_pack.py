@@ -14,56 +14,17 @@ import cv2
 import numpy as np
 import pytest
 from conftest import refused
+from data_files import SIZE, batches, blocks, files, packed, quiet, smooth
 from PIL import Image
 
 from segtrain.cli import main
 from segtrain.config import Data
-from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.shards import pack_shard
-from segtrain.data.shards.pack import pack
 from segtrain.data.shards.pack_estimate import estimate
 from segtrain.data.shards.pack_sample import Packing
-from segtrain.data.train_loader import TrainLoader
 
-SIZE = (40, 56)
 FORMS = ["keep", "recompress", "png", "raw"]
-
-
-def smooth(seed: int, size: tuple[int, int] = SIZE) -> np.ndarray:
-    """A picture that JPEG does not ruin."""
-    small = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), np.uint8)
-    return cv2.resize(small, size[::-1], interpolation=cv2.INTER_CUBIC)
-
-
-def blocks(seed: int, values: tuple[int, ...] = (0, 4, 10, 11), size: tuple[int, int] = SIZE) -> np.ndarray:
-    """A mask of SegNet's CamVid ids; 11 is void."""
-    picked = np.random.default_rng(seed).choice(np.array(values, np.uint8), (5, 7))
-    return cv2.resize(picked, size[::-1], interpolation=cv2.INTER_NEAREST)
-
-
-def files(root: Path, count: int = 7, suffix: str = "jpg", split: str = "train") -> Dataset:
-    for folder in (split, f"{split}annot"):
-        (root / folder / "town").mkdir(parents=True)
-    for seed in range(count):
-        name = f"town/a{seed}" if seed % 3 == 1 else f"s{seed}.x"
-        Image.fromarray(smooth(seed + 100 * (split != "train"))).save(root / split / f"{name}.{suffix}", quality=95)
-        Image.fromarray(blocks(seed)).save(root / f"{split}annot" / f"{name}.png")
-    return open_dataset(Data(layout="camvid", root=str(root)), split)
-
-
-def packed(root: Path, split: str = "train", **settings: object) -> Dataset:
-    return open_dataset(Data(**{"layout": "shards", "root": str(root), **settings}), split)
-
-
-def quiet(dataset: Dataset, folder: Path, choice: Packing | None = None, **settings: object):
-    return pack(dataset, str(folder), choice or Packing(), say=lambda text: None, **settings)
-
-
-def batches(dataset: Dataset, workers: int = 0, kind: str = "auto") -> list[bytes]:
-    data = Data(crop=(24, 32), class_balanced_crop_prob=0.3, worker_kind=kind)
-    with TrainLoader(dataset, data, seed=3, batch_size=4, last_step=6, workers=workers) as loader:
-        return [b.images.numpy().tobytes() + b.masks.numpy().tobytes() for step in loader for b in step]
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cloud.bucket import BucketServer
 from conftest import refused
-from test_pack import batches, files, quiet
+from data_files import batches, files, quiet
 
 from segtrain.config import Data
 from segtrain.data.convert import convert_folder

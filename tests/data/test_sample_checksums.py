@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bucket_sets import data_sets, digest, loader, opened, own, server  # noqa: F401
 from cloud.bucket import BucketServer
 from conftest import refused
-from test_bucket import data_sets, digest, loader, opened, own, server  # noqa: F401
 
 from segtrain.data.checksum import checksum
 from segtrain.data.shards import index as shard_index

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import refused
-from test_datasets import ids, picture
-from test_layouts import tree
+from data_files import ids, picture, tree
 
 from segtrain.cli import main
 from segtrain.config import Data, load_config

@@ -18,9 +18,9 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from batch_bytes import content, kept, threads
 from conftest import refused
 from deadly import Deadly, Telling, Unpicklable
-from test_loader import content, kept, threads
 
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset

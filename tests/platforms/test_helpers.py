@@ -18,9 +18,9 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from batch_bytes import content, kept
 from deadly import Sleepy
 from helper_hosts import Hosts, InProcess, InThread
-from test_loader import content, kept
 from test_workers import data, folder, soon  # noqa: F401
 
 from segtrain.config import Data

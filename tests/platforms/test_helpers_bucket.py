@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bucket_sets import data_of, data_sets, opened, own, server  # noqa: F401
 from cloud.bucket import BucketServer
 from deadly import Sleepy
 from helper_hosts import Hosts
-from test_bucket import data_of, data_sets, opened, own, server  # noqa: F401
 from test_helpers import _quick, load, pool_of  # noqa: F401
 from test_workers import soon
 
