@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
@@ -15,7 +16,7 @@ if not __package__:
     sys.path[0] = str(ROOT)
 
 from launch.core import console  # noqa: E402
-from launch.core.findings import Finding, refused, tell  # noqa: E402
+from launch.core.findings import Finding, refused  # noqa: E402
 from launch.core.job import command as called  # noqa: E402
 from launch.platforms.parallelcluster import schema  # noqa: E402
 from launch.platforms.parallelcluster.access import access  # noqa: E402
@@ -23,7 +24,7 @@ from launch.platforms.parallelcluster.machines import known, machines  # noqa: E
 from launch.platforms.parallelcluster.recipe import Keys, Resource, entries, mapping, read, resources, shapes  # noqa: E402
 from launch.platforms.parallelcluster.scheduler import scheduler  # noqa: E402
 from launch.platforms.parallelcluster.storage import standing_cost, storage  # noqa: E402
-from segtrain.errors import EXIT_ERROR, SegtrainError  # noqa: E402
+from segtrain.errors import EXIT_ERROR  # noqa: E402
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:
@@ -43,21 +44,20 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None, command: str = called("cluster")) -> int:
     """The command line. ``command``: how it was called, for the help."""
-    known_arguments = build_parser(command).parse_args(arguments)
-    try:
-        recipe = read(known_arguments.recipe)
-        findings = check(recipe)
-        python = schema.python_of(known_arguments.pcluster)
-        if python is None:
-            findings.append(schema.absent())
-        else:
-            region = str(recipe.get("Region") or "us-east-1")
-            findings += schema.ask(python, [Path(known_arguments.recipe)], region)[0]
-        _show(recipe)
-        return EXIT_ERROR if refused(findings, f"{known_arguments.recipe} is not ready") else 0
-    except SegtrainError as error:
-        tell(f"error: {error}")
-        return error.exit_code
+    return console.run(_act, vars(build_parser(command).parse_args(arguments)), "nothing was changed")
+
+
+def _act(arguments: dict[str, Any]) -> int:
+    file = arguments["recipe"]
+    recipe = read(file)
+    findings = check(recipe)
+    python = schema.python_of(arguments["pcluster"])
+    if python is None:
+        findings.append(schema.absent())
+    else:
+        findings += schema.ask(python, [Path(file)], str(recipe.get("Region") or "us-east-1"))[0]
+    _show(recipe)
+    return EXIT_ERROR if refused(findings, f"{file} is not ready") else 0
 
 
 def check(recipe: Keys) -> list[Finding]:

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 if not __package__:
     # A script's folder comes first in sys.path, where its files would hide packages such as sagemaker and ray.
     sys.path[0] = str(ROOT)
 
-from launch.core.console import out  # noqa: E402
+from launch.core import console  # noqa: E402
 from launch.core.findings import agreed, tell  # noqa: E402
 from launch.core.job import PACKAGE  # noqa: E402
-from launch.core.job_values import amount  # noqa: E402
+from launch.core.job_values import amount, listed  # noqa: E402
 from launch.platforms.fsx import lustre  # noqa: E402
-from launch.platforms.sagemaker.arguments import DEFAULT_REGION  # noqa: E402
+from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region  # noqa: E402
 from launch.platforms.sagemaker.job import COMMAND  # noqa: E402
 from launch.platforms.sagemaker.regions import is_region  # noqa: E402
-from segtrain.errors import ConfigError, SegtrainError  # noqa: E402
+from segtrain.errors import ConfigError  # noqa: E402
 
 NAME = "segtrain launch fsx" if PACKAGE in ROOT.parents else "python launch/fsx.py"
 
@@ -62,25 +62,22 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None, command: str = NAME) -> int:
     """Run the command line, and return its exit code. ``command``: its name in the help text."""
-    known = build_parser(command).parse_args(arguments)
-    groups = tuple(part for part in known.security_groups.split(",") if part)
-    throughput = 0 if known.scratch else known.throughput
-    wanted = lustre.WantedFileSystem(known.data, known.subnet, groups, known.gb, throughput, known.price)
-    try:
-        lustre.check(wanted)
-        if known.price is not None:
-            amount(known.price, "--price")
-        if known.region and not is_region(known.region):
-            raise ConfigError(
-                f"--region {known.region} is not an AWS region name: write one such as us-east-1", code="region-name"
-            )
-        return _dry_run(wanted) if known.dry_run else _make(wanted, known.region, known.yes)
-    except SegtrainError as error:
-        tell(f"error: {error}")
-        return error.exit_code
-    except KeyboardInterrupt:
-        tell("interrupted: what AWS has begun goes on; the same command finds it again")
-        return 130
+    known = vars(build_parser(command).parse_args(arguments))
+    return console.run(_act, known, "what AWS has begun goes on; the same command finds it again")
+
+
+def _act(known: dict[str, Any]) -> int:
+    groups = listed(known["security_groups"], "--security-groups")
+    throughput = 0 if known["scratch"] else known["throughput"]
+    price = known["price"] if known["price"] is None else amount(known["price"], "--price")
+    wanted = lustre.WantedFileSystem(known["data"], known["subnet"], groups, known["gb"], throughput, price)
+    lustre.check(wanted)
+    region = default_region(known["region"])
+    if not is_region(region):
+        raise ConfigError(
+            f"--region {region} is not an AWS region name: write one such as us-east-1", code="region-name"
+        )
+    return _dry_run(wanted) if known["dry_run"] else _make(wanted, region, known["yes"])
 
 
 def _dry_run(wanted: lustre.WantedFileSystem) -> int:
@@ -94,10 +91,9 @@ def _dry_run(wanted: lustre.WantedFileSystem) -> int:
     return 0
 
 
-def _make(wanted: lustre.WantedFileSystem, region: str | None, yes: bool) -> int:
+def _make(wanted: lustre.WantedFileSystem, region: str, yes: bool) -> int:
     from launch.platforms.sagemaker.cloud import connect
 
-    region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
     clients = connect(region)
     found, others = lustre.find(clients, wanted)
     for line in others:
@@ -108,12 +104,14 @@ def _make(wanted: lustre.WantedFileSystem, region: str | None, yes: bool) -> int
             tell("nothing was created")
             return 1
         found = lustre.create(clients, wanted)
-        out(f"created  {found.system['FileSystemId']}")
+        console.out(f"created  {found.system['FileSystemId']}")
     else:
-        out(f"reused   {found.system['FileSystemId']}")
-    found = lustre.complete(clients, wanted, found, out)
-    out(f"ready    {COMMAND} {lustre.flags(found, wanted)} --region {region}")
-    out(f"delete   aws fsx delete-file-system --file-system-id {found.system['FileSystemId']} --region {region}")
+        console.out(f"reused   {found.system['FileSystemId']}")
+    found = lustre.complete(clients, wanted, found, console.out)
+    console.out(f"ready    {COMMAND} {lustre.flags(found, wanted)} --region {region}")
+    console.out(
+        f"delete   aws fsx delete-file-system --file-system-id {found.system['FileSystemId']} --region {region}"
+    )
     return 0
 
 

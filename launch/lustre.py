@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -24,10 +23,10 @@ if not __package__:
 from launch.core import console  # noqa: E402
 from launch.core.findings import tell  # noqa: E402
 from launch.core.job import command as called  # noqa: E402
-from launch.platforms.sagemaker.arguments import DEFAULT_REGION  # noqa: E402
+from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region  # noqa: E402
 from launch.platforms.sagemaker.cloud import Clients, connect, split_uri  # noqa: E402
 from launch.platforms.sagemaker.cures import explain, passing  # noqa: E402
-from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError  # noqa: E402
+from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
 TYPES = {"export": "EXPORT_TO_REPOSITORY", "release": "RELEASE_DATA_FROM_FILESYSTEM"}
 LOOK_S = 15.0
@@ -55,17 +54,14 @@ def build_parser(command: str) -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None, command: str = called("lustre")) -> int:
     """Run the command line, and return its exit code. ``command``: its name in the help text."""
-    known = build_parser(command).parse_args(arguments)
-    try:
-        request = task_request(known.verb, known.file_system, known.folders, known.report, known.days)
-        region = known.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
-        return run(connect(region), request, console.out)
-    except SegtrainError as error:
-        tell(f"error: {error}")
-        return error.exit_code
-    except KeyboardInterrupt:
-        tell("interrupted: FSx goes on with a task that was started: aws fsx describe-data-repository-tasks")
-        return 130
+    known = vars(build_parser(command).parse_args(arguments))
+    left = "FSx goes on with a task that was started: aws fsx describe-data-repository-tasks"
+    return console.run(_act, known, left)
+
+
+def _act(known: dict[str, Any]) -> int:
+    request = task_request(known["verb"], known["file_system"], known["folders"], known["report"], known["days"])
+    return run(connect(default_region(known["region"])), request, console.out)
 
 
 def task_request(verb: str, file_system: str, folders: list[str], report: str | None, days: int) -> dict[str, Any]:

@@ -9,7 +9,6 @@ python launch/sagemaker.py --job configs/jobs/sagemaker.yaml train.duration=80ep
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -28,9 +27,9 @@ from launch.core.flags import OF_A_REHEARSAL, refuse_flags  # noqa: E402
 from launch.core.job import given  # noqa: E402
 from launch.core.rehearse.cluster import PLANTS  # noqa: E402
 from launch.platforms.sagemaker.arguments import (  # noqa: E402
-    DEFAULT_REGION,
     MOST_HOSTS,
     build_parser,
+    default_region,
 )
 from launch.platforms.sagemaker.job import COMMAND, SageMakerJob, load_job  # noqa: E402
 from launch.platforms.sagemaker.preflight.machines import ranks  # noqa: E402
@@ -42,7 +41,7 @@ from segtrain.errors import EXIT_ERROR  # noqa: E402
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     """Run the command line, and return its exit code. ``command``: its name in the help text."""
     known = vars(build_parser(command).parse_intermixed_args(arguments))
-    return console.run(_act, known, stop="told to stop", update="changed")
+    return console.run(_act, known)
 
 
 def _act(known: dict[str, Any]) -> int:
@@ -164,8 +163,7 @@ def _come_back(known: dict[str, Any]) -> int:
     console.refuse_others(
         known, ("update", "stop", "attach", "region", *changes, *(["price"] if "attach" in known else []))
     )
-    region = known.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    clients = connect(region or DEFAULT_REGION)
+    clients = connect(default_region(known.get("region")))
     if "stop" in known:
         return stop(clients, known["stop"], console.out)
     if "update" in known:

@@ -33,7 +33,7 @@ from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
 def main(arguments: list[str] | None = None, command: str = COMMAND) -> int:
     """Run the command line and return its exit code. ``command``: the command's name in the help."""
-    return console.run(_act, vars(build_parser(command).parse_intermixed_args(arguments)), stop="told to stop")
+    return console.run(_act, vars(build_parser(command).parse_intermixed_args(arguments)))
 
 
 def _act(known: dict[str, Any]) -> int:

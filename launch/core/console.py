@@ -26,10 +26,10 @@ def out(text: str) -> None:
     tell(text, sys.stdout)
 
 
-def run(act: Callable[[dict[str, Any]], int], known: dict[str, Any], **asked: str) -> int:
+def run(act: Callable[[dict[str, Any]], int], known: dict[str, Any], interrupted: str = "no job was sent") -> int:
     """Call ``act`` with the flags, and return the exit code. Errors are printed on stderr.
 
-    ``asked``: flag of an action on a sent job -> what it does to the job, of which nobody knows after Ctrl-C.
+    ``interrupted``: what Ctrl-C leaves. Of an action on a sent job, nobody knows whether it has arrived.
     """
     try:
         return act(known)
@@ -37,12 +37,10 @@ def run(act: Callable[[dict[str, Any]], int], known: dict[str, Any], **asked: st
         tell(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        unsure = [
-            f"{known[flag]} may not have been {done}: give --{flag} once more"
-            for flag, done in asked.items()
-            if flag in known
-        ]
-        tell(f"interrupted: {(unsure or ['no job was sent'])[0]}")
+        for flag, done in (("stop", "told to stop"), ("update", "changed")):
+            if flag in known:
+                interrupted = f"{known[flag]} may not have been {done}: give --{flag} once more"
+        tell(f"interrupted: {interrupted}")
         return 130
 
 

@@ -79,7 +79,7 @@ class FlagParser(argparse.ArgumentParser):
     def _add_actions(self, names: Sequence[str]) -> None:
         group = self.add_argument_group("action (default: check, ask, submit, and follow)")
         for name in names:
-            kind = {"metavar": "JOB"} if name in OF_A_SENT_JOB else {"action": "store_true"}
+            kind: dict[str, Any] = {"metavar": "JOB"} if name in OF_A_SENT_JOB else {"action": "store_true"}
             group.add_argument(f"--{name.replace('_', '-')}", help=ACTIONS[name], **kind)
 
     def error(self, message: str) -> NoReturn:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_origin, get_type_hints
 
@@ -150,15 +149,12 @@ def config_name(job: Job, root: Path = ROOT) -> str:
     return f"configs/{path.relative_to(configs).as_posix() if configs in path.parents else f'job/{path.name}'}"
 
 
-@lru_cache
 def readers(kind: type[Job]) -> dict[str, Reader]:
     """The function that reads the value of each field."""
-    hints = get_type_hints(kind)
     found = {}
-    for item in fields(kind):
-        hint = hints[item.name]
-        by_type = values.one_of(hint) if get_origin(hint) is Literal else _READERS.get(hint)
-        found[item.name] = item.metadata.get("read") or by_type
+    for name, hint in get_type_hints(kind).items():
+        own = kind.__dataclass_fields__[name].metadata.get("read")
+        found[name] = own or (values.one_of(hint) if get_origin(hint) is Literal else _READERS[hint])
     return found
 
 
@@ -169,11 +165,12 @@ def flag_of(item: Field[Any]) -> str:
 def _checked(kind: type[Job], keys: Mapping[str, Any], source: str) -> dict[str, Any]:
     """The fields, converted to their types. Raises ConfigError for an unknown key, or for a value of a wrong type."""
     known = {item.name: item for item in fields(kind)}
+    read = readers(kind)
     checked: dict[str, Any] = {}
     for key, value in values.known(keys, tuple(known), source).items():
         if value is not None:  # a key without a value keeps its default
             where = f"{source}: {key}" if source else flag_of(known[key])
-            checked[key] = readers(kind)[key](value, where)
+            checked[key] = read[key](value, where)
     return checked
 
 

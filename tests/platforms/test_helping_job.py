@@ -18,7 +18,7 @@ from launch.platforms.sagemaker import bundle
 from launch.platforms.sagemaker.images import choose
 from launch.platforms.sagemaker.job import SageMakerJob, load_job
 from launch.platforms.sagemaker.job_parts import Channel, Group
-from launch.platforms.sagemaker.preflight.helpers import helpers
+from launch.platforms.sagemaker.preflight.cost import helpers
 from launch.platforms.sagemaker.preflight.offline import offline
 from launch.platforms.sagemaker.request import create_training_job
 from launch.platforms.sagemaker.service_model import violations

@@ -19,9 +19,8 @@ from launch.platforms.sagemaker.images import (
     uri,
     version,
 )
-from launch.platforms.sagemaker.instances import INSTANCES, nearest
+from launch.platforms.sagemaker.instances import INSTANCES, about_type, nearest
 from launch.platforms.sagemaker.regions import ACCOUNTS
-from launch.platforms.sagemaker.type_checks import about_type
 
 ROOT = Path(__file__).parents[2]
 TODAY = date(2026, 11, 21)
@@ -76,7 +75,7 @@ def test_the_picked_image(
     name: str, strategy: str, image: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "launch.platforms.sagemaker.type_checks.allowed", lambda _: False
+        "launch.platforms.sagemaker.instances.allowed", lambda _: False
     )  # as botocore says, which need not be here
     choice = choose(name, strategy, "us-east-1", today=TODAY)
     assert tag(choice.uri) == image
@@ -131,7 +130,7 @@ def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def said(name: str, known: bool | None, **more: Any) -> list[str]:
-        monkeypatch.setattr("launch.platforms.sagemaker.type_checks.allowed", lambda _: known)
+        monkeypatch.setattr("launch.platforms.sagemaker.instances.allowed", lambda _: known)
         return [f"{finding.level} {finding.code}" for finding in about_type(name, **more)]
 
     assert said("ml.g9.xlarge", True) == ["note type-not-in-table"]
@@ -141,7 +140,7 @@ def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows
     assert said("ml.g9.xlage", None) == ["error unknown-type"]  # no name of a type
     assert said("ml.trn1.2xlarge", True) == ["error unfit-type"]
     assert said("ml.trn1.2xlarge", True, image="mine") == ["warning unfit-type"]
-    monkeypatch.setattr("launch.platforms.sagemaker.type_checks.allowed", lambda _: True)
+    monkeypatch.setattr("launch.platforms.sagemaker.instances.allowed", lambda _: True)
     [note] = about_type("ml.g9.xlarge")
     assert "ml.g5.xlarge" in note.cure
     assert "ml.p" not in note.cure

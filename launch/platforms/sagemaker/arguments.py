@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from launch.core.flags import FlagParser, add_rehearsal
 from launch.core.rehearse.cluster import PLANTS
@@ -39,6 +40,11 @@ CALLED_HERE = {
     "--job-name": "--name",
     "--hyperparameters": "section.key=value",
 }
+
+
+def default_region(given: str | None) -> str:
+    """The region of a command: the given one, else that of the environment, else us-east-1."""
+    return given or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
 
 
 def build_parser(command: str) -> argparse.ArgumentParser:

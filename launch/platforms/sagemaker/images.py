@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from datetime import date
 
 from launch.core.findings import Finding
-from launch.platforms.sagemaker.instances import INSTANCES
+from launch.platforms.sagemaker.instances import INSTANCES, about_known, about_type
 from launch.platforms.sagemaker.regions import ACCOUNT, ACCOUNTS, ACCOUNTS_FROM, is_region
-from launch.platforms.sagemaker.type_checks import about_known, about_type
 from segtrain.machines import Machine
 
 STRATEGIES = ("single", "ddp", "fsdp", "dp", "smddp")

@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from launch.core.findings import Finding, require
+from launch.core.findings import Finding, note, require
 from launch.core.job import ROOT
-from launch.platforms.sagemaker.arguments import DEFAULT_REGION
+from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region
 from launch.platforms.sagemaker.bundle import build
 from launch.platforms.sagemaker.images import choose
 from launch.platforms.sagemaker.job import SageMakerJob, load_job
@@ -39,11 +39,11 @@ def sound(job: Source, settings: Sequence[str], place: str = "") -> tuple[SageMa
 
 def located(job: SageMakerJob) -> tuple[SageMakerJob, list[Finding]]:
     """The job with a region: its own, else that of the environment, else the default, with a note."""
-    for region in (job.region, os.environ.get("AWS_REGION"), os.environ.get("AWS_DEFAULT_REGION")):
-        if region:
-            return replace(job, region=region), []
-    note = Finding("note", "region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set AWS_REGION")
-    return replace(job, region=DEFAULT_REGION), [note]
+    region = default_region(job.region)
+    if job.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"):
+        return replace(job, region=region), []
+    missing = note("region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set AWS_REGION")
+    return replace(job, region=region), [missing]
 
 
 def prepare(job: SageMakerJob) -> tuple[SageMakerJob, dict[str, Any], list[Finding]]:
@@ -56,7 +56,7 @@ def prepare(job: SageMakerJob) -> tuple[SageMakerJob, dict[str, Any], list[Findi
     findings += choice.findings
     findings += offline(job, request, root=ROOT, choice=choice, now=now.date())
     if choice.why:
-        findings.append(Finding("note", "image", f"image {choice.uri}: {choice.why}"))
+        findings.append(note("image", f"image {choice.uri}: {choice.why}"))
     return job, request, findings
 
 

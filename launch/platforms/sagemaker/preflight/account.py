@@ -11,7 +11,7 @@ from launch.platforms.sagemaker.instances import INSTANCES, nearest
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Group
 from launch.platforms.sagemaker.preflight.asking import Answer, Asking
-from launch.platforms.sagemaker.preflight.levels import IMAGE, hours
+from launch.platforms.sagemaker.preflight.places import IMAGE, hours
 
 
 def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:

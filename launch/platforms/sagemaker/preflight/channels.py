@@ -10,8 +10,7 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.instances import INSTANCES
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Channel
-from launch.platforms.sagemaker.preflight.levels import API, BUCKET_RULE, s3_parts
-from launch.platforms.sagemaker.preflight.places import stands_for
+from launch.platforms.sagemaker.preflight.places import API, BUCKET_RULE, s3_parts, stands_for
 
 FSX_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"
 FASTFILE_DOCS = "SageMaker developer guide, model-access-training-data, 2023-02-18"

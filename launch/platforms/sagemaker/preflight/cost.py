@@ -1,14 +1,22 @@
-"""The most that a job can cost: machines x price x longest run."""
+"""The most that a job can cost, and checks of the groups that do not train: each helps, gets the data, and is worth its
+price, or is said to do nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from shlex import quote
 
+from launch.core.bundle import all_settings
+from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.instances import INSTANCES
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Group
-from launch.platforms.sagemaker.preflight.levels import hours
-from segtrain.machines import dated
+from launch.platforms.sagemaker.preflight.places import hours
+from segtrain.errors import SegtrainError
+from segtrain.machines import dated, machines
 
 
 def cost_ceiling(job: SageMakerJob) -> tuple[float | None, str]:
@@ -60,3 +68,156 @@ def price_of(job: SageMakerJob, name: str) -> tuple[float | None, str]:
         return None, ""
     elsewhere = f", for {job.region} it differs" if job.region not in ("", "us-east-1") else ""
     return instance.price, f"us-east-1, {dated(instance.price_source)}{elsewhere}"
+
+
+NONE = "none"  # value of data.helpers without helping hosts
+LEAST_GAIN = 1.05  # helping hosts that make a job less than this many times as fast are not needed
+_SOURCE = "computed from --like, as segtrain diagnose does"
+MEASURED = "measured on two hosts, 2026-11-22: docs/helpers.md"
+
+
+def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
+    settings = all_settings(job, root)
+    asked = settings.get("data.helpers") not in (None, "", NONE)
+    yield from _marks(job)
+    if job.helping_groups and not asked:
+        names = ", ".join(group.name for group in job.helping_groups)
+        yield error(
+            "helpers-unused",
+            f"groups {names}: their hosts join the training, but data.helpers is not set, so no sample comes from them",
+            "data.helpers=ray",
+        )
+    elif asked and not job.helping_groups:
+        yield error(
+            "helpers-missing",
+            f"data.helpers={settings['data.helpers']}, but no group helps",
+            "--group NAME=TYPE*N:train --group cpu=ml.c5.4xlarge*1:help, or leave data.helpers out",
+        )
+    for group in job.helping_groups:
+        yield from _data(job, group)
+        yield from _gpus(group)
+    if job.helping_groups:
+        yield from _need(job, bool(settings.get("data.transforms")))
+
+
+def _marks(job: SageMakerJob) -> Iterator[Finding]:
+    for group in job.groups:
+        if group.help and group in job.training_groups:
+            yield error("group-marks", f"groups.{group.name} would both train and help", "mark another group :train")
+        elif group not in job.training_groups and not group.help and group.instances > 0:
+            yield warning(
+                "group-idle",
+                f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])} will do nothing: its "
+                "hosts end at once, but are billed for as long as the job runs",
+                f"leave the group {group.name} out, or let it make samples for the group that trains: "
+                f"--group {group.name}={group.type}*{group.instances}:help data.helpers=ray",
+            )
+
+
+def _data(job: SageMakerJob, group: Group) -> Iterator[Finding]:
+    """A helping host reads the same files as a training host."""
+    trains = {one.name for one in job.training_groups}
+    for channel in job.data:
+        if trains & set(channel.groups) and group.name not in channel.groups:
+            yield error(
+                "helpers-without-data",
+                f"data.{channel.name} goes to {', '.join(channel.groups)}, but not to the helping group {group.name}, "
+                "which reads the same files",
+                f"add {group.name} to its groups",
+            )
+
+
+def _gpus(group: Group) -> Iterator[Finding]:
+    known = machines().get(group.type)
+    if known and known.gpus:
+        yield warning(
+            "helpers-with-gpus",
+            f"groups.{group.name}: the {known.gpus} x {known.gpu} of a {group.type} are billed and do nothing: helping "
+            "hosts make samples on their cores",
+            f"a type without GPUs, such as --group {group.name}=ml.c5.4xlarge*{group.instances}:help",
+        )
+
+
+def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:
+    """What the helping groups cost, and whether they pay: computed from a past run, or not known."""
+    if job.like:
+        yield from _like(job)
+        return
+    for group in job.helping_groups:
+        what = f"groups.{group.name}: {group.instances} x {group.type}{_price(job, [group])}"
+        if transforms:
+            yield warning(
+                "helpers-need",
+                f"{what}: whether helping hosts pay is not shown: they do where data.transforms take far longer than "
+                "10 ms of a core for a sample, and the cores of the training hosts cannot keep up",
+                "--like RUN, a past run with this config; or measure: segtrain bench data CONFIG --device-ms MS",
+                MEASURED,
+            )
+        else:
+            yield warning(
+                "helpers-need",
+                f"{what} are not likely to pay: without data.transforms, making a sample of 512x1024 takes 5 ms of a "
+                "core, and receiving it from another host more than 1 ms",
+                f"leave the group {group.name} out, or take a type with more vCPUs per GPU; --like RUN computes it",
+                MEASURED,
+            )
+
+
+def _like(job: SageMakerJob) -> Iterator[Finding]:
+    """The speed and the price with and without helping hosts, from the run that ``job.like`` names."""
+    from segtrain.insight.plan.helping import need
+    from segtrain.insight.plan.terms import terms_of
+
+    groups, known = job.helping_groups, machines()
+    names = ", ".join(group.name for group in groups)
+    what = f"groups {names}{_price(job, groups)}"
+    if any(name not in known for name in (job.training_type, *(group.type for group in groups))):
+        yield warning("helpers-need", f"{what}: the sizes of their types are not known", "types of segtrain's table")
+        return
+    try:
+        found = need(
+            terms_of(Path(job.like), job.training_type if known[job.training_type].gpus == 0 else ""),
+            known[job.training_type],
+            job.training_hosts,
+            [(known[group.type], group.instances) for group in groups],
+        )
+    except SegtrainError as problem:
+        says = f"{what}: --like {job.like} does not show their need: {problem}"
+        yield warning("helpers-need", says, "a run of a SageMaker job")
+        return
+    rates = f"the devices take {found.device:,.1f} images/s, and the training hosts alone reach {found.alone:,.1f}"
+    leave = f"leave the groups {names} out"
+    if not found.pays:
+        costs = f"receiving a sample takes {1000 * found.receive:.2g} ms of CPU time there, and making it"
+        yield warning("helpers-need", f"{what} would not pay: {costs} {1000 * found.make:.2g} ms", leave, _SOURCE)
+        return
+    if found.gain < LEAST_GAIN:
+        yield warning("helpers-need", f"{what} are not needed: {rates}", leave, _SOURCE)
+        return
+    speed = f"{rates}, with helping hosts {found.helped:,.1f} ({found.gain:.2f}x)"
+    training, helping = _hourly(job, job.training_groups), _hourly(job, groups)
+    if training is None or helping is None:
+        yield note("helpers-need", f"{what}: {speed}", source=_SOURCE)
+        return
+    alone, helped = training * found.hours[0], (training + helping) * found.hours[1]
+    money = f"a run like it costs ${helped:,.2f} in {found.hours[1]:,.1f} h, "
+    money += f"and ${alone:,.2f} in {found.hours[0]:,.1f} h without them"
+    if helped <= alone:
+        yield note("helpers-need", f"{what} pay: {speed}; {money}", source=_SOURCE)
+    else:
+        fix = f"{leave}, unless time is worth it; segtrain plan --like {quote(job.like)} compares types"
+        yield warning("helpers-need", f"{what} cost more than they save: {speed}; {money}", fix, _SOURCE)
+
+
+def _hourly(job: SageMakerJob, groups: Sequence[Group]) -> float | None:
+    """Dollars per hour; None if a price is not known."""
+    prices = [(price_of(job, group.type)[0], group.instances) for group in groups]
+    return sum(price * count for price, count in prices if price is not None) if all(p for p, _ in prices) else None
+
+
+def _price(job: SageMakerJob, groups: Sequence[Group]) -> str:
+    """($1.63/h, at most $39.17 in 24 h); "" if a price is not known."""
+    hourly = _hourly(job, groups)
+    if hourly is None:
+        return ""
+    return f" (${hourly:,.2f}/h, at most ${hourly * job.max_run / 3600:,.2f} in {hours(job.max_run)})"

@@ -9,8 +9,8 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.images import ImageChoice, runs_on
 from launch.platforms.sagemaker.instances import INSTANCES, like
 from launch.platforms.sagemaker.job import SageMakerJob
-from launch.platforms.sagemaker.preflight.levels import API
 from launch.platforms.sagemaker.preflight.machines import ranks
+from launch.platforms.sagemaker.preflight.places import API
 
 
 def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:

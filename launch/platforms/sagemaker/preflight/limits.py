@@ -12,7 +12,7 @@ from typing import Any
 from launch.core.findings import Finding, error, warning
 from launch.core.preflight import looks_secret
 from launch.platforms.sagemaker.job import SageMakerJob
-from launch.platforms.sagemaker.preflight.levels import API
+from launch.platforms.sagemaker.preflight.places import API
 
 TOOLKIT = (
     "sagemaker-training up to 5.1.0 (2025-08) joins hyperparameters into one line of a shell; "

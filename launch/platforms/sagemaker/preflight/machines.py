@@ -9,13 +9,11 @@ from typing import Any
 
 from launch.core.findings import Finding, error, warning
 from launch.platforms.sagemaker.images import ImageChoice
-from launch.platforms.sagemaker.instances import INSTANCES
+from launch.platforms.sagemaker.instances import INSTANCES, about_type
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Group
-from launch.platforms.sagemaker.preflight.levels import IMAGE
-from launch.platforms.sagemaker.preflight.places import stands_for
+from launch.platforms.sagemaker.preflight.places import IMAGE, stands_for
 from launch.platforms.sagemaker.regions import ACCOUNTS, ACCOUNTS_FROM
-from launch.platforms.sagemaker.type_checks import about_type
 
 SPREAD = ("ddp", "fsdp", "smddp")
 

@@ -15,14 +15,14 @@ from launch.platforms.sagemaker.instances import PRICES_DATED
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.bundle_checks import Files, bundle_checks, decoder_checks
 from launch.platforms.sagemaker.preflight.channels import channels
+from launch.platforms.sagemaker.preflight.cost import helpers
 from launch.platforms.sagemaker.preflight.extras import extras
-from launch.platforms.sagemaker.preflight.helpers import helpers
 from launch.platforms.sagemaker.preflight.limits import limits
 from launch.platforms.sagemaker.preflight.machines import machines
-from launch.platforms.sagemaker.preflight.network import network
 from launch.platforms.sagemaker.preflight.places import places
 from launch.platforms.sagemaker.preflight.times import times
 from launch.platforms.sagemaker.preflight.training import training
+from launch.platforms.sagemaker.preflight.vpc import network
 from segtrain.errors import SegtrainError
 
 # Violations of the service's model that another finding describes better, or that do not stop the job: code of that

@@ -12,7 +12,7 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.cloud import SERVICE
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.asking import Asking
-from launch.platforms.sagemaker.preflight.levels import IMAGE, s3_parts
+from launch.platforms.sagemaker.preflight.places import IMAGE, s3_parts
 from launch.platforms.sagemaker.regions import partition
 
 ROLE_DOCS = "SageMaker developer guide, sagemaker-roles (CreateTrainingJob API: execution role permissions)"

@@ -12,11 +12,11 @@ from typing import Any
 from launch.core.findings import Finding, error, warning
 from launch.platforms.sagemaker.instances import INSTANCES
 from launch.platforms.sagemaker.job import SageMakerJob
-from launch.platforms.sagemaker.preflight.levels import s3_parts
-from launch.platforms.sagemaker.preflight.network import FSX_DOCS
+from launch.platforms.sagemaker.preflight.places import s3_parts
 from launch.platforms.sagemaker.regions import partition
 
 Item = Mapping[str, Any]
+FSX_DOCS = "SageMaker developer guide, model-access-training-data and train-vpc, 2023-02-18"
 EFA_DOCS = "EC2 user guide, efa-start: an EFA needs a security group that lets all traffic in from and out to itself"
 
 

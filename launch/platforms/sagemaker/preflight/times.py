@@ -7,7 +7,7 @@ from typing import Any
 
 from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.job import SageMakerJob
-from launch.platforms.sagemaker.preflight.levels import API, hours
+from launch.platforms.sagemaker.preflight.places import API, hours
 
 SHORT_S = 600  # a stock image alone takes minutes to download
 QUOTA_S = 432_000  # 5 days: the default of the quota "Longest run time for a training job"

@@ -1,7 +1,4 @@
-"""Checks of the names of a job: its variables, what its service account writes to, and the region of its resources.
-
-The form of names is left to Vertex AI, which refuses a request with a wrong one at once.
-"""
+"""Checks of a job's names, networks, times, and restarts. What Vertex AI refuses at once is left to it."""
 
 from __future__ import annotations
 
@@ -77,3 +74,68 @@ def _regions(job: VertexJob) -> Iterator[Finding]:
                 f"{key.partition('_')[0]}-region", f"{key}={getattr(job, key)!r} is not in {place}, as the job is",
                 f"--{flag} with one in {place}", API,
             )  # fmt: skip
+
+
+def network(job: VertexJob) -> Iterator[Finding]:
+    if job.network and job.psc_attachment:
+        yield error(
+            "network-twice",
+            "network (peering) and psc_attachment (Private Service Connect) exclude each other",
+            "leave one of them out",
+        )
+    if job.reserved_ip_ranges and not job.network:
+        yield error(
+            "ranges-without-network",
+            f"reserved_ip_ranges={', '.join(job.reserved_ip_ranges)} are ranges of a network, and the job has none",
+            "--network projects/PROJECT-NUMBER/global/networks/NAME",
+            API,
+        )
+    folders = [share.folder for share in job.nfs] + [instance.folder for instance in job.lustre]
+    if folders and not job.network and not job.psc_attachment:
+        yield error(
+            "mount-without-network",
+            f"{folders[0]} is on a server of your network, and the job is in none",
+            "--network projects/PROJECT-NUMBER/global/networks/NAME",
+            "Vertex AI: mount an NFS share for training",
+        )
+
+
+SHORT_S = 300
+
+
+def times(job: VertexJob) -> Iterator[Finding]:
+    if job.max_run < SHORT_S:
+        yield warning(
+            "max-run-short",
+            f"max_run={job.max_run} s is short: the containers alone take minutes to start",
+            f"--max-run {job.max_run}h, if hours were meant",
+        )
+    if job.max_wait is not None and job.scheduling != "FLEX_START":
+        yield error(
+            "wait-without-flex",
+            f"max_wait={job.max_wait} s: only scheduling=FLEX_START waits; {job.scheduling} would ignore it",
+            "--scheduling flex-start, or leave --max-wait out",
+            API,
+        )
+    if job.disable_retries and job.restart_all:
+        yield error(
+            "restart-contradiction",
+            "restart_all and disable_retries contradict each other: the service then restarts nothing",
+            "leave one of them out",
+            API,
+        )
+    if job.disable_retries and job.scheduling == "SPOT":
+        yield error(
+            "spot-without-retries",
+            "scheduling=SPOT with disable_retries: the first machine that is taken away ends the job",
+            "leave --disable-retries out",
+            "Vertex AI: use Spot VMs with training",
+        )
+    if job.start == "image" and job.hosts > 1 and not job.restart_all:
+        yield warning(
+            "restart-static",
+            f"start=image on {job.hosts} hosts without restart_all: unless the image starts segtrain.platforms.vertex, "
+            "a restarted worker waits for ranks that went on without it",
+            "--restart-all",
+            "Vertex AI: distributed training, restart_job_on_worker_restart",
+        )

@@ -13,10 +13,8 @@ from launch.platforms.vertex import bundle
 from launch.platforms.vertex.images import ImageChoice
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.preflight.machines import machines
-from launch.platforms.vertex.preflight.names import names
-from launch.platforms.vertex.preflight.network import network
+from launch.platforms.vertex.preflight.names import names, network, times
 from launch.platforms.vertex.preflight.places import places
-from launch.platforms.vertex.preflight.times import times
 from launch.platforms.vertex.preflight.training import training
 from segtrain.errors import SegtrainError
 
