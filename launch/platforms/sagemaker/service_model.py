@@ -65,7 +65,17 @@ def _walk(value: Any, name: str, where: str, shapes: Mapping[str, Any]) -> Itera
         return
     yield from _range(value, shape, where)
     if kind == "string":
-        yield from _text(value, shape, where)
+        if "enum" in shape and value not in shape["enum"]:
+            near = closest(value, shape["enum"], 0.4)
+            few = (
+                "one of " + ", ".join(shape["enum"])
+                if len(shape["enum"]) <= 8
+                else f"one of {len(shape['enum'])} names"
+            )
+            yield f"{where}={_shown(value)}: not {few}" + (f" (nearest {near!r})" if near else "")
+        pattern = _pattern(shape["pattern"]) if "pattern" in shape else None
+        if pattern is not None and not pattern.fullmatch(value):
+            yield f"{where}={_shown(value)}: does not match {shape['pattern']}"
     elif kind == "list":
         for index, item in enumerate(value):
             yield from _walk(item, shape["member"]["shape"], f"{where}[{index}]", shapes)
@@ -92,16 +102,6 @@ def _members(
         else:
             near = closest(str(key), shape["members"])
             yield f"{prefix}{key}: unknown" + (f" (nearest {near!r})" if near else "")
-
-
-def _text(value: str, shape: Mapping[str, Any], where: str) -> Iterator[str]:
-    if "enum" in shape and value not in shape["enum"]:
-        near = closest(value, shape["enum"], 0.4)
-        few = "one of " + ", ".join(shape["enum"]) if len(shape["enum"]) <= 8 else f"one of {len(shape['enum'])} names"
-        yield f"{where}={_shown(value)}: not {few}" + (f" (nearest {near!r})" if near else "")
-    pattern = _pattern(shape["pattern"]) if "pattern" in shape else None
-    if pattern is not None and not pattern.fullmatch(value):
-        yield f"{where}={_shown(value)}: does not match {shape['pattern']}"
 
 
 @cache

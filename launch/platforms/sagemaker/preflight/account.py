@@ -16,7 +16,16 @@ from launch.platforms.sagemaker.preflight.places import IMAGE, hours
 
 def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
     yield from _role(job, ask)
-    yield from _offered(job, ask)
+    for name in dict.fromkeys([*kinds(job), *(one.type for one in job.fallbacks)]):
+        told = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
+        if told.value == []:
+            known = name in INSTANCES and INSTANCES[name].gpus
+            others = ", ".join(one.name for one in nearest(name)) if known else "another type"
+            yield warning(
+                "type-not-offered",
+                f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is likely to have none",
+                f"--type one of: {others}; or another --region",
+            )
     yield from _quota(job, ask)
     yield from _image(request, ask)
 
@@ -53,19 +62,6 @@ def _role(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
             f"role={job.role!r} does not let {SERVICE} assume it",
             f"add the principal {{'Service': '{SERVICE}'}} with sts:AssumeRole to its trust policy",
         )
-
-
-def _offered(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
-    for name in dict.fromkeys([*kinds(job), *(one.type for one in job.fallbacks)]):
-        told = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
-        if told.value == []:
-            known = name in INSTANCES and INSTANCES[name].gpus
-            others = ", ".join(one.name for one in nearest(name)) if known else "another type"
-            yield warning(
-                "type-not-offered",
-                f"type {name}: EC2 offers it nowhere in {job.region}, so SageMaker is likely to have none",
-                f"--type one of: {others}; or another --region",
-            )
 
 
 def offers(ask: Asking, what: str, name: str, places: str) -> Answer:

@@ -94,8 +94,22 @@ def helpers(job: SageMakerJob, root: Path) -> Iterator[Finding]:
             "--group NAME=TYPE*N:train --group cpu=ml.c5.4xlarge*1:help, or leave data.helpers out",
         )
     for group in job.helping_groups:
-        yield from _data(job, group)
-        yield from _gpus(group)
+        # A helping host reads the same files as a training host.
+        trains = {one.name for one in job.training_groups}
+        for channel in job.data:
+            if trains & set(channel.groups) and group.name not in channel.groups:
+                yield error(
+                    "helpers-without-data",
+                    f"data.{channel.name} goes to {', '.join(channel.groups)}, not to the helping group {group.name}",
+                    f"add {group.name} to its groups",
+                )
+        known = machines().get(group.type)
+        if known and known.gpus:
+            yield warning(
+                "helpers-with-gpus",
+                f"groups.{group.name}: the {known.gpus} x {known.gpu} of a {group.type} are billed and do nothing",
+                f"a type without GPUs, such as --group {group.name}=ml.c5.4xlarge*{group.instances}:help",
+            )
     if job.helping_groups:
         yield from _need(job, bool(settings.get("data.transforms")))
 
@@ -112,30 +126,6 @@ def _marks(job: SageMakerJob) -> Iterator[Finding]:
                 f"leave the group {group.name} out, or let it make samples for the group that trains: "
                 f"--group {group.name}={group.type}*{group.instances}:help data.helpers=ray",
             )
-
-
-def _data(job: SageMakerJob, group: Group) -> Iterator[Finding]:
-    """A helping host reads the same files as a training host."""
-    trains = {one.name for one in job.training_groups}
-    for channel in job.data:
-        if trains & set(channel.groups) and group.name not in channel.groups:
-            yield error(
-                "helpers-without-data",
-                f"data.{channel.name} goes to {', '.join(channel.groups)}, but not to the helping group {group.name}, "
-                "which reads the same files",
-                f"add {group.name} to its groups",
-            )
-
-
-def _gpus(group: Group) -> Iterator[Finding]:
-    known = machines().get(group.type)
-    if known and known.gpus:
-        yield warning(
-            "helpers-with-gpus",
-            f"groups.{group.name}: the {known.gpus} x {known.gpu} of a {group.type} are billed and do nothing: helping "
-            "hosts make samples on their cores",
-            f"a type without GPUs, such as --group {group.name}=ml.c5.4xlarge*{group.instances}:help",
-        )
 
 
 def _need(job: SageMakerJob, transforms: bool) -> Iterator[Finding]:

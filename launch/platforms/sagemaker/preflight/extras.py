@@ -15,7 +15,18 @@ from launch.platforms.sagemaker.preflight.places import API
 
 def extras(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
     yield from _keys(job)
-    yield from _regions(job)
+    # Findings for keys and training plans of another region. The output's bucket, and so its key, may be in another
+    # region, so that is only a warning.
+    for key, level in (("training_plan", error), ("volume_kms", error), ("output_kms", warning)):
+        parts = str(getattr(job, key)).split(":")
+        place = parts[3] if parts[0] == "arn" and len(parts) > 5 else ""
+        if place and job.region and place != job.region:
+            yield level(
+                "other-region",
+                f"{key}={':'.join(parts)} is in {place}, the job in {job.region}",
+                f"--{key.replace('_', '-')} of {job.region}, or --region {place}",
+                API,
+            )
     yield from _isolation(job, choice)
     yield from _fallbacks(job, choice)
     if job.training_plan and job.spot:
@@ -52,22 +63,6 @@ def _keys(job: SageMakerJob) -> Iterator[Finding]:
             "aws kms describe-key --key-id ALIAS prints both",
             API,
         )
-
-
-def _regions(job: SageMakerJob) -> Iterator[Finding]:
-    """Findings for keys and training plans of another region. The output's bucket, and so its key, may be in another
-    region, so that is only a warning.
-    """
-    for key, level in (("training_plan", error), ("volume_kms", error), ("output_kms", warning)):
-        parts = str(getattr(job, key)).split(":")
-        place = parts[3] if parts[0] == "arn" and len(parts) > 5 else ""
-        if place and job.region and place != job.region:
-            yield level(
-                "other-region",
-                f"{key}={':'.join(parts)} is in {place}, the job in {job.region}",
-                f"--{key.replace('_', '-')} of {job.region}, or --region {place}",
-                API,
-            )
 
 
 def _isolation(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:

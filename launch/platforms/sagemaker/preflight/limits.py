@@ -22,7 +22,13 @@ TOOLKIT = (
 
 def limits(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _hyperparameters(job, request.get("HyperParameters", {}))
-    yield from _environment(job)
+    for key, value in job.environment.items():
+        if key.startswith("SM_") or key in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "MASTER_ADDR", "MASTER_PORT"):
+            yield warning(
+                "environment-reserved",
+                f"environment {key}={value!r}: SageMaker's toolkit sets it itself and overwrites yours",
+                "leave it out, or take another name",
+            )
     yield from _secrets(job)
     yield from _metrics(job)
     yield from _tags(job)
@@ -91,16 +97,6 @@ def _words_for_switches(job: SageMakerJob) -> Iterator[Finding]:
                 "empty as true",
                 f"{key}={right}",
                 "aws/sagemaker-python-sdk#4247, #2689",
-            )
-
-
-def _environment(job: SageMakerJob) -> Iterator[Finding]:
-    for key, value in job.environment.items():
-        if key.startswith("SM_") or key in ("TRAINING_JOB_NAME", "TRAINING_JOB_ARN", "MASTER_ADDR", "MASTER_PORT"):
-            yield warning(
-                "environment-reserved",
-                f"environment {key}={value!r}: SageMaker's toolkit sets it itself and overwrites yours",
-                "leave it out, or take another name",
             )
 
 

@@ -35,7 +35,13 @@ def machines(job: SageMakerJob, request: Mapping[str, Any], choice: ImageChoice)
             yield error("instances-range", f"{where}instances={group.instances}: at least one", "--instances 1")
     yield from _groups(job)
     yield from _strategy(job)
-    yield from _region(job, choice)
+    match = re.search(r"\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com", choice.uri)
+    if job.image and match and job.region and match[1] != job.region:
+        yield error(
+            "image-other-region",
+            f"image {job.image!r} is in {match[1]}, the job in {job.region}: SageMaker pulls from its own region",
+            f"--image {quote(job.image.replace(match[1], job.region))}",
+        )
     if job.image and not stands_for(job.image):
         yield from _registry(job, request)
 
@@ -84,16 +90,6 @@ def _strategy(job: SageMakerJob) -> Iterator[Finding]:
             f"strategy=smddp on one {job.training_type}: it speeds up only the communication between hosts",
             "--strategy ddp, or --instances 2 and more",
             "SageMaker docs, data-parallel-intro, 2026",
-        )
-
-
-def _region(job: SageMakerJob, choice: ImageChoice) -> Iterator[Finding]:
-    match = re.search(r"\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com", choice.uri)
-    if job.image and match and job.region and match[1] != job.region:
-        yield error(
-            "image-other-region",
-            f"image {job.image!r} is in {match[1]}, the job in {job.region}: SageMaker pulls from its own region",
-            f"--image {quote(job.image.replace(match[1], job.region))}",
         )
 
 

@@ -61,7 +61,14 @@ def stands_for(text: str) -> str:
 
 
 def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
-    yield from _unset(job)
+    wanting = unset(job)
+    if wanting:
+        yield warning(
+            "placeholder",
+            f"to be set before this can be sent: {', '.join(wanting)}",
+            "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with credentials, role "
+            "and output that are empty are looked up",
+        )
     yield from _role(job)
     for key, uri in (("output", job.output), ("checkpoints", job.checkpoints)):
         if uri and not stands_for(uri) and s3_parts(uri) is None:
@@ -83,17 +90,6 @@ def unset(job: SageMakerJob) -> list[str]:
             f"{channel.file_system}:{channel.path}" if channel.is_file_system else channel.uri
         )
     return found + [f"{key}={value!r}" for key, value in given.items() if stands_for(value)]
-
-
-def _unset(job: SageMakerJob) -> Iterator[Finding]:
-    wanting = unset(job)
-    if wanting:
-        yield warning(
-            "placeholder",
-            f"to be set before this can be sent: {', '.join(wanting)}",
-            "--role arn:aws:iam::123456789012:role/..., --output s3://.../ and so on; with credentials, role "
-            "and output that are empty are looked up",
-        )
 
 
 def _role(job: SageMakerJob) -> Iterator[Finding]:

@@ -27,7 +27,12 @@ def times(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _longest(job)
     yield from _spot(job, request)
     yield from _warm_pool(job)
-    yield from _retries(job, request)
+    if job.retries and "CheckpointConfig" not in request:
+        yield warning(
+            "retries-without-checkpoints",
+            f"retries={job.retries} without checkpoints: each retry would start the training from its beginning",
+            "--checkpoints s3://BUCKET/NAME/",
+        )
     yield from _profiler(job)
 
 
@@ -109,15 +114,6 @@ def _warm_pool(job: SageMakerJob) -> Iterator[Finding]:
         )
     if job.warm_pool > WARM_S:
         yield error("warm-pool-range", f"warm_pool={job.warm_pool} s: at most {WARM_S}", "--warm-pool 1h", WARM_DOCS)
-
-
-def _retries(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
-    if job.retries and "CheckpointConfig" not in request:
-        yield warning(
-            "retries-without-checkpoints",
-            f"retries={job.retries} without checkpoints: each retry would start the training from its beginning",
-            "--checkpoints s3://BUCKET/NAME/",
-        )
 
 
 def _profiler(job: SageMakerJob) -> Iterator[Finding]:

@@ -33,7 +33,21 @@ def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterato
     if config is None:
         return
     yield from _data(job, config, read)
-    yield from _weights(job, config)
+    # Findings for weights that are in no channel: the bundle has only code, and the container cannot see this
+    # machine's folders.
+    for key, place in files_of_weights(config):
+        if any(lies_in(place, channel.name) for channel in job.data):
+            continue
+        own = bool(job.image) and os.path.isabs(place) and not place.startswith("/opt/ml/")
+        level, where = (warning, f", unless {job.image} holds it") if own else (error, "")
+        copy = "aws s3 cp --recursive" if os.path.isdir(place) or not Path(place).suffix else "aws s3 cp"
+        inside = "" if copy.endswith("recursive") else f"/{Path(place).name}"
+        yield level(
+            "weights-missing",
+            f"{key}={place!r}: weights do not travel with the code, and the container has no such file{where}",
+            f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ "
+            f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}",
+        )
     yield from preflight.batch(config, _machines(job))
     yield from preflight.hardware(config, _machines(job))
     yield from told(partial(_predicted, job, config), config)
@@ -107,25 +121,6 @@ def _data(job: SageMakerJob, config: Config, read: Read) -> Iterator[Finding]:
                 "--mode File, or pack shards: segtrain data pack",
                 "SageMaker developer guide, model-access-training-data (FastFile for files of 50 MB and more)",
             )
-
-
-def _weights(job: SageMakerJob, config: Config) -> Iterator[Finding]:
-    """Findings for weights that are in no channel: the bundle has only code, and the container cannot see this
-    machine's folders.
-    """
-    for key, place in files_of_weights(config):
-        if any(lies_in(place, channel.name) for channel in job.data):
-            continue
-        own = bool(job.image) and os.path.isabs(place) and not place.startswith("/opt/ml/")
-        level, where = (warning, f", unless {job.image} holds it") if own else (error, "")
-        copy = "aws s3 cp --recursive" if os.path.isdir(place) or not Path(place).suffix else "aws s3 cp"
-        inside = "" if copy.endswith("recursive") else f"/{Path(place).name}"
-        yield level(
-            "weights-missing",
-            f"{key}={place!r}: weights do not travel with the code, and the container has no such file{where}",
-            f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ "
-            f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}",
-        )
 
 
 def _kept(job: SageMakerJob, config: Config) -> Iterator[Finding]:

@@ -159,22 +159,18 @@ def _lustre(job: SageMakerJob, subnets: Sequence[Item], groups: Sequence[Item], 
             continue
         own = system.get("SubnetIds", [])
         if own and not set(own) & set(job.subnets):
-            yield from _fsx_zone(where, own, subnets, ask)
+            told = ask(f"subnet {own[0]}", ask.clients.ec2.describe_subnets, SubnetIds=list(own))
+            zones = {item["AvailabilityZone"] for item in (told.value or {}).get("Subnets", [])}
+            other = [item for item in subnets if zones and item["AvailabilityZone"] not in zones]
+            if other:
+                yield error(
+                    "fsx-zone",
+                    f"{where} is in {', '.join(sorted(zones))}, subnet {other[0]['SubnetId']} in "
+                    f"{other[0]['AvailabilityZone']}",
+                    f"--subnets {','.join(own)}",
+                    FSX_DOCS,
+                )
         yield from _fsx_ports(where, system, groups, ask)
-
-
-def _fsx_zone(where: str, own: Sequence[str], subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
-    told = ask(f"subnet {own[0]}", ask.clients.ec2.describe_subnets, SubnetIds=list(own))
-    zones = {item["AvailabilityZone"] for item in (told.value or {}).get("Subnets", [])}
-    other = [item for item in subnets if zones and item["AvailabilityZone"] not in zones]
-    if other:
-        yield error(
-            "fsx-zone",
-            f"{where} is in {', '.join(sorted(zones))}, subnet {other[0]['SubnetId']} in "
-            f"{other[0]['AvailabilityZone']}",
-            f"--subnets {','.join(own)}",
-            FSX_DOCS,
-        )
 
 
 def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: Asking) -> Iterator[Finding]:

@@ -36,7 +36,20 @@ def folders(job: SlurmJob, cluster: Cluster, probed: bool) -> Iterator[Finding]:
     else:
         yield from _room(job, place)
     yield from _data(job, probed)
-    yield from _busy(job, cluster)
+    # Another job of this user with one of the run folders, which waits or runs.
+    ours = {run.resolve() for run in job.runs()}
+    over = _ended_before(job.after, {number.partition("_")[0]: after for number, _, after, _ in cluster.jobs})
+    for number, state, _, script in cluster.jobs:
+        after = number.partition("_")[0]
+        if after in over:
+            continue  # this job starts when that one has ended
+        for run in sorted(ours & {run.resolve() for run in _runs_of(script)}):
+            yield error(
+                "run-busy",
+                f"job {number} ({state.lower()}) has the run folder {run} too: two jobs in one folder overwrite each "
+                "other's checkpoints",
+                f"--name another, or --after afterany:{after}, or scancel {quote(after)}",
+            )
 
 
 def _room(job: SlurmJob, place: Path) -> Iterator[Finding]:
@@ -72,23 +85,6 @@ def _data(job: SlurmJob, probed: bool) -> Iterator[Finding]:
             f"output={job.output!r} is inside data={job.data!r}: a later run would read what this one has written",
             "--output another folder",
         )
-
-
-def _busy(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
-    """Another job of this user with one of the run folders, which waits or runs."""
-    ours = {run.resolve() for run in job.runs()}
-    over = _ended_before(job.after, {number.partition("_")[0]: after for number, _, after, _ in cluster.jobs})
-    for number, state, _, script in cluster.jobs:
-        after = number.partition("_")[0]
-        if after in over:
-            continue  # this job starts when that one has ended
-        for run in sorted(ours & {run.resolve() for run in _runs_of(script)}):
-            yield error(
-                "run-busy",
-                f"job {number} ({state.lower()}) has the run folder {run} too: two jobs in one folder overwrite each "
-                "other's checkpoints",
-                f"--name another, or --after afterany:{after}, or scancel {quote(after)}",
-            )
 
 
 def _ended_before(after: str, others: Mapping[str, str]) -> set[str]:

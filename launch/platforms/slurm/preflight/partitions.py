@@ -17,34 +17,26 @@ WAITS = "where sbatch accepts the job, it waits forever"
 def partitions(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
     partition = cluster.partition(job.partition)
     if partition is not None:
-        yield from _open(cluster, partition)
-        yield from _time(job, partition)
+        state = partition.fields.get("State", "UP")
+        if state != "UP":
+            others = [one.name for one in cluster.partitions if one.fields.get("State") == "UP"]
+            yield error(
+                "partition-down",
+                f"partition {partition.name} is {state}: no job starts there until an administrator opens it",
+                f"--partition, one of {', '.join(others) or 'another cluster'}",
+            )
+        most = seconds(partition.fields.get("MaxTime", ""))
+        if most is not None and -(-job.max_run // 60) * 60 > most:
+            yield error(
+                "time-over-partition",
+                f"max_run={job.max_run} s: partition {partition.name} ends jobs after {most} s (MaxTime="
+                f"{partition.fields['MaxTime']}), and {WAITS}",
+                f"--max-run {most // 60}m: a job that is not done by then queues itself again and goes on",
+            )
         yield from _allowed(job, cluster, partition)
     if cluster.enforces("limits"):
         for what, flag, limits in _limiting(job, cluster):
             yield from _limits(job, what, limits, flag)
-
-
-def _open(cluster: Cluster, partition: Partition) -> Iterator[Finding]:
-    state = partition.fields.get("State", "UP")
-    if state != "UP":
-        others = [one.name for one in cluster.partitions if one.fields.get("State") == "UP"]
-        yield error(
-            "partition-down",
-            f"partition {partition.name} is {state}: no job starts there until an administrator opens it",
-            f"--partition, one of {', '.join(others) or 'another cluster'}",
-        )
-
-
-def _time(job: SlurmJob, partition: Partition) -> Iterator[Finding]:
-    most = seconds(partition.fields.get("MaxTime", ""))
-    if most is not None and -(-job.max_run // 60) * 60 > most:
-        yield error(
-            "time-over-partition",
-            f"max_run={job.max_run} s: partition {partition.name} ends jobs after {most} s (MaxTime="
-            f"{partition.fields['MaxTime']}), and {WAITS}",
-            f"--max-run {most // 60}m: a job that is not done by then queues itself again and goes on",
-        )
 
 
 def used_account(job: SlurmJob, cluster: Cluster) -> str:

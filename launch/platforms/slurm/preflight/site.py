@@ -14,16 +14,7 @@ SAVE_S = 20  # a checkpoint of a large model on a busy file system
 
 
 def site(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
-    yield from _exit_codes(cluster)
-    yield from _waits(job, cluster)
-    partition = cluster.partition(job.partition)
-    if partition is not None:
-        yield from _preemption(job, cluster, partition)
-    yield from _array(job, cluster)
-
-
-def _exit_codes(cluster: Cluster) -> Iterator[Finding]:
-    """Slurm itself queues a job again whose exit code is in these lists, also one that was told to stop."""
+    # Slurm itself queues a job again whose exit code is in these lists, also one that was told to stop.
     for key in ("RequeueExit", "RequeueExitHold"):
         if EXIT_RESUMABLE in _codes(cluster.config.get(key, "")):
             held = " and held" if key == "RequeueExitHold" else ""
@@ -33,6 +24,24 @@ def _exit_codes(cluster: Cluster) -> Iterator[Finding]:
                 f"to stop: it is queued again{held}",
                 "end a job with scancel, not with --stop, or ask the administrator to take the code out",
             )
+    wait = cluster.seconds("KillWait")
+    if wait < SAVE_S:
+        yield warning(
+            "kill-wait-short",
+            f"KillWait={wait} s of the cluster: scancel, and a requeue by an administrator, leave a job that long to "
+            f"save its state, and a checkpoint may take {SAVE_S} s",
+            f"--stop instead of scancel, or ask for KillWait={SAVE_S + 10}",
+        )
+    partition = cluster.partition(job.partition)
+    if partition is not None:
+        yield from _preemption(job, cluster, partition)
+    most = cluster.config.get("MaxArraySize", "")
+    if most.isdigit() and len(job.tasks) > int(most):  # their numbers begin at 0
+        yield error(
+            "array-size",
+            f"an array of {len(job.tasks)} tasks: the cluster takes {most} (MaxArraySize={most})",
+            "several jobs with a part of the tasks each",
+        )
 
 
 def _codes(text: str) -> set[int]:
@@ -42,17 +51,6 @@ def _codes(text: str) -> set[int]:
         if first.isdigit() and (last or first).isdigit():
             found |= set(range(int(first), int(last or first) + 1))
     return found
-
-
-def _waits(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
-    wait = cluster.seconds("KillWait")
-    if wait < SAVE_S:
-        yield warning(
-            "kill-wait-short",
-            f"KillWait={wait} s of the cluster: scancel, and a requeue by an administrator, leave a job that long to "
-            f"save its state, and a checkpoint may take {SAVE_S} s",
-            f"--stop instead of scancel, or ask for KillWait={SAVE_S + 10}",
-        )
 
 
 def preempted(job: SlurmJob, cluster: Cluster, partition: Partition) -> tuple[str, int] | None:
@@ -122,14 +120,4 @@ def _preemption(job: SlurmJob, cluster: Cluster, partition: Partition) -> Iterat
             f"requeue=false, and partition {partition.name} takes nodes away for jobs of higher priority: the job is "
             "cancelled then",
             "leave requeue out",
-        )
-
-
-def _array(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
-    most = cluster.config.get("MaxArraySize", "")
-    if most.isdigit() and len(job.tasks) > int(most):  # their numbers begin at 0
-        yield error(
-            "array-size",
-            f"an array of {len(job.tasks)} tasks: the cluster takes {most} (MaxArraySize={most})",
-            "several jobs with a part of the tasks each",
         )

@@ -44,9 +44,32 @@ def _procs(job: VertexJob) -> int:
 def machines(job: VertexJob) -> Iterator[Finding]:
     yield from _type(job)
     yield from _accelerator(job)
-    yield from _region(job)
-    yield from _hosts(job)
-    yield from _strategy(job)
+    place = region(job)
+    if not re.fullmatch(r"[a-z]+-[a-z]+\d+", place):
+        near = re.match(r"[a-z]+-[a-z]+\d+(?=-[a-f]$)", place)  # of a zone
+        yield error(
+            "region-unknown",
+            f"region={place!r} is not the name of a region",
+            f"--region {near[0] if near else 'us-central1'}",
+        )
+    if job.hosts > 1 and job.strategy in ALONE:
+        yield error(
+            "strategy-hosts",
+            f"strategy={job.strategy} is one process: {job.hosts} hosts would each train a model of their own",
+            "--strategy ddp, or --hosts 1",
+        )
+    found = gpus(job)
+    if job.strategy == "smddp":
+        yield error("strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp")
+    if found and found.count > 1 and job.strategy == "single":
+        yield warning("gpus-idle", f"strategy=single uses one of {found.count} GPUs of each host", "--strategy ddp")
+    procs, backend = _procs(job), all_settings(job, ROOT).get("parallel.backend")
+    if found and procs and job.strategy not in ALONE:
+        words = f"parallel.procs={procs} of the config or the settings: each host has {found.count} GPUs"
+        if procs < found.count:
+            yield warning("gpus-idle", words, "parallel.procs=auto")
+        if procs > found.count and backend != "gloo":
+            yield error("gpus-few", words, "parallel.procs=auto")
 
 
 def _type(job: VertexJob) -> Iterator[Finding]:
@@ -99,38 +122,3 @@ def _accelerator(job: VertexJob) -> Iterator[Finding]:
             better,
             DATED,
         )
-
-
-def _region(job: VertexJob) -> Iterator[Finding]:
-    place = region(job)
-    if not re.fullmatch(r"[a-z]+-[a-z]+\d+", place):
-        near = re.match(r"[a-z]+-[a-z]+\d+(?=-[a-f]$)", place)  # of a zone
-        yield error(
-            "region-unknown",
-            f"region={place!r} is not the name of a region",
-            f"--region {near[0] if near else 'us-central1'}",
-        )
-
-
-def _hosts(job: VertexJob) -> Iterator[Finding]:
-    if job.hosts > 1 and job.strategy in ALONE:
-        yield error(
-            "strategy-hosts",
-            f"strategy={job.strategy} is one process: {job.hosts} hosts would each train a model of their own",
-            "--strategy ddp, or --hosts 1",
-        )
-
-
-def _strategy(job: VertexJob) -> Iterator[Finding]:
-    found = gpus(job)
-    if job.strategy == "smddp":
-        yield error("strategy-smddp", "strategy=smddp is a library of SageMaker's images", "--strategy ddp")
-    if found and found.count > 1 and job.strategy == "single":
-        yield warning("gpus-idle", f"strategy=single uses one of {found.count} GPUs of each host", "--strategy ddp")
-    procs, backend = _procs(job), all_settings(job, ROOT).get("parallel.backend")
-    if found and procs and job.strategy not in ALONE:
-        words = f"parallel.procs={procs} of the config or the settings: each host has {found.count} GPUs"
-        if procs < found.count:
-            yield warning("gpus-idle", words, "parallel.procs=auto")
-        if procs > found.count and backend != "gloo":
-            yield error("gpus-few", words, "parallel.procs=auto")

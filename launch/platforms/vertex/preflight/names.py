@@ -19,12 +19,6 @@ def names(job: VertexJob) -> Iterator[Finding]:
     if LABEL in job.labels:
         yield error("label-reserved", f"labels.{LABEL}: the launcher sets this label", "give it another name")
     yield from variables(job)
-    yield from _environment(job)
-    yield from _account(job)
-    yield from _regions(job)
-
-
-def _environment(job: VertexJob) -> Iterator[Finding]:
     for key, text in job.environment.items():
         if _RESERVED.fullmatch(key):
             yield error(
@@ -38,6 +32,8 @@ def _environment(job: VertexJob) -> Iterator[Finding]:
                 f"environment.{key} looks like a secret: everybody who may see the job can read it",
                 "keep it in Secret Manager, and read it as the service account of the job",
             )
+    yield from _account(job)
+    yield from _regions(job)
 
 
 def _account(job: VertexJob) -> Iterator[Finding]:
