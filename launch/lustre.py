@@ -24,8 +24,8 @@ from launch.core import console  # noqa: E402
 from launch.core.findings import tell  # noqa: E402
 from launch.core.job import command as called  # noqa: E402
 from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region  # noqa: E402
+from launch.platforms.sagemaker.aws_errors import explain, passing  # noqa: E402
 from launch.platforms.sagemaker.cloud import Clients, connect, split_uri  # noqa: E402
-from launch.platforms.sagemaker.cures import explain, passing  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
 TYPES = {"export": "EXPORT_TO_REPOSITORY", "release": "RELEASE_DATA_FROM_FILESYSTEM"}

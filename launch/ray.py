@@ -18,7 +18,7 @@ if not __package__:
 
 from launch.core import console  # noqa: E402
 from launch.core.findings import errors, refused, say, tell  # noqa: E402
-from launch.core.forecast import file_of, keep, told  # noqa: E402
+from launch.core.forecast import file_of, keep, plan_findings  # noqa: E402
 from launch.platforms.ray.arguments import build_parser  # noqa: E402
 from launch.platforms.ray.checks import offline, predicted  # noqa: E402
 from launch.platforms.ray.job import COMMAND, load  # noqa: E402
@@ -44,7 +44,7 @@ def _train(known: dict[str, Any]) -> int:
         plan = b""
         if job.like and config is not None:
             predict = partial(predicted, job, config, ray.nodes(), gpus)
-            findings += told(predict, config)
+            findings += plan_findings(predict, config)
             plan = file_of(predict, config)
         if known.get("dry_run"):
             say(findings)

@@ -25,7 +25,7 @@ from launch.core import console  # noqa: E402
 from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
 from launch.core.flags import OF_A_REHEARSAL, refuse_flags  # noqa: E402
 from launch.core.job import given  # noqa: E402
-from launch.core.rehearse.cluster import PLANTS  # noqa: E402
+from launch.core.rehearse.cluster import FAULTS  # noqa: E402
 from launch.platforms.sagemaker.arguments import (  # noqa: E402
     MOST_HOSTS,
     build_parser,
@@ -107,7 +107,7 @@ def _rehearse(job: SageMakerJob, known: dict[str, Any]) -> int:
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
     hosts = known["hosts"] if "hosts" in known else None if job.groups else min(job.hosts, MOST_HOSTS)
-    spec = console.rehearsal(job, known, PLANTS, "sourcedir.tar.gz", build, hosts)
+    spec = console.rehearsal(job, known, FAULTS, "sourcedir.tar.gz", build, hosts)
     return rehearse(job, request, spec, console.out).exit_code
 
 

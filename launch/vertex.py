@@ -23,7 +23,7 @@ from launch.core import console  # noqa: E402
 from launch.core.findings import agreed, errors, refused, tell  # noqa: E402
 from launch.core.flags import refuse_flags  # noqa: E402
 from launch.core.job import given, load_job  # noqa: E402
-from launch.platforms.vertex.arguments import PLANTS, build_parser  # noqa: E402
+from launch.platforms.vertex.arguments import FAULTS, build_parser  # noqa: E402
 from launch.platforms.vertex.job import COMMAND, VertexJob  # noqa: E402
 from launch.platforms.vertex.preflight.machines import ranks  # noqa: E402
 from launch.platforms.vertex.prepare import Source, prepare, sound  # noqa: E402
@@ -68,7 +68,7 @@ def _rehearse(job: VertexJob, known: dict[str, Any]) -> int:
     job, request, findings = prepare(job)
     if refused(findings, "not rehearsed"):
         return EXIT_ERROR
-    spec = console.rehearsal(job, known, PLANTS, "bundle.tar.gz", build, given(VertexJob, known).get("hosts"))
+    spec = console.rehearsal(job, known, FAULTS, "bundle.tar.gz", build, given(VertexJob, known).get("hosts"))
     return rehearse(job, request, spec, console.out).exit_code
 
 

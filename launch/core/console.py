@@ -16,7 +16,7 @@ from launch.core.job import ROOT, Job
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
 
 if TYPE_CHECKING:
-    from launch.core.rehearse.apart import RehearsalSpec
+    from launch.core.rehearse.process import RehearsalSpec
 
 DEFAULT_BATCH = 8  # train.batch_size of configs/scenes.yaml
 JobT = TypeVar("JobT", bound=Job)
@@ -75,9 +75,9 @@ def dry_run(text: str, findings: list[Finding], also: Callable[[], None] = lambd
     return EXIT_ERROR if bad else 0
 
 
-def refuse_others(known: Mapping[str, Any], fit: Collection[str]) -> None:
+def refuse_others(known: Mapping[str, Any], allowed: Collection[str]) -> None:
     """Raises ConfigError if a flag or a setting is not for a sent job: --stop JOB --dry-run must not stop the job."""
-    others = [f"--{key.replace('_', '-')}" for key in sorted({*known} - {*fit, "overrides"})]
+    others = [f"--{key.replace('_', '-')}" for key in sorted({*known} - {*allowed, "overrides"})]
     others += known.get("overrides", [])
     if others:
         raise ConfigError(
@@ -97,12 +97,12 @@ def rehearsal(
     """Build the bundle (``name``) in the folder of a rehearsal. Returns its spec."""
     if sys.platform == "win32":
         raise ConfigError("--rehearse needs Linux or macOS: on Windows, use WSL 2", code="rehearse-windows")
-    from launch.core.rehearse.apart import RehearsalSpec
-    from launch.core.rehearse.cluster import read_plant
-    from launch.core.rehearse.fit import shorter
+    from launch.core.rehearse.cluster import read_fault
+    from launch.core.rehearse.local_config import shorter
+    from launch.core.rehearse.process import RehearsalSpec
 
     text = known.get("plant", "")
-    plant = read_plant(text, plants)
+    plant = read_fault(text, plants)
     folder = known.get("folder") or Path(tempfile.mkdtemp(prefix="segtrain-rehearsal-"))
     folder.mkdir(parents=True, exist_ok=True)
     build(ROOT, job, folder / name)

@@ -94,7 +94,7 @@ def _plan(
     return found
 
 
-def told(predict: Callable[[], Plan], config: Config) -> Iterator[Finding]:
+def plan_findings(predict: Callable[[], Plan], config: Config) -> Iterator[Finding]:
     """What a plan with one offer says of time, cost, train.deadline, and train.budget.
 
     An error only for a limit that is broken in all cases.

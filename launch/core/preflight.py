@@ -57,7 +57,7 @@ class Read:
     written: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def told(self, section: str, key: str, default: Any = "") -> Any:
+    def setting(self, section: str, key: str, default: Any = "") -> Any:
         """The value of a setting in the job's settings, else in the config file, else ``default``."""
         found = self.written.get(section)
         inner = found.get(key, default) if isinstance(found, dict) else default
@@ -65,7 +65,7 @@ class Read:
 
     @property
     def reads_files(self) -> bool:
-        return bool(self.told("data", "layout", "scenes") != "scenes")
+        return bool(self.setting("data", "layout", "scenes") != "scenes")
 
 
 def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
@@ -90,7 +90,7 @@ def read_config(job: Job, root: Path, data: str, unknown: str = "") -> Read:
         raw = yaml.safe_load(path.read_text(encoding="utf-8")) if job.config else {}
         read = Read(written=raw if isinstance(raw, dict) else {}, settings=dict(job.settings))
         given = {**job.settings, **settings_here(job, root), "parallel.strategy": job.strategy}
-        if read.reads_files and (place := data or ("" if read.told("data", "root") else unknown)):
+        if read.reads_files and (place := data or ("" if read.setting("data", "root") else unknown)):
             given["data.root"] = place
         with _inside(root):
             config = load_config(
@@ -218,8 +218,8 @@ def data(job: Job, given: str, read: Read, cure: str) -> Iterator[Finding]:
                 "set data.layout, or leave --data out",
             )
         return
-    if not given and not read.told("data", "root"):
-        layout = read.told("data", "layout")
+    if not given and not read.setting("data", "root"):
+        layout = read.setting("data", "layout")
         yield error(
             "data-missing", f"config {job.config}: data.layout={layout} reads files, but the job has no data", cure
         )
@@ -237,7 +237,7 @@ def variables(job: Job) -> Iterator[Finding]:
 
 def data_twice(read: Read, data: str) -> Iterator[Finding]:
     """A warning if data.root is another place than ``data``, the place of the job's data on the machines."""
-    root = str(read.told("data", "root"))
+    root = str(read.setting("data", "root"))
     if root and data and root != data:
         words = f"data.root={root!r} of the config or the settings: --data wins, which is {data}"
         yield warning("data-twice", words, "say it once, with --data")

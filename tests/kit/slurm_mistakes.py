@@ -15,9 +15,9 @@ from launch.core.findings import Finding
 from launch.core.job import load_job
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight import folders as places
-from launch.platforms.slurm.preflight.here import Here, completed, flags
 from launch.platforms.slurm.preflight.online import rules
 from launch.platforms.slurm.preflight.state import Cluster, read
+from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed, flags
 from launch.platforms.slurm.preflight.training import offline
 from segtrain.errors import SegtrainError
 
@@ -50,10 +50,10 @@ def cluster(name: str) -> Cluster:
 
 
 def look(
-    name: str, flags_: Mapping[str, Any], settings: tuple[str, ...] = (), here: Here | None = None
+    name: str, flags_: Mapping[str, Any], settings: tuple[str, ...] = (), here: SubmitHost | None = None
 ) -> list[Finding]:
     """What is said about a job before its nodes are asked."""
-    here = here or Here(Path("/workspace"), {}, {})
+    here = here or SubmitHost(Path("/workspace"), {}, {})
     job = completed(load_job(SlurmJob, None, {**PLAIN, **flags_}, [BATCH, *settings]), here)
     found = cluster(name)
     return [

@@ -14,8 +14,8 @@ from cloud.moto import environment, moto_server
 from cloud.samples import training_job
 from conftest import refused
 
+from launch.platforms.sagemaker.aws_errors import cure_of_failure
 from launch.platforms.sagemaker.cloud import Clients, account, connect, default_bucket, fill, submit, upload
-from launch.platforms.sagemaker.cures import cure_of_failure
 from launch.platforms.sagemaker.job import SageMakerJob
 from segtrain.errors import ConfigError, SegtrainError
 

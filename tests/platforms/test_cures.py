@@ -19,8 +19,8 @@ from launch.core.findings import Finding, errors
 from launch.core.job import ROOT, flag_of, load_job, readers
 from launch.platforms.sagemaker import prepare as aws
 from launch.platforms.slurm.job import SlurmJob
-from launch.platforms.slurm.preflight.here import Here, completed
 from launch.platforms.slurm.preflight.online import rules
+from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed
 from launch.platforms.slurm.preflight.training import offline
 from launch.platforms.vertex import prepare as gcp
 from launch.platforms.vertex.job import VertexJob
@@ -93,7 +93,7 @@ def test_cures_of_sagemaker_can_be_pasted() -> None:
 
 def test_cures_of_slurm_can_be_pasted() -> None:
     count = 0
-    here = Here(Path("/workspace"), {}, {})
+    here = SubmitHost(Path("/workspace"), {}, {})
     for name, flags, settings, _ in slurm_mistakes.MISTAKES.values():
         job = load_job(SlurmJob, None, {**slurm_mistakes.PLAIN, **flags}, [slurm_mistakes.BATCH, *settings])
 

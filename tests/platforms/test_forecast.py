@@ -15,7 +15,7 @@ from records import of_one_rank
 
 from launch import slurm
 from launch.core.findings import Finding
-from launch.core.forecast import Unpredicted, keep, on_type, told
+from launch.core.forecast import Unpredicted, keep, on_type, plan_findings
 from launch.core.job import ROOT, Job, load_job
 from launch.platforms.ray.checks import predicted
 from launch.platforms.ray.job import RayJob
@@ -49,7 +49,7 @@ def said(run: Path | str, *settings: str, name: str = TYPE, hosts: int = 1, **mo
     config = load_config(None, [*SETTINGS, *settings])
     gpus = machines()[name].gpus if name in machines() else 1
     ranks = more.pop("ranks", hosts * max(1, gpus))
-    return list(told(partial(on_type, Job(like=str(run)), config, name, hosts, ranks, **more), config))
+    return list(plan_findings(partial(on_type, Job(like=str(run)), config, name, hosts, ranks, **more), config))
 
 
 def test_the_block_has_minutes_dollars_and_what_bounds_the_job(run: Path) -> None:

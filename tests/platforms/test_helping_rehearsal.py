@@ -15,7 +15,7 @@ from ray_hosts import TRANSFORM
 
 from launch.core.job import ROOT
 from launch.core.rehearse import network
-from launch.core.rehearse.apart import RehearsalSpec
+from launch.core.rehearse.process import RehearsalSpec
 from launch.core.rehearse.report import Report
 from launch.platforms.sagemaker.bundle import build
 from launch.platforms.sagemaker.job import load_job

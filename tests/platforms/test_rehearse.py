@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from launch import sagemaker
-from launch.core.rehearse import drawn, fit, network
-from launch.core.rehearse.apart import RehearsalSpec
+from launch.core.rehearse import drawn, local_config, network
 from launch.core.rehearse.buckets import BucketServer
-from launch.core.rehearse.cluster import Plant, RehearsalCluster, read_plant, refuse_rank
+from launch.core.rehearse.cluster import Fault, RehearsalCluster, read_fault, refuse_rank
+from launch.core.rehearse.process import RehearsalSpec
 from launch.core.rehearse.report import Report, load
 from launch.platforms.sagemaker.job import SageMakerJob, load_job
 from launch.platforms.sagemaker.job_parts import channels as read_channels
@@ -104,12 +104,12 @@ def test_hyperparameters_stay_but_for_what_cannot_be_here() -> None:
 
 
 def test_plants_are_read() -> None:
-    assert read_plant("spot:20") == Plant("spot", 20)
-    assert read_plant("disk") == Plant("disk")
-    assert read_plant("") == Plant()
+    assert read_fault("spot:20") == Fault("spot", 20)
+    assert read_fault("disk") == Fault("disk")
+    assert read_fault("") == Fault()
     for text in ("spot", "spot:x", "disk:3", "fire:1"):
         with pytest.raises(ConfigError, match=f"--plant {text}: write fail:RANK"):
-            read_plant(text)
+            read_fault(text)
     refuse_rank("fail:1", 2)
     refuse_rank("stop:20", 2)
     with pytest.raises(ConfigError, match=r"--plant fail:2: there is no rank 2: the rehearsal has 2 ranks, 0 to 1"):
@@ -138,28 +138,28 @@ def test_a_stage_without_that_rank_or_without_hosts_is_refused(
     ],
 )
 def test_a_rehearsal_is_a_short_training(settings: dict[str, str], until: int, changes: dict[str, str]) -> None:
-    assert fit.shorter(SageMakerJob(settings=settings), until) == changes
+    assert local_config.shorter(SageMakerJob(settings=settings), until) == changes
 
 
 def test_a_config_that_cannot_be_cut_is_rehearsed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = fit.load
+    whole = local_config.load
 
     def load(job: SageMakerJob) -> Any:
         if job.settings.get("train.duration") == "12st":
             raise ConfigError("the warm-up is longer than the training")
         return whole(job)
 
-    monkeypatch.setattr(fit, "load", load)
-    assert fit.shorter(SageMakerJob(settings={"train.duration": "80ep"})) == {}
+    monkeypatch.setattr(local_config, "load", load)
+    assert local_config.shorter(SageMakerJob(settings={"train.duration": "80ep"})) == {}
 
 
 def test_settings_that_need_gpus_or_other_ranks_are_fitted() -> None:
-    config = fit.load(
+    config = local_config.load(
         SageMakerJob(settings={"train.batch_size": 64, "train.accumulate": 2, "parallel.backend": "nccl"})
     )
-    assert fit.fitting(config, ranks=6) == {"parallel.backend": "gloo", "train.batch_size": 60}
-    assert fit.fitting(config, ranks=4) == {"parallel.backend": "gloo"}
-    assert fit.fitting(config, ranks=64)["train.batch_size"] == 128
+    assert local_config.fitting(config, ranks=6) == {"parallel.backend": "gloo", "train.batch_size": 60}
+    assert local_config.fitting(config, ranks=4) == {"parallel.backend": "gloo"}
+    assert local_config.fitting(config, ranks=64)["train.batch_size"] == 128
 
 
 @pytest.mark.parametrize("layout", ["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list"])
@@ -446,7 +446,7 @@ LAUNCHER = """
 import json, sys
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.rehearse.run import rehearse
-from launch.core.rehearse.apart import RehearsalSpec
+from launch.core.rehearse.process import RehearsalSpec
 folder, namespaces, request = sys.argv[1], sys.argv[2] == "True", json.loads(sys.argv[3])
 spec = RehearsalSpec(f"{folder}/bundle.tar.gz", f"{folder}/stage", namespaces=namespaces)
 rehearse(SageMakerJob(), request, spec, lambda text: print(text, flush=True))

@@ -20,9 +20,9 @@ from launch.core.findings import Finding
 from launch.core.job import load_job
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight import folders as places
-from launch.platforms.slurm.preflight.here import Here, completed, flags
 from launch.platforms.slurm.preflight.online import look, of_cluster, rules
 from launch.platforms.slurm.preflight.state import read
+from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed, flags
 from launch.platforms.slurm.preflight.training import offline
 from launch.platforms.slurm.tools import ask, jobs
 from launch.slurm import main
@@ -94,7 +94,7 @@ def described(flags_: dict[str, Any], settings: tuple[str, ...] = (), **more: An
 
 def test_every_mistake_is_named_by_what_slurm_says() -> None:
     """The same table as for the recorded answers, with one look at the living cluster."""
-    here, found, named = Here(Path("/workspace"), {}, {}), read(ask), 0
+    here, found, named = SubmitHost(Path("/workspace"), {}, {}), read(ask), 0
     for name, (of, flags_, settings, expected) in MISTAKES.items():
         if of != "plain" or name == "two jobs with one run folder":
             continue
@@ -112,14 +112,14 @@ def test_a_sound_job_has_no_finding(name: str, tmp_path: Path) -> None:
     """With the look from the nodes, and Slurm's own test."""
     _, flags_, settings = SOUND[name]
     job = described(flags_, settings, output=str(tmp_path / "runs"))
-    found = of_cluster(job, read(ask), Here(limits={}), probe=True)
+    found = of_cluster(job, read(ask), SubmitHost(limits={}), probe=True)
     assert loud(found) == []
     assert "nodes-not-asked" not in {finding.code for finding in found}
     assert not list(tmp_path.iterdir())  # nothing is left, and nothing is made
 
 
 def probed(job: SlurmJob) -> list[Finding]:
-    return of_cluster(job, read(ask), Here(limits={}), probe=True)
+    return of_cluster(job, read(ask), SubmitHost(limits={}), probe=True)
 
 
 def test_a_node_that_sees_nothing(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_after_a_job_that_cannot_be_waited_for(
         number = ask("sbatch", "--parsable", *words).strip()
         _wait_for(number, ("FAILED", "COMPLETED"))
     job = described({**BARE, "after": f"{kind}{number}"}, output=str(tmp_path))
-    has(of_cluster(job, read(ask), Here(limits={}), probe=False), expected, text)
+    has(of_cluster(job, read(ask), SubmitHost(limits={}), probe=False), expected, text)
 
 
 BARE = {**CPUS, "partition": "tight", "memory": "8G", "exclude": "n4"}
@@ -255,5 +255,5 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_slurm_refuses_is_passed_on(name: str, tmp_path: Path) -> None:
     flags_, level, text = REFUSED[name]
-    found = of_cluster(described(flags_, output=str(tmp_path)), read(ask), Here(limits={}), probe=False)
+    found = of_cluster(described(flags_, output=str(tmp_path)), read(ask), SubmitHost(limits={}), probe=False)
     has(found, f"{level} sbatch-refuses", text)

@@ -17,10 +17,10 @@ from launch.core.job import load_job
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight import folders as places
 from launch.platforms.slurm.preflight import online
-from launch.platforms.slurm.preflight.here import Here
 from launch.platforms.slurm.preflight.online import rules
 from launch.platforms.slurm.preflight.probe import answers
 from launch.platforms.slurm.preflight.state import read, seconds
+from launch.platforms.slurm.preflight.submit_host import SubmitHost
 from launch.platforms.slurm.prepare import write
 from segtrain.errors import SegtrainError
 
@@ -56,19 +56,19 @@ OF_THE_HOST: dict[str, tuple[dict[str, str], dict[str, Any], dict[str, Any], str
 @pytest.mark.parametrize("name", OF_THE_HOST)
 def test_what_comes_along_has_its_finding(name: str) -> None:
     variables, limits, flags_, expected = OF_THE_HOST[name]
-    has(look("plain", flags_, here=Here(Path("/workspace"), variables, limits)), expected)
+    has(look("plain", flags_, here=SubmitHost(Path("/workspace"), variables, limits)), expected)
 
 
 def test_variables_of_sbatch_do_not_matter_to_salloc() -> None:
     variables = {"SBATCH_TIMELIMIT": "10", "SBATCH_PARTITION": "nope", "SALLOC_PARTITION": "closed"}
-    here = Here(Path("/workspace"), variables, {}, command="salloc")
+    here = SubmitHost(Path("/workspace"), variables, {}, command="salloc")
     found = look("plain", {"partition": None}, here=here)
     assert "sbatch-variable" not in {finding.code for finding in found}
     has(found, "error partition-down", "closed")
 
 
 def test_a_limit_that_is_not_carried_is_no_mistake() -> None:
-    here = Here(Path("/workspace"), {}, {"NOFILE": (1024, 1024), "CPU": (3600, 3600)})
+    here = SubmitHost(Path("/workspace"), {}, {"NOFILE": (1024, 1024), "CPU": (3600, 3600)})
     codes = {finding.code for finding in look("harsh", {}, here=here)}
     assert "limit-files" not in codes  # PropagateResourceLimitsExcept=NOFILE
     assert "limit-cpu" in codes
@@ -168,7 +168,7 @@ def test_the_largest_array(tasks: int, expected: bool) -> None:
     """The largest number of a task is one less than MaxArraySize, and the first one is 0."""
     found = replace(cluster("plain"), config={**cluster("plain").config, "MaxArraySize": "3"})
     job = load_job(SlurmJob, None, {**PLAIN, "seeds": ",".join(map(str, range(tasks)))}, [BATCH])
-    codes = {finding.code for finding in rules(job, found, Here(Path("/workspace"), {}, {}))}
+    codes = {finding.code for finding in rules(job, found, SubmitHost(Path("/workspace"), {}, {}))}
     assert ("array-size" in codes) == expected
 
 
@@ -200,7 +200,7 @@ def test_the_limit_that_slurm_takes(
     }
     parts = tuple(replace(one, fields={**one.fields, "QoS": "long"}) for one in found.partitions)
     job = load_job(SlurmJob, None, {**PLAIN, "account": "vision", "qos": "short"}, [BATCH])
-    said = rules(job, replace(found, accounts=rows, qos=table, partitions=parts), Here(ROOT, {}, {}))
+    said = rules(job, replace(found, accounts=rows, qos=table, partitions=parts), SubmitHost(ROOT, {}, {}))
     messages = [finding.message for finding in said if finding.code == "time-over-limit"]
     assert len(messages) == bool(expected), messages
     assert not expected or f"{expected} allows 01:00:00" in messages[0]
@@ -213,7 +213,7 @@ def test_memory_that_comes_with_a_gpu() -> None:
         for one in found.partitions
     )
     job = load_job(SlurmJob, None, {**PLAIN, "partition": "flat", "gpus": "h100:1"}, [BATCH])
-    here = Here(Path("/workspace"), {}, {})
+    here = SubmitHost(Path("/workspace"), {}, {})
     assert "memory-whole-node" in {finding.code for finding in rules(job, found, here)}
     assert "memory-whole-node" not in {finding.code for finding in rules(job, replace(found, partitions=parts), here)}
 
@@ -228,7 +228,7 @@ def test_what_slurm_refuses_to_say_is_a_note() -> None:
 
     found = read(closed, "root")
     job = load_job(SlurmJob, None, PLAIN, [BATCH])
-    said = rules(job, found, Here(Path("/workspace"), {}, {}))
+    said = rules(job, found, SubmitHost(Path("/workspace"), {}, {}))
     assert [finding.code for finding in said] == ["not-asked"]
     assert "your jobs" in said[0].message
     assert "denied" in said[0].message

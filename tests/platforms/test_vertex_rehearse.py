@@ -16,9 +16,9 @@ from records import a_run
 from launch import vertex
 from launch.core.job import ROOT, load_job
 from launch.core.rehearse import network
-from launch.core.rehearse.apart import SPEC, RehearsalSpec, stage
 from launch.core.rehearse.buckets import BucketServer
-from launch.core.rehearse.cluster import Plant
+from launch.core.rehearse.cluster import Fault
+from launch.core.rehearse.process import SPEC, RehearsalSpec, stage
 from launch.core.rehearse.report import Report, load, show
 from launch.platforms.vertex import bundle
 from launch.platforms.vertex.job import VertexJob
@@ -292,7 +292,7 @@ def test_nothing_starts_again_with_disable_retries(tmp_path: Path, monkeypatch: 
     assert rehearsal.on_exit([running]) == "ended"
     assert (running.due, "disable_retries" in rehearsal.error) == (0, True)
     monkeypatch.setattr(rehearsal, "watch", lambda *_: "interrupted")
-    assert rehearsal.run(Plant("spot", 2)) == "ended"
+    assert rehearsal.run(Fault("spot", 2)) == "ended"
 
 
 def test_a_worker_that_always_fails_ends_the_job(tmp_path: Path) -> None:

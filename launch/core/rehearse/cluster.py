@@ -10,11 +10,11 @@ from segtrain.errors import ConfigError
 NETWORK = "10.77.0."  # the bridge's network, inside the rehearsal's own network namespace
 GATEWAY = NETWORK + "254"
 MOST_HOSTS = 64
-PLANTS = ("fail:RANK", "stop:STEP", "spot:STEP", "kill:STEP", "disk", "helper:STEP", "absent")
+FAULTS = ("fail:RANK", "stop:STEP", "spot:STEP", "kill:STEP", "disk", "helper:STEP", "absent")
 
 
 @dataclass(frozen=True)
-class Plant:
+class Fault:
     """A fault to inject. ``kind``: ``fail`` (a rank raises an exception), ``stop`` (the user stops the job), ``spot``
     (machines are reclaimed with notice), ``kill`` (a machine is lost without notice), ``disk`` (the disk is full),
     ``late`` (a host starts late), ``helper`` (the hosts that do not train are stopped), or ``absent`` (they never reach
@@ -25,10 +25,10 @@ class Plant:
     at: int = 0
 
 
-def read_plant(text: str, plants: Sequence[str] = PLANTS) -> Plant:
+def read_fault(text: str, plants: Sequence[str] = FAULTS) -> Fault:
     """Read a fault such as ``spot:20``, which must match one of ``plants``; ``""``: no fault. Raises ConfigError."""
     if not text:
-        return Plant()
+        return Fault()
     kind, colon, number = text.partition(":")
     numbered = {name: bool(word) for name, _, word in (plant.partition(":") for plant in plants)}
     if kind not in numbered or not (number.isdigit() if numbered[kind] else not colon):
@@ -36,7 +36,7 @@ def read_plant(text: str, plants: Sequence[str] = PLANTS) -> Plant:
             f"--plant {text}: write {', '.join(plants[:-1])} or {plants[-1]}, for example --plant spot:20",
             code="plant-unknown", found=text,
         )  # fmt: skip
-    return Plant(kind, int(number or 0))
+    return Fault(kind, int(number or 0))
 
 
 def refuse_rank(text: str, ranks: int) -> None:

@@ -20,7 +20,7 @@ from launch.core.rehearse.cluster import RehearsalHost
 from launch.core.rehearse.guard import MARK, kill_marked
 
 if TYPE_CHECKING:
-    from launch.core.rehearse.apart import RehearsalSpec
+    from launch.core.rehearse.process import RehearsalSpec
 
 ROOM = Path(network.__file__).parent  # holds standin/ and planted/
 # Variables that are kept from this machine, so that Python, its packages, and downloaded weights are found.

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launch.core.rehearse import disks
-from launch.core.rehearse.apart import RehearsalSpec
-from launch.core.rehearse.cluster import Plant, RehearsalCluster, RehearsalHost
+from launch.core.rehearse.cluster import Fault, RehearsalCluster, RehearsalHost
 from launch.core.rehearse.container import Container
 from launch.core.rehearse.logs import HostLogs
+from launch.core.rehearse.process import RehearsalSpec
 from launch.core.rehearse.report import HostEnd, Report, Transition
 
 PAUSE_S = 0.05
@@ -76,7 +76,7 @@ class Rehearsal:
         """Start the container of a host. ``fault``: the value of SEGTRAIN_PLANT, or ""."""
         raise NotImplementedError
 
-    def attempt(self, plant: Plant) -> str:
+    def attempt(self, plant: Fault) -> str:
         """Run the job on one set of machines, by ``watch``. Returns why it ended, as ``watch`` does."""
         raise NotImplementedError
 
@@ -93,15 +93,15 @@ class Rehearsal:
         self.transitions.append(Transition(name, second, message))
         self.say(f"{second:7.1f} s  {name}  {message}".rstrip())
 
-    def run(self, plant: Plant) -> str:
+    def run(self, plant: Fault) -> str:
         """Run the job, and once more if its machines are taken away. Returns why it ended."""
         why = self.attempt(plant)
         if why == "interrupted":
             self.status(self.PENDING, "new machines")
-            why = self.attempt(Plant())
+            why = self.attempt(Fault())
         return why
 
-    def watch(self, plant: Plant, limit_s: float) -> str:
+    def watch(self, plant: Fault, limit_s: float) -> str:
         """Start the containers, inject the fault, and wait for the end of the attempt.
 
         Returns "ended", "stopped", "interrupted" (its machines were taken away), or "timeout" (after ``limit_s``).
@@ -123,7 +123,7 @@ class Rehearsal:
             self._note_first_step()
             self.training_s += time.monotonic() - began
 
-    def _watch(self, plant: Plant, deadline: float) -> str:
+    def _watch(self, plant: Fault, deadline: float) -> str:
         pending = plant.kind not in ("", "late", "absent")
         fault = f"{plant.at} {self.program} {self._flag}" if plant.kind == "fail" else ""
         while True:
@@ -153,7 +153,7 @@ class Rehearsal:
         """The file that a planted failure waits for."""
         return self.folder / "failure.now"
 
-    def _start(self, running: RunningHost, plant: Plant, fault: str) -> None:
+    def _start(self, running: RunningHost, plant: Fault, fault: str) -> None:
         if plant.kind == "late" and running is self.hosts[-1] and not running.began:
             self.status("LATE", f"{running.name} starts {plant.at} s after the others (planted)")
         running.due, running.killed = 0.0, False
@@ -169,12 +169,12 @@ class Rehearsal:
         if self.first_step_s is None and self.logs.first_step is not None:
             self.first_step_s = self.logs.first_step - min(one.began for one in self.hosts if one.began)
 
-    def _is_due(self, plant: Plant) -> bool:
+    def _is_due(self, plant: Fault) -> bool:
         if plant.kind in ("fail", "disk"):
             return self.logs.first_step is not None
         return self.logs.step >= plant.at
 
-    def _inject(self, plant: Plant) -> str:
+    def _inject(self, plant: Fault) -> str:
         """Inject the fault. Returns why the attempt is over, or ""."""
         if plant.kind == "fail":
             self._flag.touch()

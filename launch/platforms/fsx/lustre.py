@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from launch.platforms.sagemaker.aws_errors import explain, passing
 from launch.platforms.sagemaker.cloud import Clients, split_uri
-from launch.platforms.sagemaker.cures import explain, passing
 from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError, SegtrainError
 

@@ -73,9 +73,9 @@ def ask(python: Path, files: list[Path], region: str) -> list[list[Finding]]:
         raise ConfigError(
             f"ParallelCluster's schema could not be asked with {python}: {last}: {INSTALL}", code="pcluster-failed"
         )
-    told = json.loads(done.stdout.splitlines()[-1])
-    other = [] if told["version"] == VERSION else [_other(told["version"])]
-    return [[*_findings("", answer), *other] for answer in told["answers"]]
+    reply = json.loads(done.stdout.splitlines()[-1])
+    other = [] if reply["version"] == VERSION else [_other(reply["version"])]
+    return [[*_findings("", answer), *other] for answer in reply["answers"]]
 
 
 def absent() -> Finding:

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from launch.core.flags import FlagParser, add_rehearsal
-from launch.core.rehearse.cluster import PLANTS
+from launch.core.rehearse.cluster import FAULTS
 from launch.platforms.sagemaker.job import SageMakerJob
 
 DEFAULT_REGION = "us-east-1"
@@ -54,7 +54,7 @@ def build_parser(command: str) -> argparse.ArgumentParser:
     short = parser.add_argument_group("short forms of --data")
     short.add_argument("--mode", metavar="NAME", help="how S3 channels are read: File (default) or FastFile")
     short.add_argument("--fsx", metavar="fs-ID:/MOUNTNAME/path", help="read the channel train from FSx for Lustre")
-    rehearsal = add_rehearsal(parser, "fills the data channel", PLANTS)
+    rehearsal = add_rehearsal(parser, "fills the data channel", FAULTS)
     rehearsal.add_argument(
         "--hosts", type=int, metavar="N", help=f"number of hosts (default: as in the request, at most {MOST_HOSTS})"
     )

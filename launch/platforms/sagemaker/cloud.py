@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Any
 from urllib.parse import urlsplit
 
-from launch.platforms.sagemaker.cures import CREDENTIALS, explain, passing
+from launch.platforms.sagemaker.aws_errors import CREDENTIALS, explain, passing
 from launch.platforms.sagemaker.job import COMMAND, SageMakerJob
 from segtrain.errors import ConfigError, SegtrainError
 

@@ -9,8 +9,8 @@ from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import Any
 
+from launch.platforms.sagemaker.aws_errors import code_of, explain
 from launch.platforms.sagemaker.cloud import Clients, split_uri
-from launch.platforms.sagemaker.cures import code_of, explain
 
 _PARALLEL = 8  # files of a profile that are downloaded at the same time
 

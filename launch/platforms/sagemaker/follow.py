@@ -13,9 +13,9 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launch.platforms.sagemaker import progress as told
+from launch.platforms.sagemaker import progress as job_progress
+from launch.platforms.sagemaker.aws_errors import cure_of_failure, explain, passing
 from launch.platforms.sagemaker.cloud import Clients
-from launch.platforms.sagemaker.cures import cure_of_failure, explain, passing
 from launch.platforms.sagemaker.fetch import fetch
 from launch.platforms.sagemaker.job import COMMAND
 from launch.platforms.sagemaker.logs import LogLine, Logs, keep, log_file, natural
@@ -71,7 +71,7 @@ class _View:
     folder: Path
     price: float | None
     back: str  # the command that follows the job again
-    progress: told.Progress = field(default_factory=told.Progress)
+    progress: job_progress.Progress = field(default_factory=job_progress.Progress)
     main: str = ""  # the host of rank 0, which prints the steps
     hosts: set[str] = field(default_factory=set)  # hosts that have printed
     many: bool = False  # the job has more than one host: each line begins with its host's name
@@ -123,7 +123,7 @@ class _View:
     def _changes(self, job: Mapping[str, Any]) -> None:
         """Report new status transitions, and new messages of the last one."""
         changes = job.get("SecondaryStatusTransitions", [])
-        self.many = sum(count for _, count in told.machines(job["ResourceConfig"])) > 1
+        self.many = sum(count for _, count in job_progress.machines(job["ResourceConfig"])) > 1
         seen = [(change["Status"], change["StartTime"], change.get("StatusMessage", "")) for change in changes]
         for status, since, message in seen:
             if (status, since, message) not in self.status and status not in _ENDED:
@@ -166,10 +166,10 @@ class _View:
         self.said_at = moment
         status = job["SecondaryStatus"]
         change = (job.get("SecondaryStatusTransitions") or [{}])[-1]
-        since = moment - told.timestamp(change["StartTime"]) if "StartTime" in change else 0.0
-        parts = [f"-- {status} {told.duration(since)}"]
+        since = moment - job_progress.timestamp(change["StartTime"]) if "StartTime" in change else 0.0
+        parts = [f"-- {status} {job_progress.duration(since)}"]
         parts += self.progress.words() if status in ("Training", "Stopping", "Uploading") else []
-        parts.append(told.money(job, told.price_per_s(job, self.price), moment))
+        parts.append(job_progress.money(job, job_progress.price_per_s(job, self.price), moment))
         if status in ("Starting", "Pending", "Interrupted") and since > _SCARCE_S:
             parts.append(f"no free machines yet: waiting costs nothing, --stop {self.name} ends it")
         self.say("  ".join(part for part in parts if part))
@@ -177,12 +177,12 @@ class _View:
     def verdict(self, job: Mapping[str, Any]) -> int:
         """Report how the job ended, what it cost, and what to do next. Returns the exit code."""
         status, secondary = job["TrainingJobStatus"], job["SecondaryStatus"]
-        self.say(f"{secondary}: {told.bill(job, told.price_per_s(job, self.price))}")
+        self.say(f"{secondary}: {job_progress.bill(job, job_progress.price_per_s(job, self.price))}")
         if words := self.progress.words():
             self.say(f"last     {'  '.join(words)}")
         if seconds := job["ResourceConfig"].get("KeepAlivePeriodInSeconds"):
             self.say(
-                f"warm     the machines stay for {told.duration(seconds)} and are billed; the next job of the "
+                f"warm     the machines stay for {job_progress.duration(seconds)} and are billed; the next job of the "
                 "same shape starts on them"
             )
         if status == "Failed":

@@ -53,15 +53,15 @@ def nearest(name: str, count: int = 4) -> list[Machine]:
     retired as well.
     """
     asked = INSTANCES[name]
-    fit = [
+    similar = [
         one
         for one in INSTANCES.values()
         if one.gpus and not one.retired and one.name != name and one.gpu_memory_gb >= asked.gpu_memory_gb
         if not (asked.retired and one.arch == asked.arch)
     ]
-    fit.sort(key=lambda one: (abs(one.gpus - asked.gpus), abs((one.price or 1e9) - (asked.price or 0))))
-    of_each_model = {one.gpu: one for one in reversed(fit)}
-    return sorted(of_each_model.values(), key=fit.index)[:count]
+    similar.sort(key=lambda one: (abs(one.gpus - asked.gpus), abs((one.price or 1e9) - (asked.price or 0))))
+    of_each_model = {one.gpu: one for one in reversed(similar)}
+    return sorted(of_each_model.values(), key=similar.index)[:count]
 
 
 def about_type(name: str, *, image: str = "", unknown_ok: bool = False, where: str = "") -> list[Finding]:

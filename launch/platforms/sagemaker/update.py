@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launch.core import job
+from launch.platforms.sagemaker.aws_errors import explain
 from launch.platforms.sagemaker.cloud import Clients
-from launch.platforms.sagemaker.cures import explain
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.times import INTERVALS, WARM_S
 from launch.platforms.sagemaker.progress import duration
@@ -28,7 +28,7 @@ def update(clients: Clients, name: str, changes: Mapping[str, Any], say: Callabl
         clients.sagemaker.update_training_job(**asked)
     except Exception as error:
         raise explain(error, f"UpdateTrainingJob of {name}") from None
-    for line in told(name, changes, asked):
+    for line in effects(name, changes, asked):
         say(line)
     return 0
 
@@ -83,7 +83,7 @@ def _profiler(sent: Mapping[str, Any], ms: int) -> dict[str, Any]:
     return {"S3OutputPath": place, "DisableProfiler": False, "ProfilingIntervalInMilliseconds": ms}
 
 
-def told(name: str, changes: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+def effects(name: str, changes: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
     """Lines that tell the user what the change does."""
     lines = []
     if changes.get("profile_ms"):

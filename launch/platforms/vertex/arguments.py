@@ -7,7 +7,7 @@ import argparse
 from launch.core.flags import FlagParser, add_rehearsal
 from launch.platforms.vertex.job import VertexJob
 
-PLANTS = ("fail:RANK", "stop:STEP", "spot:STEP", "kill:STEP", "late:SECONDS")
+FAULTS = ("fail:RANK", "stop:STEP", "spot:STEP", "kill:STEP", "late:SECONDS")
 ACTIONS = ("dry_run", "rehearse", "attach", "stop", "yes", "no_follow")
 EPILOG = """section.key=value changes a setting of the training config, as with `segtrain train`.
 
@@ -44,5 +44,5 @@ def build_parser(command: str) -> argparse.ArgumentParser:
     """The parser of all flags. A flag that is not given leaves no attribute, so that the job file decides."""
     description = "Train on Vertex AI: check a job, rehearse it, submit it, and follow it."
     parser = FlagParser(command, VertexJob, ACTIONS, description, EPILOG, CALLED_HERE)
-    add_rehearsal(parser, "stands for the data", PLANTS)
+    add_rehearsal(parser, "stands for the data", FAULTS)
     return parser

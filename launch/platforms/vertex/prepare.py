@@ -38,8 +38,8 @@ def located(job: VertexJob) -> tuple[VertexJob, list[Finding]]:
     job = replace(job, project=job.project or known_project(), region=job.region or known_region())
     if job.region:
         return job, []
-    told = note("region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set CLOUDSDK_AI_REGION")
-    return replace(job, region=DEFAULT_REGION), [told]
+    missing = note("region", f"no region is set: {DEFAULT_REGION}", "--region NAME, or set CLOUDSDK_AI_REGION")
+    return replace(job, region=DEFAULT_REGION), [missing]
 
 
 def prepare(job: VertexJob) -> tuple[VertexJob, dict[str, Any], list[Finding]]:

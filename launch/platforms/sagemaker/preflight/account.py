@@ -10,15 +10,15 @@ from launch.platforms.sagemaker.cloud import SERVICE, trusts
 from launch.platforms.sagemaker.instances import INSTANCES, nearest
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Group
-from launch.platforms.sagemaker.preflight.asking import Answer, Asking
+from launch.platforms.sagemaker.preflight.calls import Answer, ReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import IMAGE, hours
 
 
-def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+def account_checks(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
     yield from _role(job, ask)
     for name in dict.fromkeys([*kinds(job), *(one.type for one in job.fallbacks)]):
-        told = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
-        if told.value == []:
+        answer = offers(ask, f"whether EC2 offers {name} in {job.region}", name, "region")
+        if answer.value == []:
             known = name in INSTANCES and INSTANCES[name].gpus
             others = ", ".join(one.name for one in nearest(name)) if known else "another type"
             yield warning(
@@ -38,7 +38,7 @@ def kinds(job: SageMakerJob) -> dict[str, int]:
     return found
 
 
-def _role(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
+def _role(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
     name, owner = job.role.rpartition("/")[2], job.role.split(":")[4]
     who = ask("the account of these credentials", lambda: ask.clients.identity)
     if who.value and who.value["Account"] != owner:
@@ -64,7 +64,7 @@ def _role(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
         )
 
 
-def offers(ask: Asking, what: str, name: str, places: str) -> Answer:
+def offers(ask: ReadOnlyCalls, what: str, name: str, places: str) -> Answer:
     """Where EC2 offers a type: items with Location. ``places``: "region", or "availability-zone" for its zones."""
     return ask.pages(
         what,
@@ -73,13 +73,13 @@ def offers(ask: Asking, what: str, name: str, places: str) -> Answer:
     )  # fmt: skip
 
 
-def _quota(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
-    told = ask.pages(
+def _quota(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
+    answer = ask.pages(
         "the quotas of the account", ask.clients.quotas, "list_service_quotas", "Quotas", ServiceCode="sagemaker"
     )
-    if told.value is None:
+    if answer.value is None:
         return
-    quotas = {quota["QuotaName"]: quota["Value"] for quota in told.value}
+    quotas = {quota["QuotaName"]: quota["Value"] for quota in answer.value}
     use = "spot training job usage" if job.spot else "training job usage"
     for name, count in kinds(job).items():
         uses = [use, *(["training warm pool usage"] if job.warm_pool else [])]
@@ -102,16 +102,16 @@ def _quota(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
         )
 
 
-def _image(request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+def _image(request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
     uri = request["AlgorithmSpecification"]["TrainingImage"]
     match = IMAGE.fullmatch(uri)
     if match is None or not (match["tag"] or match["digest"]):
         return
     wanted = {"imageDigest": match["digest"]} if match["digest"] else {"imageTag": match["tag"]}
-    told = ask(
+    answer = ask(
         f"image {uri}",
         ask.clients.ecr.batch_get_image,
         registryId=match["account"], repositoryName=match["name"], imageIds=[wanted],
     )  # fmt: skip
-    if told.absent or (told.value and not told.value.get("images")):
+    if answer.absent or (answer.value and not answer.value.get("images")):
         yield error("image-missing", f"image {uri!r} is not in that registry", "check --image, its tag and its region")

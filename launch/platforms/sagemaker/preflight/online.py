@@ -12,7 +12,7 @@ from launch.core.findings import Finding, error
 from launch.platforms.sagemaker.cloud import Clients
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.account import account_checks
-from launch.platforms.sagemaker.preflight.asking import Asking
+from launch.platforms.sagemaker.preflight.calls import ReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import unset
 from launch.platforms.sagemaker.preflight.rights import rights
 from launch.platforms.sagemaker.preflight.stored import stored
@@ -32,7 +32,7 @@ def online(job: SageMakerJob, request: Mapping[str, Any], clients: Clients) -> l
                 "name yours, by flags or in the job's file",
             )
         ]
-    ask = Asking(clients)
+    ask = ReadOnlyCalls(clients)
     findings = [*account_checks(job, request, ask), *stored(job, request, ask), *vpc(job, ask)]
     if not any(finding.code in ("role-account", "role-missing", "role-trust") for finding in findings):
         findings += rights(job, request, ask)

@@ -77,7 +77,7 @@ def places(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
                 f"{key}={uri!r} is not an S3 address ({BUCKET_RULE}): nothing is kept elsewhere",
                 f"--{key} s3://BUCKET/NAME/",
             )
-    yield from _apart(job, request)
+    yield from _overlaps(job, request)
 
 
 def unset(job: SageMakerJob) -> list[str]:
@@ -108,7 +108,7 @@ def _role(job: SageMakerJob) -> Iterator[Finding]:
         yield note("role-name", f"role={job.role!r} is a name: its ARN is looked up in your account before sending")
 
 
-def _apart(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
+def _overlaps(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings for S3 prefixes that overlap.
 
     The next job would download results inside the data as data. SageMaker copies everything below the checkpoints'

@@ -11,7 +11,7 @@ from typing import Any
 from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.cloud import SERVICE
 from launch.platforms.sagemaker.job import SageMakerJob
-from launch.platforms.sagemaker.preflight.asking import Asking
+from launch.platforms.sagemaker.preflight.calls import ReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import IMAGE, s3_parts
 from launch.platforms.sagemaker.regions import partition
 
@@ -40,7 +40,7 @@ class Right:
     passed: bool = False
 
 
-def rights(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+def rights(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
     """Findings for denied actions. Most are warnings: the policy of a bucket, key, or repository may allow them."""
     for right in wanted(job, request, _keys(job, request, ask)):
         answered = yield from _ask(f"role={job.role!r}", job.role, right, ask)
@@ -93,18 +93,18 @@ def _of_the_caller(job: SageMakerJob) -> Iterator[Right]:
     yield Right("caller-create", ("sagemaker:CreateTrainingJob",), jobs, "training jobs", sure=True)
 
 
-def _ask(who: str, arn: str, right: Right, ask: Asking) -> Any:
+def _ask(who: str, arn: str, right: Right, ask: ReadOnlyCalls) -> Any:
     """Yields findings about one right; returns whether the simulator answered."""
     context = {"ContextKeyName": "iam:PassedToService", "ContextKeyValues": [SERVICE], "ContextKeyType": "string"}
-    told = ask(
+    answer = ask(
         f"whether {who} may {', '.join(right.actions)}",
         ask.clients.iam.simulate_principal_policy,
         PolicySourceArn=arn, ActionNames=list(right.actions), ResourceArns=[right.resource],
         **({"ContextEntries": [context]} if right.passed else {}),
     )  # fmt: skip
-    if told.value is None:
+    if answer.value is None:
         return False
-    results = [one for one in told.value["EvaluationResults"] if one["EvalDecision"] != "allowed"]
+    results = [one for one in answer.value["EvaluationResults"] if one["EvalDecision"] != "allowed"]
     if results:
         denied = ", ".join(one["EvalActionName"] for one in results)
         unsure = any(one.get("MissingContextValues") for one in results)
@@ -120,10 +120,10 @@ def _ask(who: str, arn: str, right: Right, ask: Asking) -> Any:
     return True
 
 
-def _caller(ask: Asking) -> str:
+def _caller(ask: ReadOnlyCalls) -> str:
     """The ARN of the caller's user or role; "" for a root user, who may do everything, and if the ARN is not known."""
-    told = ask("the account of these credentials", lambda: ask.clients.identity)
-    arn = str((told.value or {}).get("Arn", ""))
+    answer = ask("the account of these credentials", lambda: ask.clients.identity)
+    arn = str((answer.value or {}).get("Arn", ""))
     if ":assumed-role/" not in arn:
         return arn if ":user/" in arn else ""
     name = arn.split("/")[1]
@@ -131,7 +131,7 @@ def _caller(ask: Asking) -> str:
     return str(role.value["Role"]["Arn"]) if role.value else ""
 
 
-def _keys(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> dict[str, tuple[str, ...]]:
+def _keys(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> dict[str, tuple[str, ...]]:
     """KMS keys of the request and of its buckets -> actions that the role needs. Aliases are not checked."""
     found: dict[str, tuple[str, ...]] = {}
     of_volumes = request["ResourceConfig"].get("VolumeKmsKeyId", "")
@@ -156,10 +156,10 @@ def _keys(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> dict[st
     return found
 
 
-def _default_key(bucket: str, ask: Asking) -> str:
+def _default_key(bucket: str, ask: ReadOnlyCalls) -> str:
     """The KMS key with which a bucket encrypts new objects; "" for S3's own keys."""
-    told = ask(f"the encryption of the bucket {bucket}", ask.clients.s3.get_bucket_encryption, Bucket=bucket)
-    rules = (told.value or {}).get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
+    answer = ask(f"the encryption of the bucket {bucket}", ask.clients.s3.get_bucket_encryption, Bucket=bucket)
+    rules = (answer.value or {}).get("ServerSideEncryptionConfiguration", {}).get("Rules", [])
     ways = [rule.get("ApplyServerSideEncryptionByDefault", {}) for rule in rules]
     return next(
         (str(way.get("KMSMasterKeyID", "")) for way in ways if way.get("SSEAlgorithm", "").startswith("aws:kms")), ""

@@ -13,7 +13,7 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.cloud import default_bucket
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.job_parts import Channel
-from launch.platforms.sagemaker.preflight.asking import Asking
+from launch.platforms.sagemaker.preflight.calls import ReadOnlyCalls
 from launch.platforms.sagemaker.preflight.channels import small_disk
 from launch.platforms.sagemaker.preflight.places import folder, s3_parts
 from launch.platforms.sagemaker.request import CHANNELS, data_place, settings
@@ -25,7 +25,7 @@ FROZEN = ("GLACIER", "DEEP_ARCHIVE")
 MOST_JOBS = 30  # at most this many running jobs are checked for the same checkpoints
 
 
-def stored(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterator[Finding]:
+def stored(job: SageMakerJob, request: Mapping[str, Any], ask: ReadOnlyCalls) -> Iterator[Finding]:
     results = {"output": request["OutputDataConfig"]["S3OutputPath"]}
     if "CheckpointConfig" in request:
         results["checkpoints"] = request["CheckpointConfig"]["S3Uri"]
@@ -48,22 +48,22 @@ def stored(job: SageMakerJob, request: Mapping[str, Any], ask: Asking) -> Iterat
         yield from small_disk(job, total / 1e9)
 
 
-def _bucket(key: str, uri: str, job: SageMakerJob, ask: Asking, made: bool) -> Iterator[Finding]:
+def _bucket(key: str, uri: str, job: SageMakerJob, ask: ReadOnlyCalls, made: bool) -> Iterator[Finding]:
     """``made``: the account's default bucket may be missing, for the upload creates it."""
     parts = s3_parts(uri)
     if parts is None:
         return
     bucket = parts[0]
-    told = ask(f"bucket {bucket}", ask.clients.s3.head_bucket, Bucket=bucket)
-    headers = (told.value or {}).get("ResponseMetadata", {}).get("HTTPHeaders", {})
-    region = (told.value or {}).get("BucketRegion") or headers.get("x-amz-bucket-region", job.region)
-    if told.absent and not (made and bucket == _default(ask)):
+    answer = ask(f"bucket {bucket}", ask.clients.s3.head_bucket, Bucket=bucket)
+    headers = (answer.value or {}).get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    region = (answer.value or {}).get("BucketRegion") or headers.get("x-amz-bucket-region", job.region)
+    if answer.absent and not (made and bucket == _default(ask)):
         yield error(
             "bucket-missing",
             f"{key}={uri!r}: there is no bucket {bucket!r}",
             f"aws s3 mb s3://{quote(bucket)}, or fix the name",
         )
-    elif told.elsewhere or region != job.region:
+    elif answer.elsewhere or region != job.region:
         where = f" ({region})" if region != job.region else ""
         yield error(
             "bucket-region",
@@ -72,26 +72,26 @@ def _bucket(key: str, uri: str, job: SageMakerJob, ask: Asking, made: bool) -> I
         )
 
 
-def _default(ask: Asking) -> str:
+def _default(ask: ReadOnlyCalls) -> str:
     return str(ask("the account's bucket", lambda: default_bucket(ask.clients)).value)
 
 
-def _prefix(job: SageMakerJob, channel: Channel, ask: Asking) -> tuple[int, list[Finding]]:
+def _prefix(job: SageMakerJob, channel: Channel, ask: ReadOnlyCalls) -> tuple[int, list[Finding]]:
     """The bytes below a channel's prefix (in its first ``PAGES`` pages), and findings about the prefix."""
     bucket, key = s3_parts(channel.uri) or ("", "")
     total = 0
     files: list[dict[str, Any]] = []
     arguments: dict[str, Any] = {"Bucket": bucket, "Prefix": key}
     for _ in range(PAGES):
-        told = ask(f"data.{channel.name}={channel.uri!r}", ask.clients.s3.list_objects_v2, **arguments)
-        if told.value is None:
+        answer = ask(f"data.{channel.name}={channel.uri!r}", ask.clients.s3.list_objects_v2, **arguments)
+        if answer.value is None:
             return total, []
-        found = [item for item in told.value.get("Contents", []) if not item["Key"].endswith("/")]
+        found = [item for item in answer.value.get("Contents", []) if not item["Key"].endswith("/")]
         files, total = files + found, total + sum(item["Size"] for item in found)
-        whole = not told.value.get("IsTruncated")
+        whole = not answer.value.get("IsTruncated")
         if whole:
             break
-        arguments["ContinuationToken"] = told.value["NextContinuationToken"]
+        arguments["ContinuationToken"] = answer.value["NextContinuationToken"]
     if files:
         findings = list(_frozen(channel, files))
         if whole:  # an incomplete list of keys does not show what is missing
@@ -114,12 +114,12 @@ def _frozen(channel: Channel, files: list[dict[str, Any]]) -> Iterator[Finding]:
         )
 
 
-def _checkpoints(uri: str, ask: Asking) -> Iterator[Finding]:
+def _checkpoints(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
     parts = s3_parts(uri)
     if parts is None:
         return
-    told = ask(f"checkpoints={uri!r}", ask.clients.s3.list_objects_v2, Bucket=parts[0], Prefix=parts[1], MaxKeys=1)
-    if told.value and told.value.get("KeyCount"):
+    answer = ask(f"checkpoints={uri!r}", ask.clients.s3.list_objects_v2, Bucket=parts[0], Prefix=parts[1], MaxKeys=1)
+    if answer.value and answer.value.get("KeyCount"):
         yield note(
             "checkpoints-there",
             f"checkpoints={uri!r} is not empty: the training goes on from what is there",
@@ -127,15 +127,15 @@ def _checkpoints(uri: str, ask: Asking) -> Iterator[Finding]:
         )
 
 
-def _in_use(uri: str, ask: Asking) -> Iterator[Finding]:
+def _in_use(uri: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
     """Findings for running jobs with the same checkpoints: two jobs that write them would destroy both runs."""
     if not uri:
         return
-    told = ask.pages(
+    answer = ask.pages(
         "the training jobs that run now", ask.clients.sagemaker, "list_training_jobs", "TrainingJobSummaries",
         StatusEquals="InProgress",
     )  # fmt: skip
-    for name in [item["TrainingJobName"] for item in told.value or []][:MOST_JOBS]:
+    for name in [item["TrainingJobName"] for item in answer.value or []][:MOST_JOBS]:
         job = ask(f"training job {name}", ask.clients.sagemaker.describe_training_job, TrainingJobName=name).value
         theirs = folder((job or {}).get("CheckpointConfig", {}).get("S3Uri", ""))
         mine = folder(uri)
@@ -148,7 +148,7 @@ def _in_use(uri: str, ask: Asking) -> Iterator[Finding]:
             )
 
 
-def _file_system(channel: Channel, ask: Asking) -> Iterator[Finding]:
+def _file_system(channel: Channel, ask: ReadOnlyCalls) -> Iterator[Finding]:
     if channel.file_system_type != "FSxLustre":
         ask.notes.append(note("not-asked", f"data.{channel.name}: EFS {channel.file_system} could not be checked"))
         return
@@ -175,13 +175,15 @@ def _file_system(channel: Channel, ask: Asking) -> Iterator[Finding]:
         )
 
 
-def file_system(channel: Channel, ask: Asking) -> dict[str, Any] | None:
+def file_system(channel: Channel, ask: ReadOnlyCalls) -> dict[str, Any] | None:
     """The file system's description; {} if it does not exist, None if FSx did not answer."""
-    told = ask(f"FSx {channel.file_system}", ask.clients.fsx.describe_file_systems, FileSystemIds=[channel.file_system])
-    if told.absent:
+    answer = ask(
+        f"FSx {channel.file_system}", ask.clients.fsx.describe_file_systems, FileSystemIds=[channel.file_system]
+    )
+    if answer.absent:
         return {}
-    found = (told.value or {}).get("FileSystems", [])
-    return dict(found[0]) if found else ({} if told.value else None)
+    found = answer.items("FileSystems")
+    return dict(found[0]) if found else ({} if answer.value else None)
 
 
 def layout_checks(job: SageMakerJob, channel: Channel, keys: Sequence[str]) -> Iterator[Finding]:
@@ -197,7 +199,7 @@ def layout_checks(job: SageMakerJob, channel: Channel, keys: Sequence[str]) -> I
 
 def _config(job: SageMakerJob) -> Any:
     """The training config of the job. None if it is invalid or packages are missing (other checks report that)."""
-    from launch.core.rehearse.fit import load
+    from launch.core.rehearse.local_config import load
 
     try:
         return load(replace(job, settings=settings(job)), data_place(job))

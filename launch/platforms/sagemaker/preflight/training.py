@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from launch.core import preflight
 from launch.core.findings import Finding, error, note, warning
-from launch.core.forecast import file_of, on_type, told
+from launch.core.forecast import file_of, on_type, plan_findings
 from launch.core.preflight import Read, files_of_weights
 from launch.platforms.sagemaker.instances import INSTANCES
 from launch.platforms.sagemaker.job import SageMakerJob
@@ -50,7 +50,7 @@ def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterato
         )
     yield from preflight.batch(config, _machines(job))
     yield from preflight.hardware(config, _machines(job))
-    yield from told(partial(_predicted, job, config), config)
+    yield from plan_findings(partial(_predicted, job, config), config)
     yield from _kept(job, config)
     yield from preflight.trackers(job, config)
     yield from preflight.files(job, root, bundled)

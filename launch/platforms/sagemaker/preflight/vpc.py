@@ -10,7 +10,7 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.instances import INSTANCES
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.account import kinds, offers
-from launch.platforms.sagemaker.preflight.asking import Asking
+from launch.platforms.sagemaker.preflight.calls import ReadOnlyCalls
 from launch.platforms.sagemaker.preflight.places import API
 from launch.platforms.sagemaker.preflight.security import (
     FSX_DOCS,
@@ -63,19 +63,19 @@ def _ids_of(job: SageMakerJob, key: str) -> str:
 LUSTRE = ((988, 988), (1018, 1023))
 
 
-def vpc(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
+def vpc(job: SageMakerJob, ask: ReadOnlyCalls) -> Iterator[Finding]:
     if not job.subnets:
         return
     subnets, groups = [], []
     for name in job.subnets:
-        told = ask(f"subnet {name}", ask.clients.ec2.describe_subnets, SubnetIds=[name])
-        subnets += (told.value or {}).get("Subnets", [])
-        if told.absent:
+        answer = ask(f"subnet {name}", ask.clients.ec2.describe_subnets, SubnetIds=[name])
+        subnets += answer.items("Subnets")
+        if answer.absent:
             yield error("subnet-missing", f"subnets: {name!r} is not there", "aws ec2 describe-subnets; check --region")
     for name in job.security_groups:
-        told = ask(f"security group {name}", ask.clients.ec2.describe_security_groups, GroupIds=[name])
-        groups += (told.value or {}).get("SecurityGroups", [])
-        if told.absent:
+        answer = ask(f"security group {name}", ask.clients.ec2.describe_security_groups, GroupIds=[name])
+        groups += answer.items("SecurityGroups")
+        if answer.absent:
             yield error(
                 "security-group-missing", f"security_groups: {name!r} is not there", "aws ec2 describe-security-groups"
             )
@@ -100,9 +100,9 @@ def vpc(job: SageMakerJob, ask: Asking) -> Iterator[Finding]:
     yield from _ways_out(job, subnets, ask)
 
 
-def _tenancy(name: str, ask: Asking) -> Iterator[Finding]:
-    told = ask(f"VPC {name}", ask.clients.ec2.describe_vpcs, VpcIds=[name])
-    if any(item.get("InstanceTenancy") == "dedicated" for item in (told.value or {}).get("Vpcs", [])):
+def _tenancy(name: str, ask: ReadOnlyCalls) -> Iterator[Finding]:
+    answer = ask(f"VPC {name}", ask.clients.ec2.describe_vpcs, VpcIds=[name])
+    if any(item.get("InstanceTenancy") == "dedicated" for item in answer.items("Vpcs")):
         yield error(
             "vpc-tenancy",
             f"{name} has dedicated tenancy: SageMaker trains in a VPC of default tenancy only",
@@ -126,10 +126,10 @@ def _addresses(job: SageMakerJob, subnets: Sequence[Item]) -> Iterator[Finding]:
         )
 
 
-def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) -> Iterator[Finding]:
     for name in kinds(job):
-        told = offers(ask, f"the zones that offer {name}", name, "availability-zone")
-        zones = {item["Location"] for item in told.value or []}
+        answer = offers(ask, f"the zones that offer {name}", name, "availability-zone")
+        zones = {item["Location"] for item in answer.value or []}
         outside = [item for item in subnets if item["AvailabilityZone"] not in zones]
         if zones and outside:
             level = error if len(outside) == len(subnets) else warning
@@ -141,7 +141,9 @@ def _zones(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterator[
             )
 
 
-def _lustre(job: SageMakerJob, subnets: Sequence[Item], groups: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+def _lustre(
+    job: SageMakerJob, subnets: Sequence[Item], groups: Sequence[Item], ask: ReadOnlyCalls
+) -> Iterator[Finding]:
     for channel in job.data:
         system = (
             file_system(channel, ask) if channel.file_system_type == "FSxLustre" and channel.is_file_system else None
@@ -159,8 +161,8 @@ def _lustre(job: SageMakerJob, subnets: Sequence[Item], groups: Sequence[Item], 
             continue
         own = system.get("SubnetIds", [])
         if own and not set(own) & set(job.subnets):
-            told = ask(f"subnet {own[0]}", ask.clients.ec2.describe_subnets, SubnetIds=list(own))
-            zones = {item["AvailabilityZone"] for item in (told.value or {}).get("Subnets", [])}
+            answer = ask(f"subnet {own[0]}", ask.clients.ec2.describe_subnets, SubnetIds=list(own))
+            zones = {item["AvailabilityZone"] for item in answer.items("Subnets")}
             other = [item for item in subnets if zones and item["AvailabilityZone"] not in zones]
             if other:
                 yield error(
@@ -173,24 +175,24 @@ def _lustre(job: SageMakerJob, subnets: Sequence[Item], groups: Sequence[Item], 
         yield from _fsx_ports(where, system, groups, ask)
 
 
-def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: ReadOnlyCalls) -> Iterator[Finding]:
     cards = system.get("NetworkInterfaceIds", [])
     if not cards:
         return
-    told = ask(
+    answer = ask(
         f"the security groups of {system['FileSystemId']}",
         ask.clients.ec2.describe_network_interfaces,
         NetworkInterfaceIds=list(cards)[:1],
     )
-    found = (told.value or {}).get("NetworkInterfaces", [])
+    found = answer.items("NetworkInterfaces")
     names = [group["GroupId"] for item in found for group in item.get("Groups", [])]
     if not names:
         return
-    told = ask(f"security groups {', '.join(names)}", ask.clients.ec2.describe_security_groups, GroupIds=names)
-    rules = [rule for group in (told.value or {}).get("SecurityGroups", []) for rule in group.get("IpPermissions", [])]
+    answer = ask(f"security groups {', '.join(names)}", ask.clients.ec2.describe_security_groups, GroupIds=names)
+    rules = [rule for group in answer.items("SecurityGroups") for rule in group.get("IpPermissions", [])]
     mine = {group["GroupId"] for group in groups}
     shut = [f"{first}-{last}" for first, last in LUSTRE if not admitted(rules, mine, first, last)]
-    if told.value and shut:
+    if answer.value and shut:
         yield error(
             "fsx-ports",
             f"{where}: its security group {names[0]} lets TCP {' and '.join(shut)} in from none of "
@@ -200,7 +202,7 @@ def _fsx_ports(where: str, system: Item, groups: Sequence[Item], ask: Asking) ->
         )
 
 
-def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: Asking) -> Iterator[Finding]:
+def _ways_out(job: SageMakerJob, subnets: Sequence[Item], ask: ReadOnlyCalls) -> Iterator[Finding]:
     """Findings for subnets that cannot reach S3 or the package index. Machines of a job have no public address, so that
     they cannot use an internet gateway.
     """

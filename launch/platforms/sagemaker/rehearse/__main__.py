@@ -1,5 +1,5 @@
 """Runs a rehearsal in its Linux namespaces: ``python -m launch.platforms.sagemaker.rehearse FILE``. Started by
-``launch.core.rehearse.apart.perform``.
+``launch.core.rehearse.process.perform``.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from launch.core.rehearse.apart import played
+from launch.core.rehearse.process import played
 from launch.platforms.sagemaker.rehearse.play import play
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from launch.core.rehearse import container as shared
-from launch.core.rehearse.apart import RehearsalSpec
 from launch.core.rehearse.cluster import RehearsalCluster
+from launch.core.rehearse.process import RehearsalSpec
 from segtrain.errors import MissingExtra
 
 TOOLKIT = "sagemaker_pytorch_container.training:main"  # ENV SAGEMAKER_TRAINING_MODULE of AWS's PyTorch images

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.core.rehearse import disks, network
-from launch.core.rehearse.apart import RehearsalSpec
 from launch.core.rehearse.buckets import BucketServer
-from launch.core.rehearse.cluster import GATEWAY, Plant, RehearsalCluster, read_plant
+from launch.core.rehearse.cluster import GATEWAY, Fault, RehearsalCluster, read_fault
 from launch.core.rehearse.container import Container
 from launch.core.rehearse.play import Rehearsal, RunningHost
+from launch.core.rehearse.process import RehearsalSpec
 from launch.core.rehearse.report import Report
 from launch.platforms.sagemaker.rehearse import channels, container
 from launch.platforms.sagemaker.rehearse import hosts as trees
@@ -39,7 +39,7 @@ class SageMakerRehearsal(Rehearsal):
         self.sample = Path(spec.sample) if spec.sample else None
         self.program = stage.hyperparameters.get("sagemaker_program", '"train.py"').strip('"')
 
-    def attempt(self, plant: Plant) -> str:
+    def attempt(self, plant: Fault) -> str:
         """Run the job once, on new machines: they have only the data and the checkpoints from S3."""
         self.status("Downloading", "Downloading input data")
         checkpoints = {}
@@ -67,7 +67,7 @@ class SageMakerRehearsal(Rehearsal):
         region = json.loads(self.stage.hyperparameters.get("sagemaker_region", '"us-east-1"'))
         env = container.environment(self.spec, self.stage, running.base, self.store.aws_environment(region), fault)
         argv = container.command(self.request)
-        if read_plant(self.spec.plant).kind == "absent" and not running.host.trains:
+        if read_fault(self.spec.plant).kind == "absent" and not running.host.trains:
             argv = container.unconnected(argv)
         isolated = self.spec.namespaces
         return Container(running.host, running.base, self.folder, argv, env, isolated, container.MOUNTS)
@@ -92,7 +92,7 @@ def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
     )
     if spec.namespaces:
         network.build(stage, Path(spec.folder), served="s3")
-    plant = read_plant(spec.plant)
+    plant = read_fault(spec.plant)
     address = GATEWAY if spec.namespaces else "127.0.0.1"
     with tempfile.TemporaryDirectory(dir=spec.folder) as objects, BucketServer(address, Path(objects)) as store:
         rehearsal = SageMakerRehearsal(spec, stage, store, say)
@@ -106,7 +106,7 @@ def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
         return _report(rehearsal, rehearsal.run(plant), plant)
 
 
-def _report(rehearsal: SageMakerRehearsal, why: str, plant: Plant) -> Report:
+def _report(rehearsal: SageMakerRehearsal, why: str, plant: Fault) -> Report:
     hosts = rehearsal.hosts
     models = [trees.files_below(running.base / "model") for running in hosts]
     for running in hosts:
@@ -137,7 +137,7 @@ def _reason(hosts: Sequence[RunningHost]) -> str:
     return f"AlgorithmError: {first.failure}, exit code: {first.codes[-1]}"
 
 
-def _remark(rehearsal: SageMakerRehearsal, plant: Plant) -> None:
+def _remark(rehearsal: SageMakerRehearsal, plant: Fault) -> None:
     """Add the remarks that a user should read before sending the job."""
     remarks, request = rehearsal.remarks, rehearsal.request
     if plant.kind in ("spot", "kill") and not request.get("EnableManagedSpotTraining"):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from launch.core.preflight import files_of_weights
-from launch.core.rehearse import drawn, fit
-from launch.core.rehearse.apart import RehearsalSpec, perform, stage
-from launch.core.rehearse.cluster import PLANTS, read_plant, refuse_rank
+from launch.core.rehearse import drawn, local_config
+from launch.core.rehearse.cluster import FAULTS, read_fault, refuse_rank
+from launch.core.rehearse.process import RehearsalSpec, perform, stage
 from launch.core.rehearse.report import Report
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.rehearse import channels, container
@@ -29,12 +29,12 @@ def rehearse(
     """
     _refuse_missing(request)
     without = "their entry point is not process 1, and their folder is not /opt/ml"
-    with stage(spec, PLANTS, without, say) as (spec, prefix):
+    with stage(spec, FAULTS, without, say) as (spec, prefix):
         if spec.plant == "disk" and not spec.namespaces:
             raise ConfigError("--plant disk: a small disk needs its own mount, in namespaces", code="plant-needs-mount")
         said = list(spec.said)
         changes, sample = _changes(job, replace(spec, request=request), said)
-        if read_plant(spec.plant).kind in ("stop", "spot", "kill"):
+        if read_fault(spec.plant).kind in ("stop", "spot", "kill"):
             changes.setdefault("log.every", 1)  # the log line of a step triggers the fault
         bundle = _without_requirements(Path(spec.bundle), Path(spec.folder), said)
         spec = replace(
@@ -61,13 +61,13 @@ def _changes(job: SageMakerJob, spec: RehearsalSpec, said: list[str]) -> tuple[d
     """Settings that differ from the job's, since they were given, or CPU ranks or generated data need them, and the
     folder that is used as the data.
     """
-    config, request, sample = fit.load(job), spec.request, spec.sample
+    config, request, sample = local_config.load(job), spec.request, spec.sample
     cluster = set_stage(request, hosts=spec.hosts, procs=spec.procs, isolated=True, settings=spec.settings)
     ranks = 1
     if starts_ranks(cluster.hyperparameters):
         ranks = sum(host.trains for host in cluster.hosts) * (spec.procs or 1)
     refuse_rank(spec.plant, ranks)
-    changes = {**fit.fitting(config, ranks), **spec.settings}
+    changes = {**local_config.fitting(config, ranks), **spec.settings}
     filled = channels.of_data(request)
     whole = sample and (len(filled) == 1 or channels.divided(Path(sample), request))
     if config is not None and not whole:

@@ -9,13 +9,13 @@ from launch.core.findings import Finding, error, errors, note, warning
 from launch.core.job import ROOT
 from launch.platforms.slurm.follow import ENDED
 from launch.platforms.slurm.job import SlurmJob
+from launch.platforms.slurm.preflight.cluster_settings import cluster_settings
 from launch.platforms.slurm.preflight.folders import folders
-from launch.platforms.slurm.preflight.here import Here, completed, flags, limits, variables
 from launch.platforms.slurm.preflight.nodes import nodes
 from launch.platforms.slurm.preflight.partitions import partitions
-from launch.platforms.slurm.preflight.probe import Told, answers, ask_nodes
-from launch.platforms.slurm.preflight.site import site
+from launch.platforms.slurm.preflight.probe import Replies, answers, ask_nodes
 from launch.platforms.slurm.preflight.state import Cluster, Node, listed, read
+from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed, flags, limits, variables
 from launch.platforms.slurm.preflight.training import offline
 from launch.platforms.slurm.script import sbatch_script
 from launch.platforms.slurm.tools import ask, jobs
@@ -30,7 +30,7 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
     """``probe``: run a short srun on the nodes; ``terminal``: the job is for salloc. Without Slurm here, its checks
     are left out, and a note says so.
     """
-    here = Here(command="salloc" if terminal else "sbatch")
+    here = SubmitHost(command="salloc" if terminal else "sbatch")
     job = completed(job, here)
     findings = [*offline(job, ROOT), *flags(job), *_shell(job)]
     try:
@@ -41,19 +41,19 @@ def look(job: SlurmJob, probe: bool = True, terminal: bool = False) -> list[Find
     return list(dict.fromkeys([*findings, *of_cluster(job, cluster, here, probe and not errors(findings))]))
 
 
-def of_cluster(job: SlurmJob, cluster: Cluster, here: Here, probe: bool) -> list[Finding]:
+def of_cluster(job: SlurmJob, cluster: Cluster, here: SubmitHost, probe: bool) -> list[Finding]:
     findings = [*rules(job, cluster, here), *_after(job)]
     if not errors(findings):
         findings += _tested(job, cluster)
-    told: Told = {}
+    replies: Replies = {}
     if probe and not errors(findings):
-        told, said = ask_nodes(job, cluster, here.folder)
-        findings += [*said, *answers(job, told, here.folder, _version())]
-    findings += folders(job, cluster, bool(told))
+        replies, said = ask_nodes(job, cluster, here.folder)
+        findings += [*said, *answers(job, replies, here.folder, _version())]
+    findings += folders(job, cluster, bool(replies))
     return findings
 
 
-def rules(job: SlurmJob, cluster: Cluster, here: Here) -> list[Finding]:
+def rules(job: SlurmJob, cluster: Cluster, here: SubmitHost) -> list[Finding]:
     """What follows from what Slurm says of itself."""
     findings = [*_of_partitions(job, cluster), *variables(job, here), *limits(job, here, cluster)]
     findings += [note("not-asked", f"{what} could not be checked: {why}") for what, why in cluster.refused.items()]
@@ -65,7 +65,7 @@ def _of_partitions(job: SlurmJob, cluster: Cluster) -> list[Finding]:
     one takes it.
     """
     each = [
-        [*partitions(one, cluster), *nodes(one, cluster), *site(one, cluster)]
+        [*partitions(one, cluster), *nodes(one, cluster), *cluster_settings(one, cluster)]
         for one in (replace(job, partition=name) for name in listed(job.partition) or ("",))
     ]
     taken = any(not errors(found) for found in each)

@@ -20,7 +20,7 @@ from launch.platforms.slurm.script import environment
 WAIT_S = 10  # for a free node
 LIMIT_S = 90  # for all of it: the first import from a cold file system takes long
 MARK = "segtrain-look"
-Told = Mapping[str, Mapping[str, str]]
+Replies = Mapping[str, Mapping[str, str]]
 # What each node answers, one line for each question. The training's own lines of setup run first, as in the job.
 TEXT = """
 say() {{ printf '%s\\t%s\\t%s\\t%s\\n' {mark} "$SLURMD_NODENAME" "$1" "$2"; }}
@@ -84,7 +84,7 @@ def command(job: SlurmJob, least: int, most: int, script: str) -> list[str]:
     ]
 
 
-def ask_nodes(job: SlurmJob, cluster: Cluster, folder: Path) -> tuple[Told, list[Finding]]:
+def ask_nodes(job: SlurmJob, cluster: Cluster, folder: Path) -> tuple[Replies, list[Finding]]:
     """The answers of the nodes, by their names; {} with a note where none could be asked."""
     found = [one for name in listed(job.partition) or ("",) if (one := cluster.partition(name))]
     counts = [sum(node.awake for node in cluster.nodes_of(one)) for one in found]
@@ -106,7 +106,7 @@ def ask_nodes(job: SlurmJob, cluster: Cluster, folder: Path) -> tuple[Told, list
         token.unlink(missing_ok=True)
 
 
-def _run(words: list[str], token: str) -> tuple[Told, list[Finding]]:
+def _run(words: list[str], token: str) -> tuple[Replies, list[Finding]]:
     # A job's own variables would make this a step of it.
     kept = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_") or key == "SLURM_CONF"}
     with subprocess.Popen(
@@ -121,15 +121,15 @@ def _run(words: list[str], token: str) -> tuple[Told, list[Finding]]:
             if not isinstance(problem, subprocess.TimeoutExpired):
                 raise
             return {}, [_unasked(f"no answer within {LIMIT_S} s")]
-    told: dict[str, dict[str, str]] = {}
+    replies: dict[str, dict[str, str]] = {}
     for line in out.splitlines():
         mark, *rest = line.split("\t")
         if mark == MARK and len(rest) == 3:
-            told.setdefault(rest[0], {})[rest[1]] = rest[2].replace(token, "yes")
-    complete = {node: answers for node, answers in told.items() if "end" in answers}
+            replies.setdefault(rest[0], {})[rest[1]] = rest[2].replace(token, "yes")
+    complete = {node: answers for node, answers in replies.items() if "end" in answers}
     if not complete:
         reason = " ".join(err.split())[-300:] or f"srun ended with {process.returncode}"
-        return told, [_unasked(reason)] if not told else [_setup(told, reason)]
+        return replies, [_unasked(reason)] if not replies else [_setup(replies, reason)]
     return complete, []
 
 
@@ -137,17 +137,19 @@ def _unasked(reason: str) -> Finding:
     return note("nodes-not-asked", f"what the nodes see is not checked: {reason}", "look again later")
 
 
-def _setup(told: Told, reason: str) -> Finding:
+def _setup(replies: Replies, reason: str) -> Finding:
     return error(
-        "setup-ends", f"setup: its lines end the shell on {', '.join(told)}: {reason}", "lines that return, in --setup"
+        "setup-ends",
+        f"setup: its lines end the shell on {', '.join(replies)}: {reason}",
+        "lines that return, in --setup",
     )
 
 
-def answers(job: SlurmJob, told: Told, folder: Path, version: str) -> Iterator[Finding]:
+def answers(job: SlurmJob, replies: Replies, folder: Path, version: str) -> Iterator[Finding]:
     """What is wrong, by the answers. ``version``: of segtrain here."""
 
     def nodes(key: str, wrong: str = "") -> str:
-        return ", ".join(node for node, answers in told.items() if answers.get(key, "") == wrong)
+        return ", ".join(node for node, answers in replies.items() if answers.get(key, "") == wrong)
 
     if there := nodes("token"):
         yield error(
@@ -165,7 +167,7 @@ def answers(job: SlurmJob, told: Told, folder: Path, version: str) -> Iterator[F
         yield (warning if job.setup else error)(  # its lines may bring the data
             "data-not-visible", f"data={job.data!r}: {there} does not see it", "--data on a file system of all nodes"
         )
-    yield from _python(job, told, version)
+    yield from _python(job, replies, version)
     if there := nodes("scontrol"):
         yield warning(
             "scontrol-missing",
@@ -186,8 +188,8 @@ def answers(job: SlurmJob, told: Told, folder: Path, version: str) -> Iterator[F
         )
 
 
-def _python(job: SlurmJob, told: Told, version: str) -> Iterator[Finding]:
-    for node, answers in told.items():
+def _python(job: SlurmJob, replies: Replies, version: str) -> Iterator[Finding]:
+    for node, answers in replies.items():
         if not answers.get("python"):
             yield error(
                 "python-missing",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launch.core import job_values as values
 from launch.core import preflight
 from launch.core.findings import Finding, error, note, warning
-from launch.core.forecast import file_of, on_nodes, told
+from launch.core.forecast import file_of, on_nodes, plan_findings
 from launch.core.preflight import Machines, Read, files_of_weights
 from launch.platforms.slurm.job import SlurmJob
 from segtrain.errors import ConfigError
@@ -76,7 +76,7 @@ def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
     yield from (finding for finding in hardware if finding.code != "workers-many" or hosts.vcpus)
     yield from _resume(job, read.config)
     if job.like:
-        yield from told(partial(_predicted, job, read.config), read.config)
+        yield from plan_findings(partial(_predicted, job, read.config), read.config)
 
 
 def machines(job: SlurmJob) -> Machines:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from launch.core.findings import Finding, error, note, warning
 from launch.platforms.vertex.cloud import Clients, split_uri
 from launch.platforms.vertex.job import VertexJob
-from launch.platforms.vertex.preflight.asking import Asking
+from launch.platforms.vertex.preflight.calls import ReadOnlyCalls
 from launch.platforms.vertex.request import default_bucket, output
 
 # The places of multi-regions, and of dual-regions without their number -> the beginnings of the regions in them.
@@ -24,7 +24,7 @@ _CONTINENTS = {
 }
 
 
-def bucket_checks(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+def bucket_checks(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
     named = {"data": job.data, "output": output(job), "staging": job.staging, "checkpoints": job.checkpoints}
     for key, place in named.items():
         if not place.startswith("gs://"):
@@ -48,7 +48,7 @@ def bucket_checks(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Fin
 
 
 def _owner(
-    key: str, place: str, job: VertexJob, bucket: Mapping[str, Any], clients: Clients, ask: Asking
+    key: str, place: str, job: VertexJob, bucket: Mapping[str, Any], clients: Clients, ask: ReadOnlyCalls
 ) -> Iterator[Finding]:
     """An error if the default bucket belongs to another project. Its name is predictable: somebody who created it first
     could replace the job's code.
@@ -80,7 +80,7 @@ def _location(key: str, place: str, region: str, bucket: Mapping[str, Any]) -> I
     )
 
 
-def _filled(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+def _filled(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
     bucket, prefix = split_uri(job.data)
     folder = f"{prefix.rstrip('/')}/" if prefix else ""
     query = {"prefix": folder, "maxResults": 1, "fields": "items(name)"}

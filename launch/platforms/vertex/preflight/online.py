@@ -18,8 +18,8 @@ from launch.core.findings import Finding, error, note, warning
 from launch.platforms.vertex.cloud import Clients, split_uri
 from launch.platforms.vertex.images import OWN
 from launch.platforms.vertex.job import VertexJob
-from launch.platforms.vertex.preflight.asking import Asking
 from launch.platforms.vertex.preflight.buckets import bucket_checks
+from launch.platforms.vertex.preflight.calls import ReadOnlyCalls
 from launch.platforms.vertex.preflight.machines import gpus
 from launch.platforms.vertex.preflight.places import placeholders
 from launch.platforms.vertex.request import code_place, output, parent
@@ -42,7 +42,7 @@ def online(job: VertexJob, request: Mapping[str, Any], clients: Clients) -> list
     if unset:
         words = ", ".join(f"{key}={text!r}" for key, text in unset.items())
         return [error("placeholder", f"still to be set: {words}", "name yours, by flags or in the job's file")]
-    ask = Asking()
+    ask = ReadOnlyCalls()
     image = request["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["imageUri"]
     findings = [
         *_caller(job, clients, ask),
@@ -56,7 +56,7 @@ def online(job: VertexJob, request: Mapping[str, Any], clients: Clients) -> list
     return list(dict.fromkeys([*findings, *ask.notes]))
 
 
-def _caller(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+def _caller(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
     api, place = clients.service("cloudresourcemanager", "v1"), f"projects/{job.project}:testIamPermissions"
     answer = ask("your rights in the project", lambda: api.post(place, {"permissions": list(OF_THE_CALLER)}))
     if answer is ask.ABSENT:
@@ -76,7 +76,7 @@ def _caller(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
             )
 
 
-def _upload(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+def _upload(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
     """Checks the caller's right to upload the code. A bucket that does not exist is reported elsewhere, or created."""
     bucket, right = split_uri(code_place(job, ""))[0], "storage.objects.create"
     place = f"b/{quote(bucket)}/iam/testPermissions"
@@ -90,7 +90,7 @@ def _upload(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
         )
 
 
-def _account(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+def _account(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
     if not job.service_account:
         return
     account, api = job.service_account, clients.service("iam", "v1")
@@ -157,7 +157,7 @@ def _grants(policy: Mapping[str, Any], account: str, roles: tuple[str, ...]) -> 
     return False
 
 
-def _quota(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+def _quota(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
     """Checks the quota's limit only, not how much of it other jobs use at the moment."""
     accelerator = gpus(job)
     if accelerator is None or job.persistent_resource:
@@ -193,7 +193,7 @@ def _limit_in(metric: Mapping[str, Any], region: str) -> int | None:
     return found
 
 
-def _resources(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Finding]:
+def _resources(job: VertexJob, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
     named = {"tensorboard": job.tensorboard}
     if job.persistent_resource:
         named["persistent_resource"] = f"{parent(job)}/persistentResources/{job.persistent_resource}"
@@ -215,7 +215,7 @@ def _resources(job: VertexJob, clients: Clients, ask: Asking) -> Iterator[Findin
             )
 
 
-def _image(job: VertexJob, image: str, clients: Clients, ask: Asking) -> Iterator[Finding]:
+def _image(job: VertexJob, image: str, clients: Clients, ask: ReadOnlyCalls) -> Iterator[Finding]:
     """Checks that the user's image in Artifact Registry exists, and has an entry point if start=image."""
     match = OWN.fullmatch(image)
     if match is None or match[2] == "vertex-ai":

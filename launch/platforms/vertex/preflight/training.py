@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from launch.core import preflight
 from launch.core.findings import Finding, error, note, warning
-from launch.core.forecast import file_of, on_type, told
+from launch.core.forecast import file_of, on_type, plan_findings
 from launch.core.preflight import Read, files_of_weights
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.machines import GPUS, machine_of
@@ -37,7 +37,7 @@ def training(job: VertexJob, root: Path, bundled: Collection[str]) -> Iterator[F
     yield from _weights(job, config)
     yield from preflight.batch(config, _machines(job))
     yield from preflight.hardware(config, _machines(job))
-    yield from told(partial(_predicted, job, config), config)
+    yield from plan_findings(partial(_predicted, job, config), config)
     yield from _kept(job, config)
     yield from preflight.trackers(job, config)
     yield from preflight.files(job, root, bundled)
@@ -80,7 +80,7 @@ def _row(job: VertexJob) -> str:
 
 
 def _data(job: VertexJob, config: Config, read: Read) -> Iterator[Finding]:
-    root = str(read.told("data", "root"))
+    root = str(read.setting("data", "root"))
     yield from preflight.data(job, job.data, read, "--data gs://BUCKET/FOLDER")
     if read.reads_files and root and not job.data and not re.match(r"\w+://|/gcs/|/mnt/", root):
         yield error("data-place", f"data.root={root!r} is a folder of this machine", "--data gs://BUCKET/FOLDER")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launch.core.rehearse import network
-from launch.core.rehearse.apart import RehearsalSpec
 from launch.core.rehearse.buckets import BucketServer
-from launch.core.rehearse.cluster import GATEWAY, Plant, RehearsalCluster, read_plant
+from launch.core.rehearse.cluster import GATEWAY, Fault, RehearsalCluster, read_fault
 from launch.core.rehearse.container import Container, environment
 from launch.core.rehearse.play import Rehearsal, RunningHost
+from launch.core.rehearse.process import RehearsalSpec
 from launch.core.rehearse.report import Report
-from launch.platforms.vertex.arguments import PLANTS
+from launch.platforms.vertex.arguments import FAULTS
 from launch.platforms.vertex.rehearse import plan
 
 MOST_RESTARTS = 5  # of one worker, as Google documents it
@@ -39,7 +39,7 @@ class VertexRehearsal(Rehearsal):
 
             self.port = free_port()
 
-    def attempt(self, plant: Plant) -> str:
+    def attempt(self, plant: Fault) -> str:
         self.status("JOB_STATE_RUNNING")
         why = self.watch(plant, float(self.scheduling.get("timeout", "604800s").rstrip("s")))
         if why == "timeout":
@@ -121,7 +121,7 @@ def play(spec: RehearsalSpec, say: Callable[[str], None]) -> Report:
     with BucketServer(GATEWAY if spec.namespaces else "127.0.0.1", folder / "gcs") as store:
         rehearsal = VertexRehearsal(spec, stage, store, say)
         _fill(rehearsal)
-        plant = read_plant(spec.plant, PLANTS)
+        plant = read_fault(spec.plant, FAULTS)
         rehearsal.status("JOB_STATE_PENDING", f"{len(stage.hosts)} replicas")
         return _report(rehearsal, rehearsal.run(plant), plant)
 
@@ -141,7 +141,7 @@ def _fill(rehearsal: VertexRehearsal) -> None:
         shutil.copytree(spec.sample, store.place(spec.data_uri), dirs_exist_ok=True)
 
 
-def _report(rehearsal: VertexRehearsal, why: str, plant: Plant) -> Report:
+def _report(rehearsal: VertexRehearsal, why: str, plant: Fault) -> Report:
     state = "JOB_STATE_SUCCEEDED"
     if why == "stopped":
         state = "JOB_STATE_CANCELLED"

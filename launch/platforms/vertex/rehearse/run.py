@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from launch.core.bundle import all_settings
 from launch.core.job import ROOT
 from launch.core.preflight import files_of_weights
-from launch.core.rehearse import drawn, fit
-from launch.core.rehearse.apart import RehearsalSpec, perform, stage
+from launch.core.rehearse import drawn, local_config
 from launch.core.rehearse.cluster import refuse_rank
+from launch.core.rehearse.process import RehearsalSpec, perform, stage
 from launch.core.rehearse.report import Report
-from launch.platforms.vertex.arguments import PLANTS
+from launch.platforms.vertex.arguments import FAULTS
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.preflight.machines import ALONE
 from launch.platforms.vertex.rehearse import plan
@@ -37,7 +37,7 @@ def rehearse(
     if importlib.util.find_spec("obstore") is None:
         raise MissingExtra("obstore", "buckets", "--rehearse")
     without = "with another port in CLUSTER_SPEC, and their entry point is not process 1"
-    with stage(spec, PLANTS, without, say) as (spec, prefix):
+    with stage(spec, FAULTS, without, say) as (spec, prefix):
         said = [*spec.said, "no image: the containers run in this Python, and pip is not called"]
         hosts = len(plan.set_stage(request, hosts=spec.hosts, isolated=spec.namespaces).hosts)
         local = plan.local_ranks(job, spec.procs)
@@ -68,8 +68,8 @@ def _changes(
 
     ``place``: the job's data; ``local``: the number of ranks per host.
     """
-    config, sample = fit.load(job, place or "/data"), spec.sample
-    changes = fit.fitting(config, hosts * local)
+    config, sample = local_config.load(job, place or "/data"), spec.sample
+    changes = local_config.fitting(config, hosts * local)
     if job.strategy not in ALONE:
         changes["parallel.procs"] = local
     if config is not None:

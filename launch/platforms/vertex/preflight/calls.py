@@ -11,7 +11,7 @@ from segtrain.errors import SegtrainError
 
 
 @dataclass
-class Asking:
+class ReadOnlyCalls:
     """Makes calls to Google, and keeps failures as notes. ``ABSENT``: the answer if the resource does not exist."""
 
     notes: list[Finding] = field(default_factory=list)

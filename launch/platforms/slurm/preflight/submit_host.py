@@ -63,7 +63,7 @@ LIMITS = {
 
 
 @dataclass(frozen=True)
-class Here:
+class SubmitHost:
     """``limits``: name -> soft and hard limit, None for none; ``command``: sbatch or salloc, each of which has
     variables of its own.
     """
@@ -87,14 +87,14 @@ def _limits() -> dict[str, tuple[int | None, int | None]]:
     return found
 
 
-def completed(job: SlurmJob, here: Here) -> SlurmJob:
+def completed(job: SlurmJob, here: SubmitHost) -> SlurmJob:
     """The job as Slurm reads it: with the partition and so on of the user's variables, where it names none."""
     names = {name.replace("SBATCH", here.command.upper()): key for name, key in STAND_FOR.items()}
     told: dict[str, Any] = {key: here.environ[name] for name, key in names.items() if here.environ.get(name)}
     return replace(job, **{key: text for key, text in told.items() if not getattr(job, key)})
 
 
-def variables(job: SlurmJob, here: Here) -> Iterator[Finding]:
+def variables(job: SlurmJob, here: SubmitHost) -> Iterator[Finding]:
     if here.command == "salloc":  # whose flags win against its variables
         return
     for name, key in STAND_FOR.items():
@@ -159,7 +159,7 @@ def _own(name: str) -> str:
     return ""
 
 
-def limits(job: SlurmJob, here: Here, cluster: Cluster) -> Iterator[Finding]:
+def limits(job: SlurmJob, here: SubmitHost, cluster: Cluster) -> Iterator[Finding]:
     """Limits of this shell that Slurm gives to the ranks."""
     carried = cluster.config.get("PropagateResourceLimits", "ALL").upper()
     spared = cluster.config.get("PropagateResourceLimitsExcept", "").upper()

@@ -13,7 +13,7 @@ from segtrain.errors import EXIT_RESUMABLE
 SAVE_S = 20  # a checkpoint of a large model on a busy file system
 
 
-def site(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
+def cluster_settings(job: SlurmJob, cluster: Cluster) -> Iterator[Finding]:
     # Slurm itself queues a job again whose exit code is in these lists, also one that was told to stop.
     for key in ("RequeueExit", "RequeueExitHold"):
         if EXIT_RESUMABLE in _codes(cluster.config.get(key, "")):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launch.core.findings import Finding, note
+from launch.platforms.sagemaker.aws_errors import code_of, explain
 from launch.platforms.sagemaker.cloud import Clients
-from launch.platforms.sagemaker.cures import code_of, explain
 from segtrain.errors import SegtrainError
 
 # AWS's error codes for a resource that does not exist.
@@ -28,9 +28,13 @@ class Answer:
     absent: bool = False
     elsewhere: bool = False
 
+    def items(self, key: str) -> list[Any]:
+        """The list under a key of the result; empty without a result."""
+        return list((self.value or {}).get(key, []))
+
 
 @dataclass
-class Asking:
+class ReadOnlyCalls:
     """Makes read-only calls. A call that is refused or fails is kept as a note."""
 
     clients: Clients

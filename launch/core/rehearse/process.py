@@ -17,7 +17,7 @@ from typing import Any
 
 from launch.core.job import PACKAGE, ROOT
 from launch.core.rehearse import network
-from launch.core.rehearse.cluster import read_plant
+from launch.core.rehearse.cluster import read_fault
 from launch.core.rehearse.guard import MARK, Guard, left
 from launch.core.rehearse.report import Report, load, save, show
 from segtrain.errors import EXIT_ERROR, ConfigError, SegtrainError
@@ -56,7 +56,7 @@ def stage(
     ``without``: what differs if there are no namespaces. Returns the spec of the prepared rehearsal, and the command
     prefix that gives its namespaces. Tells at the end what is left on the disk. Raises ConfigError.
     """
-    read_plant(spec.plant, plants)
+    read_fault(spec.plant, plants)
     sample = Path(spec.sample).resolve() if spec.sample else None
     if sample is not None and not sample.is_dir():
         raise ConfigError(
