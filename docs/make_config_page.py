@@ -21,7 +21,8 @@ A config is a YAML file with one mapping per section; write only what differs fr
 file: `section.key=value`, or `--section.key value`, which some launchers pass.
 
 ```bash
-segtrain train configs/scenes.yaml train.duration=2st "data.crop=[64,96]" "loss.terms=[ce,dice]" --print-config
+segtrain train configs/scenes.yaml train.duration=2st "data.crop=[64,96]" \\
+    "loss.terms=[ce,dice]" --print-config
 ```
 
 `--print-config` prints the resolved config and stops; the run folder has the same text as `config.yaml`.
