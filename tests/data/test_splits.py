@@ -216,44 +216,15 @@ def test_numbers_of_images() -> None:
         divide(NAMES[:5], SplitBy(val=5))
 
 
-def test_a_split_that_stays_empty_names_a_number() -> None:
+def test_a_split_that_stays_empty_is_refused() -> None:
     names = [f"n{n:02d}" for n in range(16)]  # none of them is drawn below 0.2
-    with pytest.raises(DataError, match=r"leaves val without an image: 16 images.*data.split_by.val=3") as caught:
+    with refused("split-empty", split="val", images=16, groups=16):
         divide(names, SplitBy(val="20%"))
-    assert caught.value.settings == {"data.split_by.val": 3}
     rule = proposal(names)
     assert rule == SplitBy(val=3)
     assert int((divide(names, rule) == VAL).sum()) == 3
     assert proposal([f"n{n}" for n in range(100)]) == SplitBy(val="20%")
     assert proposal(["one"]) is None
-
-
-@pytest.mark.parametrize(
-    ("names", "rule", "settings"),
-    [
-        (NAMES, {"val": 400, "test": 100}, {"val": 100}),
-        (["a", "b", "c"], {"val": 1, "test": "1%"}, {"test": 1}),
-        ([f"g{min(n, 2)}_{n}" for n in range(500)], {"val": 200, "test": 200, "group": "g."}, {"val": 1, "test": 1}),
-    ],
-)
-def test_the_numbers_that_are_proposed_leave_no_split_empty(
-    names: list[str], rule: dict[str, Any], settings: dict[str, int]
-) -> None:
-    error, seed = first_error(names, rule)
-    assert error.settings is not None
-    mended = {key.removeprefix("data.split_by."): value for key, value in error.settings.items()}
-    assert mended == settings
-    divide(names, SplitBy(**{**rule, **mended, "seed": seed}))
-
-
-def first_error(names: list[str], rule: dict[str, Any]) -> tuple[DataError, int]:
-    """The error of the first seed with which a split stays empty."""
-    for seed in range(99):
-        try:
-            divide(names, SplitBy(seed=seed, **rule))
-        except DataError as error:
-            return error, seed
-    pytest.fail("no seed leaves a split empty")
 
 
 @pytest.mark.parametrize("group", [r"(?:(x)|scene\d)$", r"scene(\d*)$"])

@@ -16,7 +16,6 @@ import numpy as np
 
 from segtrain import config
 from segtrain.base.terminal import counted
-from segtrain.config.paste import command
 from segtrain.config.split_by import Part, SplitBy, share
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.subset import select
@@ -38,8 +37,8 @@ def divided(data: config.Data, split: str, open_whole: Callable[[config.Data, st
     rule, names = data.split_by, splits(data)
     if split not in names:
         more = " (data.split_by.test gives a test split)" if split == "test" else ""
-        says = f"data.split_by makes the splits {', '.join(names)}, but not {split!r}: check data.split{more}"
-        raise DataError(says, code="split-unknown", found=split, expected=names)
+        message = f"data.split_by makes the splits {', '.join(names)}, but not {split!r}: check data.split{more}"
+        raise DataError(message, code="split-unknown", found=split, expected=names)
     plain = data.model_copy(update={"split_by": SplitBy(), "limit": 0})
     whole = open_whole(plain, rule.of or POOL)
     parts = divide(names_of(whole), rule, whole.name)
@@ -56,14 +55,14 @@ def divide(names: Sequence[str], rule: SplitBy, where: str = "the set") -> np.nd
     # Without a group pattern, each image is its own group.
     numbers: dict[str, int] = {}
     groups = _groups(names, rule, where) if rule.group else names
-    of = np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int64)
-    sizes = np.bincount(of)
+    group_of = np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.int64)
+    sizes = np.bincount(group_of)
     drawn = np.array([_drawn(group, rule.seed) for group in numbers])
-    found = _parts(drawn, sizes, rule)[of]
-    empty = _left_empty(found, rule)
+    parts = _parts(drawn, sizes, rule)[group_of]
+    empty = _left_empty(parts, rule)
     if empty:
-        raise _too_few(empty, drawn, sizes, rule, where)
-    return found
+        raise _too_few(empty, sizes, rule, where)
+    return parts
 
 
 def _parts(drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy) -> np.ndarray:
@@ -83,24 +82,13 @@ def _left_empty(parts: np.ndarray, rule: SplitBy) -> str:
     return next((name for name, number in wanted.items() if not (parts == number).any()), "")
 
 
-def _too_few(empty: str, drawn: np.ndarray, sizes: np.ndarray, rule: SplitBy, where: str) -> DataError:
-    """The error for a split that stays empty. It proposes numbers of images that fill every split."""
-    images, splits = int(sizes.sum()), 3 if rule.test else 2
+def _too_few(empty: str, sizes: np.ndarray, rule: SplitBy, where: str) -> DataError:
+    """The error for a split that stays empty."""
+    images = int(sizes.sum())
     units = counted(images, "image") + (f" in {counted(len(sizes), 'group')}" if rule.group else "")
-    says = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}"
-    values: dict[str, Any] = {"code": "split-empty", "split": empty, "images": images, "groups": len(sizes)}
-    if len(sizes) < splits:
-        fix = "add images, or choose a data.split_by.group with more groups"
-        return DataError(f"{says} for {splits} splits: {fix}", **values)
-    asked = {name: part for name, part in (("val", rule.val), ("test", rule.test)) if part}
-    counts = {n: int(part) if (of := share(part)) is None else max(1, round(of * images)) for n, part in asked.items()}
-    # The last try always works: a split of one image takes one group.
-    tries = {name: max(1, min(number, images // 5)) for name, number in counts.items()}, dict.fromkeys(asked, 1)
-    numbers = next(n for n in tries if not _left_empty(_parts(drawn, sizes, rule.model_copy(update=n)), rule))
-    settings = {f"data.split_by.{name}": number for name, number in numbers.items() if number != asked[name]}
-    error = DataError(f"{says}. Ask for other numbers of images: {command(settings)}", **values)
-    error.settings = settings
-    return error
+    fix = "add images, ask for other shares or for numbers of images (data.split_by.val=1), or for smaller groups"
+    message = f"{where}: data.split_by ({rule.text()}) leaves {empty} without an image: {units}: {fix}"
+    return DataError(message, code="split-empty", split=empty, images=images, groups=len(sizes))
 
 
 def _chosen(drawn: np.ndarray, sizes: np.ndarray, part: Part, free: np.ndarray) -> np.ndarray:
@@ -132,11 +120,13 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
     other = [name for name, group in zip(names, groups) if not group]
     if other:
         found = len(names) - len(other)
-        says = (
+        message = (
             f"{where}: data.split_by.group='{rule.group}' finds a group in {found:,} of {len(names):,} names, not in "
         )
-        says += f"{some_of(other, _SHOWN)}: every name, relative to the image folder, needs a group that is not empty"
-        raise DataError(says, code="split-group-missing", matches=found, names=len(names))
+        message += (
+            f"{some_of(other, _SHOWN)}: every name, relative to the image folder, needs a group that is not empty"
+        )
+        raise DataError(message, code="split-group-missing", matches=found, names=len(names))
     return groups
 
 
@@ -171,10 +161,10 @@ def missing(
         return "", {}
     of = data.train_split if data.train_split in there else there[0]
     settings = division(data, of, names(of))
-    says = f"it has no split {' and none '.join(map(repr, lacks))}, only {', '.join(there)}"
-    says = "no splits" if list(there) == [POOL] else says
+    message = f"it has no split {' and none '.join(map(repr, lacks))}, only {', '.join(there)}"
+    message = "no splits" if list(there) == [POOL] else message
     what = "the set" if of == POOL else of
-    return says + (f". To train, divide {what}" if settings else f", and {what} is a single image"), settings
+    return message + (f". To train, divide {what}" if settings else f", and {what} is a single image"), settings
 
 
 def names_of(dataset: Dataset) -> list[str]:
