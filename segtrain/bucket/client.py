@@ -282,8 +282,8 @@ def client_of(base: str) -> Client:
                 _clients[key] = Client(base, connected(base, settings, 0), quick, sender, writer)
             except Exception as error:
                 reason = faults.reason_of(error)
-                says = (
+                message = (
                     f"{base}: the bucket cannot be used ({reason}): check the URL and the variables of its credentials"
                 )
-                raise ConfigError(says, code="bucket-settings", file=base, found=reason) from None
+                raise ConfigError(message, code="bucket-settings", file=base, found=reason) from None
         return _clients[key]

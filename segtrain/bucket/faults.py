@@ -144,15 +144,15 @@ def stopped(path: str, kind: str, seconds: float) -> StoppedInOutage:
 
 def changed(path: str, expected: str) -> DataError:
     """The error for an object that was replaced after the data set was opened."""
-    says = f"the object has changed while it was in use: its etag was {expected}: "
-    says += "start again, and do not write to a data set in use"
-    return file_error(path, says, code="object-changed", expected=expected)
+    message = f"the object has changed while it was in use: its etag was {expected}: "
+    message += "start again, and do not write to a data set in use"
+    return file_error(path, message, code="object-changed", expected=expected)
 
 
 def ends_early(path: str, size: int, needed: int) -> DataError:
     """The error for a requested range that goes beyond the end of an object."""
-    says = f"the object ends at byte {size:,}, but is read up to byte {needed:,}: upload it again"
-    return file_error(path, says, code="file-ends-early", found=size, expected=needed)
+    message = f"the object ends at byte {size:,}, but is read up to byte {needed:,}: upload it again"
+    return file_error(path, message, code="file-ends-early", found=size, expected=needed)
 
 
 def died(path: str, failure: BaseException) -> RequestError:

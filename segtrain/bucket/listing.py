@@ -64,8 +64,8 @@ def side_by_side(client: Client, prefix: str, outage_s: float) -> Iterator[list[
                     found = future.result()
                     keys = _keys(found)
                     if any(one >= other for one, other in itertools.pairwise([after, *keys])):
-                        says = f"{client.base}/{prefix}: the listing is not in the order of keys: start again"
-                        raise DataError(says, code="listing-disordered", folder=prefix)
+                        message = f"{client.base}/{prefix}: the listing is not in the order of keys: start again"
+                        raise DataError(message, code="listing-disordered", folder=prefix)
                     inside = [item for item in found if not last or item["path"] <= last]
                     if len(inside) == PAGE and (not last or keys[-1] < last):
                         busy = len(waiting) + len(running) >= _PARALLEL

@@ -55,16 +55,16 @@ class BatchLoader:
         else:
             self.dataset = own_dataset(data, own_labels(data, config.data), name)
         if dtype not in DTYPES:
-            says = f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: pass one of them"
-            raise ConfigError(says, code="loader-dtype", found=dtype)
+            message = f"dtype={dtype!r} is not one of {', '.join(DTYPES)}: pass one of them"
+            raise ConfigError(message, code="loader-dtype", found=dtype)
         origin = Origin().changed(config.data)
         self.floats = None if dtype == "uint8" else Floats(dtype, channels_last, origin.mean, origin.std)
         self.config, self.train, self.epoch = config, train, 0
         self.rank = int(os.environ.get("RANK", "0")) if rank is None else rank
         self.world_size = int(os.environ.get("WORLD_SIZE", "1")) if world_size is None else world_size
         if not 0 <= self.rank < self.world_size:
-            says = f"rank={self.rank} does not exist among {self.world_size} ranks: pass 0 to {self.world_size - 1}"
-            raise ConfigError(says, code="rank-outside-world", rank=self.rank, world_size=self.world_size)
+            message = f"rank={self.rank} does not exist among {self.world_size} ranks: pass 0 to {self.world_size - 1}"
+            raise ConfigError(message, code="rank-outside-world", rank=self.rank, world_size=self.world_size)
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.world_size)))
         cpu_training = not torch.cuda.is_available()
         self.workers = worker_count(config.data.workers, cores(), local, cpu_training=cpu_training).start

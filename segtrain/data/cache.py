@@ -35,9 +35,9 @@ def refuse_cache(source: SampleSource, ranks: int = 1) -> None:
     if each * ranks <= 0.8 * limit:
         return
     copies = f" in each of {ranks} ranks, {each * ranks / 2**30:.1f} GiB together" if ranks > 1 else ""
-    says = f"data.cache=ram: {len(source)} images of {pixels / 1e6:.2g} MP need {each / 2**30:.1f} GiB{copies}; "
-    says += f"this machine has {limit / 2**30:.1f} GiB: set data.cache=off" + ", or use fewer ranks" * (ranks > 1)
-    raise ConfigError(says, code="cache-too-large", key="data.cache", found=each * ranks, expected=limit)
+    message = f"data.cache=ram: {len(source)} images of {pixels / 1e6:.2g} MP need {each / 2**30:.1f} GiB{copies}; "
+    message += f"this machine has {limit / 2**30:.1f} GiB: set data.cache=off" + ", or use fewer ranks" * (ranks > 1)
+    raise ConfigError(message, code="cache-too-large", key="data.cache", found=each * ranks, expected=limit)
 
 
 class RamCache:

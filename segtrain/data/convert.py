@@ -51,18 +51,18 @@ def convert_folder(
 
     for place in (root, folder):
         if is_bucket(place):
-            says = f"{place}: data convert cannot read or write a bucket: download the data set first"
-            raise ConfigError(says, code="convert-in-bucket", found=place)
+            message = f"{place}: data convert cannot read or write a bucket: download the data set first"
+            raise ConfigError(message, code="convert-in-bucket", found=place)
     data, found = settings_of(root, overrides)
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        says = f"{folder}: exists already: choose another folder to convert to"
-        raise DataError(says, code="folder-exists", folder=folder)
+        message = f"{folder}: exists already: choose another folder to convert to"
+        raise DataError(message, code="folder-exists", folder=folder)
     if data.layout == "folders" and not data.split_by.on and "{split}" not in data.images + data.masks:
         found = (POOL,)  # without {split} in a path, all splits have the same images
     datasets = [open_dataset(data, split) for split in splits or found]
     if not datasets[0].separate_files:
-        says = f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files"
-        raise ConfigError(says, code="layout-without-files", layout=data.layout)
+        message = f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files"
+        raise ConfigError(message, code="layout-without-files", layout=data.layout)
     for dataset in datasets:
         refuse_near_values(dataset)
         for note in dataset.notes:
@@ -78,8 +78,8 @@ def convert_folder(
             (made / "classes.txt").write_text(_classes(datasets[0].labels), encoding="utf-8")
             made.replace(target)
     except OSError as error:
-        says = f"{folder}: cannot be written ({error.strerror or error}): check the free space and the permissions"
-        raise DataError(says, code="folder-unwritable", folder=folder) from None
+        message = f"{folder}: cannot be written ({error.strerror or error}): check the free space and the permissions"
+        raise DataError(message, code="folder-unwritable", folder=folder) from None
     void = {} if data.ignore_index == 255 else {"data.ignore_index": data.ignore_index}
     say(f"to see how to train on it: segtrain data check {shlex.quote(folder)} {command(void)}".rstrip())
     return result
@@ -90,8 +90,8 @@ def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[s
     where = f"{dataset.name} {dataset.split}"
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
-        says = f"{where}: {times} samples are named {name!r}: give each its own name"
-        raise DataError(says, code="name-repeated", name=name)
+        message = f"{where}: {times} samples are named {name!r}: give each its own name"
+        raise DataError(message, code="name-repeated", name=name)
     faults: list[tuple[str, str]] = []
     pixels = ambiguous = 0
     worst = (0.0, "")
@@ -111,9 +111,9 @@ def _convert(dataset: Dataset, made: Path, say: Callable[[str], None]) -> dict[s
             pixels, ambiguous = pixels + written[0], ambiguous + written[1]
             worst = max(worst, (written[1] / written[0], file))
     if faults:
-        says = f"{where}: {len(faults)} of {len(dataset)} samples cannot be converted, and nothing was written: "
-        says += "; ".join(grouped(faults))
-        raise DataError(says, code="samples-faulty", split=dataset.split, faults=len(faults))
+        message = f"{where}: {len(faults)} of {len(dataset)} samples cannot be converted, and nothing was written: "
+        message += "; ".join(grouped(faults))
+        raise DataError(message, code="samples-faulty", split=dataset.split, faults=len(faults))
     done = f"{dataset.split}: {len(dataset):,} masks written and read again, {ambiguous:,} of {pixels:,} pixels"
     done += f" ({ambiguous / pixels:.2%}) were about halfway between two values and took the nearest"
     say(done + (f"; most in {worst[1]} ({worst[0]:.2%})" if ambiguous else ""))
@@ -151,8 +151,8 @@ def _write(dataset: Dataset, index: int, made: Path, name: str) -> tuple[int, in
         shutil.copyfile(entry.image, image)
     Image.fromarray(ids).save(mask, format="PNG")
     if not np.array_equal(decode.decode_mask(str(mask)), ids):
-        says = f"{mask}: the ids read back differ from those written: check the disk"
-        raise DataError(says, code="mask-readback-differs", file=str(mask))
+        message = f"{mask}: the ids read back differ from those written: check the disk"
+        raise DataError(message, code="mask-readback-differs", file=str(mask))
     return ids.size, ambiguous
 
 
@@ -169,8 +169,8 @@ def ids_of(mask: str, labels: LabelSpace) -> tuple[np.ndarray, int]:
         known = {raw * 0x010101: train for raw, train in labels.raw_to_train.items() if 0 <= raw < 256}
     else:
         setting = "data.classes={road: [128, 64, 128], ...}"
-        says = f"{name}: is a JPEG mask in color: set the color of each class, as in {setting}"
-        raise DataError(says, code="mask-rgb-without-colors", file=name)
+        message = f"{name}: is a JPEG mask in color: set the color of each class, as in {setting}"
+        raise DataError(message, code="mask-rgb-without-colors", file=name)
     codes = pixels.astype(np.int32) @ np.array([1 << 16, 1 << 8, 1], np.int32)
     found, inverse = np.unique(codes, return_inverse=True)
     table, unsure = _nearest(_rgb(found), _rgb(np.array(list(known))), known.values())
@@ -207,9 +207,9 @@ def refuse_near_values(dataset: Dataset) -> None:
     raw = sorted(value for value in labels.raw_to_train if 0 <= value < 256)
     if labels.colors or all(after - before >= _APART for before, after in itertools.pairwise(raw)):
         return
-    says = f"{dataset.name}: the ids {some_of(raw, 12)} are too close for JPEG masks, whose values are off by a few"
+    message = f"{dataset.name}: the ids {some_of(raw, 12)} are too close for JPEG masks, whose values are off by a few"
     fix = "set data.label_map to say which value is which class"
-    raise DataError(f"{says}: {fix}", code="mask-ids-too-close", found=raw)
+    raise DataError(f"{message}: {fix}", code="mask-ids-too-close", found=raw)
 
 
 def is_jpeg(mask: str, store: Store) -> bool:

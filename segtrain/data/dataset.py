@@ -205,8 +205,8 @@ class Dataset:
         path = self.entries[index].mask
         if path is None:
             image = self.entries[index].image
-            says = f"{image}: has no mask: only `segtrain predict` can use it"
-            raise DataError(says, code="mask-missing", file=image)
+            message = f"{image}: has no mask: only `segtrain predict` can use it"
+            raise DataError(message, code="mask-missing", file=image)
         return path
 
     def other_size(self, index: int, image: tuple[int, ...], mask: tuple[int, ...]) -> DataError:

@@ -68,9 +68,9 @@ def rank_slice(batch_size: int, world: int, rank: int, accumulate: int, micro: i
     """
     parts = world * accumulate
     if batch_size < parts:
-        says = f"train.batch_size={batch_size} is less than {world} ranks x train.accumulate={accumulate}: "
-        says += f"set train.batch_size to at least {parts}, or use fewer ranks"
-        raise ConfigError(says, code="batch-too-small", key="train.batch_size", found=batch_size, expected=parts)
+        message = f"train.batch_size={batch_size} is less than {world} ranks x train.accumulate={accumulate}: "
+        message += f"set train.batch_size to at least {parts}, or use fewer ranks"
+        raise ConfigError(message, code="batch-too-small", key="train.batch_size", found=batch_size, expected=parts)
     part = micro * world + rank
     return slice(part * batch_size // parts, (part + 1) * batch_size // parts)
 

@@ -45,8 +45,8 @@ class _Items:
             return last[2], last[3]
         image, mask, name = self._item(index)
         if self.names.setdefault(index, name) != name:
-            says = f"{type(self.items).__name__}[{index}] has the id {name!r}, but had {self.names[index]!r} before"
-            raise DataError(f"{says}, or in `ids`: give each item one id", code="item-id-differs", index=index)
+            message = f"{type(self.items).__name__}[{index}] has the id {name!r}, but had {self.names[index]!r} before"
+            raise DataError(f"{message}, or in `ids`: give each item one id", code="item-id-differs", index=index)
         self.sizes[index] = (mask.shape[0], mask.shape[1])
         _LAST.item = (self, index, image, mask)
         return image, mask
@@ -56,18 +56,18 @@ class _Items:
         item = _answer(where, lambda: self.items[index], code="item-raised", index=index)
         if not isinstance(item, (tuple, list)) or len(item) != 3:
             found = f"{len(item)} values" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
-            says = f"{where} is {found}: return a tuple (image, mask, id)"
-            raise DataError(says, code="item-form", index=index, found=found)
+            message = f"{where} is {found}: return a tuple (image, mask, id)"
+            raise DataError(message, code="item-form", index=index, found=found)
         what = f"{where}: the image or the mask is not an array: np.asarray"  # for example, a tensor on a GPU
         image, mask = _answer(what, lambda: tuple(map(np.asarray, item[:2])), code="item-form", index=index)
         given = item[2]
         where = f"{where} ({given})"
         if not is_rgb(image):
-            says = f"{where}: the image is {image.dtype} {image.shape}: return uint8 (H, W, 3) RGB from 0 to 255"
-            raise DataError(says, code="item-image", index=index, image=image.shape, dtype=str(image.dtype))
+            message = f"{where}: the image is {image.dtype} {image.shape}: return uint8 (H, W, 3) RGB from 0 to 255"
+            raise DataError(message, code="item-image", index=index, image=image.shape, dtype=str(image.dtype))
         if image.shape[:2] != mask.shape[:2]:
-            says = f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask must have the image's size"
-            raise DataError(says, code="item-shape", index=index, image=image.shape, mask=mask.shape)
+            message = f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask must have the image's size"
+            raise DataError(message, code="item-shape", index=index, image=image.shape, mask=mask.shape)
         name = given if isinstance(given, str) else f"{self.split}/{given}"
         return np.ascontiguousarray(image), self.labels.remap(mask, where), name
 
@@ -128,9 +128,11 @@ def own_labels(items: Any, data: Data, default: LabelSpace | None = None) -> Lab
     if names:
         return with_sides(space_of([Row(str(name)) for name in names], data.ignore_index), data)
     if default is None:
-        says = f"{type(items).__name__} does not name its classes: set data.classes=[NAME, ...] in the config, or give "
-        says += "the dataset an attribute `classes`, a list of names in the order of the mask's ids"
-        raise ConfigError(says, code="classes-missing")
+        message = (
+            f"{type(items).__name__} does not name its classes: set data.classes=[NAME, ...] in the config, or give "
+        )
+        message += "the dataset an attribute `classes`, a list of names in the order of the mask's ids"
+        raise ConfigError(message, code="classes-missing")
     return default
 
 
@@ -144,8 +146,8 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     """
     name = type(items).__name__
     if isinstance(items, type) or not (hasattr(items, "__len__") and hasattr(items, "__getitem__")):
-        says = f"the dataset is {kind_of(items)}: pass an instance with len(data) and data[i]"
-        raise DataError(says, code="dataset-form")
+        message = f"the dataset is {kind_of(items)}: pass an instance with len(data) and data[i]"
+        raise DataError(message, code="dataset-form")
     count = _answer(f"len() of the dataset {name}", lambda: len(items), code="dataset-raised")
     if not count:
         raise DataError(f"the dataset {name} has no items: len() is 0", code="dataset-empty", dataset=name)
@@ -159,6 +161,6 @@ def own_dataset(items: Any, labels: LabelSpace, split: str) -> Dataset:
     for index in range(count):
         earlier = indices.setdefault(read.name(index), index)
         if earlier != index:
-            says = f"{name}[{earlier}] and {name}[{index}] have the id {read.name(index)!r}: give each item its own"
-            raise DataError(says, code="ids-repeated", indexes=(earlier, index))
+            message = f"{name}[{earlier}] and {name}[{index}] have the id {read.name(index)!r}: give each item its own"
+            raise DataError(message, code="ids-repeated", indexes=(earlier, index))
     return OwnDataset(name, split, labels, LazyEntries(count, read.entry), make=read)

@@ -166,9 +166,11 @@ def rehearse(source: SampleSource, data: Data, seed: int, transforms: Any = None
         moved = [name for name, state in _states().items() if state != before[name]]
         if moved or not all(map(np.array_equal, *made)):
             why = f"draw from {' and '.join(moved)}" if moved else "give other pixels when they are called again"
-            says = f"data.transforms {why}, so no run can be resumed: let a function draw from its rng argument, "
-            says += "and a class from self.py_random and self.random_generator (albumentations) or torch (torchvision)"
-            raise ConfigError(says, code="transforms-not-repeatable", found=why)
+            message = f"data.transforms {why}, so no run can be resumed: let a function draw from its rng argument, "
+            message += (
+                "and a class from self.py_random and self.random_generator (albumentations) or torch (torchvision)"
+            )
+            raise ConfigError(message, code="transforms-not-repeatable", found=why)
     return tuple(maker.transforms.notes)
 
 

@@ -227,8 +227,8 @@ def _refuse_other_kinds(mode: int, name: str) -> None:
         return
     kinds = ((stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder"))
     kind = next((kind for test, kind in kinds if test(mode)), "a device")
-    says = f"{name}: is {kind}, not a file: take it out of the data set"
-    raise DataError(says, code="file-not-regular", file=name, found=kind)
+    message = f"{name}: is {kind}, not a file: take it out of the data set"
+    raise DataError(message, code="file-not-regular", file=name, found=kind)
 
 
 @contextmanager
@@ -245,8 +245,8 @@ def writing(path: str, folder: str = "") -> Iterator[BinaryIO]:
             yield stream
     except OSError as error:
         reason = error.strerror or str(error)
-        says = f"{path}: cannot be written ({reason}): check the free space and the permissions"
-        raise DataError(says, code="file-unwritable", file=path, found=reason) from None
+        message = f"{path}: cannot be written ({reason}): check the free space and the permissions"
+        raise DataError(message, code="file-unwritable", file=path, found=reason) from None
 
 
 # Views that are in use keep a mapping alive after it has left this cache. Any thread may call this function.
@@ -270,8 +270,8 @@ def _release_pages() -> None:
 
 
 def _too_short(path: str, size: int, needed: int) -> DataError:
-    says = f"{path}: the file ends at byte {size:,}, but is read up to byte {needed:,}: {_AGAIN}"
-    return DataError(says, code="file-ends-early", file=path, found=size, expected=needed)
+    message = f"{path}: the file ends at byte {size:,}, but is read up to byte {needed:,}: {_AGAIN}"
+    return DataError(message, code="file-ends-early", file=path, found=size, expected=needed)
 
 
 def _unreadable(path: str, error: Exception) -> DataError:

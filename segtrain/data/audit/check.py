@@ -68,8 +68,8 @@ def check_folder(
     of shards are not verified.
     """
     if sample is not None and sample < 1:
-        says = f"--sample {sample}: give the number of images to check in each split, such as 400"
-        raise ConfigError(says, code="number-out-of-range", key="--sample", found=sample)
+        message = f"--sample {sample}: give the number of images to check in each split, such as 400"
+        raise ConfigError(message, code="number-out-of-range", key="--sample", found=sample)
     data, found = settings_of(root, overrides)
     splits = splits or [split for split in dict.fromkeys((data.train_split, data.split)) if split in found] or [*found]
     datasets = {split: _opened(data, split) for split in splits}
@@ -100,19 +100,19 @@ def check_folder(
             f"{images} with {masks}"
             for images, masks in detect_pairs.others(data.root, data.images, tree_of(data.root))
         ]
-        says = (
+        message = (
             f"{data.root}: {len(unread)} other folder{'s' * (len(unread) > 1)} of images with masks not read: "
             f"{some_of(unread, 4)}. To train on all, name the pairs in lists (data.layout=list); to use another one, "
             "set data.images and data.masks"
         )
-        of_folder += [SplitFinding(says)] if unread else []
+        of_folder += [SplitFinding(message)] if unread else []
     of_folder += _findings(data, first.labels, audited, reports)
     for split, leak in _leaks(data, datasets, sample, seed):
         findings[split].append(leak)
     # If there is no train or no val split, the printed settings divide the images into both.
     if detected:
-        says, settings = missing(data, found, lambda split: names_of(datasets.get(split) or _opened(data, split)))
-        of_folder += [SplitFinding(f"{first.name}: {says}", settings=settings)] if says else []
+        message, settings = missing(data, found, lambda split: names_of(datasets.get(split) or _opened(data, split)))
+        of_folder += [SplitFinding(f"{first.name}: {message}", settings=settings)] if message else []
         data = with_settings(data, settings)
     complete = (replace(report, findings=tuple(findings[split])) for split, report in reports.items())
     return Checked(data, detected, tuple(complete))
@@ -129,8 +129,8 @@ def _opened(data: Data, split: str) -> Dataset:
         ids = ids_of(values)
         if not ids:
             raise
-        says = f"{error}\n  the masks of {split} have the ids {shown(ids)}\n  found so far: {pasted(data)}"
-        raise ConfigError(says, code=error.code, **{**error.values, "ids": sorted(ids)}) from None
+        message = f"{error}\n  the masks of {split} have the ids {shown(ids)}\n  found so far: {pasted(data)}"
+        raise ConfigError(message, code=error.code, **{**error.values, "ids": sorted(ids)}) from None
 
 
 def _some_values(dataset: Dataset) -> MaskValues:

@@ -19,10 +19,12 @@ def flip_finding(flips: str, labels: LabelSpace) -> list[SplitFinding]:
     pairs = [pair for pair in sides(labels.names) if flips and not taken & {*pair}]
     if not pairs:
         return []
-    says = f"{flips} mirrors images, and the mask of a mirrored {pairs[0][0]!r} still says {pairs[0][0]!r}, though it "
+    message = (
+        f"{flips} mirrors images, and the mask of a mirrored {pairs[0][0]!r} still says {pairs[0][0]!r}, though it "
+    )
     return [
         SplitFinding(
-            f"{says}looks like {pairs[0][1]!r}. Name the pairs, or set {flips}=0",
+            f"{message}looks like {pairs[0][1]!r}. Name the pairs, or set {flips}=0",
             False,
             {"data.flip_pairs": named + pairs},
         )

@@ -53,6 +53,6 @@ def depth_finding(data: config.Data, seen: Iterable[tuple[int, str]]) -> SplitFi
     if brightest < 0 or not too_dark(brightest, reading):
         return None
     bits = depth_of(brightest)
-    says = f"images with 16 bits per band have no value above {brightest:,} ({name}), which is {bits} bits: "
-    says += "the upper 8 of 16 bits would be nearly black"
-    return SplitFinding(says, True, {"data.bits": bits}, (("if they are meant to be so dark", {"data.bits": 16}),))
+    message = f"images with 16 bits per band have no value above {brightest:,} ({name}), which is {bits} bits: "
+    message += "the upper 8 of 16 bits would be nearly black"
+    return SplitFinding(message, True, {"data.bits": bits}, (("if they are meant to be so dark", {"data.bits": 16}),))

@@ -26,13 +26,13 @@ def clashing_palettes(labels: LabelSpace, clash: Clash, where: str) -> SplitFind
 
     Either the index means two classes, or the colors have no meaning.
     """
-    says = f"{where}: palette masks are read by index, but index {clash.palette_index} is {rgb(clash.color)} in "
-    says += (
+    message = f"{where}: palette masks are read by index, but index {clash.palette_index} is {rgb(clash.color)} in "
+    message += (
         f"{clash.file} and {rgb(clash.other_color)} in {clash.other_file}. If the colors are right, save the masks as "
     )
-    says += "RGB, and set the colors in data.classes"
+    message += "RGB, and set the colors in data.classes"
     right = ("if the indices are right in all files", {"data.label_map": labels.full_map()})
-    return SplitFinding(says, True, others=(right,))
+    return SplitFinding(message, True, others=(right,))
 
 
 def palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding | None:
@@ -43,23 +43,23 @@ def palette_against_colors(labels: LabelSpace, values: MaskValues, where: str) -
         return None  # no color of the palette is the color of a class
     if all(labels.raw_to_train.get(index) == train for index, train in by_color.items()):
         return None
-    says = f"{where}: palette masks are read by index, but the colors of their palettes belong to other classes"
+    message = f"{where}: palette masks are read by index, but the colors of their palettes belong to other classes"
     if len(known) < len(by_color):
-        return SplitFinding(f"{says}; no table from index to class fits all files: save the masks as RGB", True)
+        return SplitFinding(f"{message}; no table from index to class fits all files: save the masks as RGB", True)
     table = {index: -1 if train == labels.ignore_index else train for index, train in known.items()}
     right = ("if the indices are right", labels.full_map())
-    return mapped(labels, values.ids, f"{says}. Map the indices by their colors", table, right)
+    return mapped(labels, values.ids, f"{message}. Map the indices by their colors", table, right)
 
 
 def colors_wanted(data: config.Data, labels: LabelSpace, values: MaskValues, where: str) -> SplitFinding:
     """The finding about RGB masks of classes without colors. A name that no file gives is a question mark."""
     colors = values.colors
-    says = f"{where}: RGB masks, but the classes have no colors"
+    message = f"{where}: RGB masks, but the classes have no colors"
     if values.cut or len(colors) > max(LISTED, 2 * labels.num_classes):
-        says += f", and the masks have {'more than ' * values.cut}{len(colors):,} of them: these are photos, masks "
-        says += "that were resized with interpolation or saved as JPEG, or ids of segments: make masks of class ids"
-        return SplitFinding(says, True)
-    text = f"{says}. The masks have {_shares(colors, colors)}"
+        message += f", and the masks have {'more than ' * values.cut}{len(colors):,} of them: these are photos, masks "
+        message += "that were resized with interpolation or saved as JPEG, or ids of segments: make masks of class ids"
+        return SplitFinding(message, True)
+    text = f"{message}. The masks have {_shares(colors, colors)}"
     alone = sum(count == 1 for count in values.masks.values())
     near = any(_differ(*pair) <= _NEAR for pair in combinations(colors, 2))
     if near or (len(colors) > labels.num_classes and alone > len(colors) / 2):
@@ -68,17 +68,17 @@ def colors_wanted(data: config.Data, labels: LabelSpace, values: MaskValues, whe
     return _named(data, labels, colors, text)
 
 
-def _named(data: config.Data, labels: LabelSpace, colors: dict[int, int], says: str) -> SplitFinding:
+def _named(data: config.Data, labels: LabelSpace, colors: dict[int, int], message: str) -> SplitFinding:
     """A finding whose settings give each color the name in a file beside the data; otherwise a question mark."""
     for path in sorted(Path(data.root).glob("*")):
         with suppress(SegtrainError):
             file = read_classes(path) if path.suffix in (".csv", ".txt", ".json", ".yaml") else labels
             if file is not labels and set(colors) <= {0, *file.colors}:
                 named: dict[str, Any] = {} if 0 in file.colors or 0 not in colors else {"background": rgb(0)}
-                return SplitFinding(f"{says}. {path} names them", True, {"data.classes": named | table_of(file)})
-    says += ". Write the name of each color in the place of its question mark"
+                return SplitFinding(f"{message}. {path} names them", True, {"data.classes": named | table_of(file)})
+    message += ". Write the name of each color in the place of its question mark"
     named = {f"?{n}": rgb(c) for n, c in enumerate(sorted(colors, key=lambda color: -colors[color]), 1)}
-    return SplitFinding(says, True, {"data.classes": named})
+    return SplitFinding(message, True, {"data.classes": named})
 
 
 def table_of(labels: LabelSpace) -> dict[str, Any]:
@@ -94,11 +94,11 @@ def unknown_colors(data: config.Data, labels: LabelSpace, values: MaskValues, wh
     unknown = {color: n for color, n in values.colors.items() if color not in labels.colors}
     if not unknown or values.cut or len(unknown) + len(labels.colors) > LISTED:
         return None
-    says = f"{where}: colors of no class: {_shares(unknown, values.colors)}"
+    message = f"{where}: colors of no class: {_shares(unknown, values.colors)}"
     if not works(labels.num_classes, labels.colors, values.colors):
-        return _named(data, labels, values.colors, says)
+        return _named(data, labels, values.colors, message)
     table = table_of(replace(labels, colors=labels.colors | dict.fromkeys(unknown, labels.ignore_index)))
-    return SplitFinding(f"{says}. To ignore them", settings={"data.classes": table})
+    return SplitFinding(f"{message}. To ignore them", settings={"data.classes": table})
 
 
 def _shares(colors: dict[int, int], of: dict[int, int]) -> str:

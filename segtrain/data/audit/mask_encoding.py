@@ -44,8 +44,10 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
     own = {**{value: value for value in range(labels.num_classes)}, labels.ignore_index: labels.ignore_index}
     known = labels.full_map()
     if data.label_map and set(ids) - set(data.label_map) and set(known.values()) - {-1, *map(known.get, ids)}:
-        says = f"{where}: data.label_map leaves a class without a pixel, since the masks have the values {shown(ids)}"
-        return _as_if_plain(data, plain_space(labels.names, labels.ignore_index), splits, says, {})
+        message = (
+            f"{where}: data.label_map leaves a class without a pixel, since the masks have the values {shown(ids)}"
+        )
+        return _as_if_plain(data, plain_space(labels.names, labels.ignore_index), splits, message, {})
     if data.label_map or labels.raw_to_train != own:
         shifted = None if data.label_map else _shifted(labels, ids, where)
         return shifted or _unknown_ids(labels, values, ids, where)
@@ -60,21 +62,23 @@ def _one_class(data: config.Data, labels: LabelSpace, splits: dict[str, MaskValu
     """The finding about a single class, which any network predicts everywhere, with the settings for two classes."""
     (name,) = labels.names
     names = (name, "object") if is_background(name) else ("background", name)
-    says = f"the only class is {name!r}, so any network scores 100 %. Name what is around it, too: {', '.join(names)}"
-    return _as_if_plain(data, plain_space(names, labels.ignore_index), splits, says, {"data.classes": list(names)})
+    message = (
+        f"the only class is {name!r}, so any network scores 100 %. Name what is around it, too: {', '.join(names)}"
+    )
+    return _as_if_plain(data, plain_space(names, labels.ignore_index), splits, message, {"data.classes": list(names)})
 
 
 def _as_if_plain(
-    data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues], says: str, settings: Settings
+    data: config.Data, labels: LabelSpace, splits: dict[str, MaskValues], message: str, settings: Settings
 ) -> SplitFinding:
     """A fatal finding that ``settings`` fix, and what is proposed for masks that are read without a data.label_map."""
     other = mask_finding(data.model_copy(update={"label_map": {}}), labels, splits)
     reset: Settings = {"data.label_map": {}} if data.label_map else {}
     if other and other.fatal and other.settings:
-        return SplitFinding(says, True, {**settings, **reset, **other.settings})
+        return SplitFinding(message, True, {**settings, **reset, **other.settings})
     ids = {value for values in splits.values() for value in values.ids}
     plain = set(range(labels.num_classes)) <= ids <= set(labels.raw_to_train)
-    return SplitFinding(says, True, {**settings, **reset} if plain or not ids else {})
+    return SplitFinding(message, True, {**settings, **reset} if plain or not ids else {})
 
 
 def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFinding | None:
@@ -84,10 +88,10 @@ def _shifted(labels: LabelSpace, ids: dict[int, int], where: str) -> SplitFindin
     if raws == list(range(labels.num_classes)) or raws[-1] in ids:
         return None
     names = [labels.names[labels.raw_to_train[raw]] for raw in raws]
-    says = f"{where}: class {names[-1]!r} has the id {raws[-1]}, which no mask has"
+    message = f"{where}: class {names[-1]!r} has the id {raws[-1]}, which no mask has"
     if set(ids) - {void} == set(range(len(raws))):
         table = {place: labels.raw_to_train[raw] for place, raw in enumerate(raws)}
-        return mapped(labels, ids, f"{says}, and the masks have the ids 0 to {len(raws) - 1}. Map them", table)
+        return mapped(labels, ids, f"{message}, and the masks have the ids 0 to {len(raws) - 1}. Map them", table)
     return None
 
 
@@ -103,31 +107,33 @@ def _plain_ids(labels: LabelSpace, ids: dict[int, int], values: MaskValues, wher
     if void in ids and count > 2 and missing in ([0], [count - 1]):
         return _background_as_void(labels, ids, used, missing[0], where)
     if used and used[0] == 1 and void not in ids:
-        says = f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If ids start at 1, map them"
-        return mapped(labels, ids, says, {value: value - 1 for value in range(1, count + 1)}, fatal=False)
+        message = (
+            f"{where}: no mask has id 0 (class {labels.names[0]!r}), only {shown(ids)}. If ids start at 1, map them"
+        )
+        return mapped(labels, ids, message, {value: value - 1 for value in range(1, count + 1)}, fatal=False)
     return None
 
 
 def _described(labels: LabelSpace, ids: dict[int, int], where: str) -> str:
-    says = f"{where}: there are {labels.num_classes} classes, and the masks have the values {shown(ids)}"
-    return f"{says}; {labels.ignore_index} is void by default" if labels.ignore_index in ids else says
+    message = f"{where}: there are {labels.num_classes} classes, and the masks have the values {shown(ids)}"
+    return f"{message}; {labels.ignore_index} is void by default" if labels.ignore_index in ids else message
 
 
 def _other_ids(labels: LabelSpace, ids: dict[int, int], used: list[int], where: str) -> SplitFinding | None:
     """The finding about ids that are not classes, with a table of the ids; None if their meaning is unclear."""
-    count, names, says = labels.num_classes, labels.names, _described(labels, ids, where)
+    count, names, message = labels.num_classes, labels.names, _described(labels, ids, where)
     from_one = {value: value - 1 for value in range(1, count + 1)}
     if used[0] >= 1 and used[-1] == count:
-        return mapped(labels, ids, f"{says}: the ids start at 1. Map them", from_one)
+        return mapped(labels, ids, f"{message}: the ids start at 1. Map them", from_one)
     if used == list(range(count + 1)):
         tables = {0: {0: -1, **from_one}, count: {**{value: value for value in range(count)}, count: -1}}
         # Void lies on borders in most images: it is rarer than the first class, but not as rare as the rarest classes.
         rare = sorted(ids[value] for value in range(1, count))[count // 4]
         last = is_background(names[0]) or rare <= ids[count] < ids[0]
         first, second = (count, 0) if last else (0, count)
-        says = f"{says}: one id more than classes. Ignore id {first}, or name its class"
+        message = f"{message}: one id more than classes. Ignore id {first}, or name its class"
         other = [] if is_background(names[0]) else [(f"if id {second} is the one to ignore", tables[second])]
-        return mapped(labels, ids, says, tables[first], *other)
+        return mapped(labels, ids, message, tables[first], *other)
     return None
 
 
@@ -137,13 +143,13 @@ def _by_share(labels: LabelSpace, ids: dict[int, int], used: list[int], where: s
     unknown = sum(ids[value] for value in used if value >= count)
     if len(ids) < count or min(ids.get(value, 0) for value in range(count)) > unknown:
         return None
-    says = f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in order, or as intended"
+    message = f"{_described(labels, ids, where)}: not ids from 0 to {count - 1}. Map them in order, or as intended"
     found = sorted(ids)
     order = [*sorted(ids, key=lambda value: -ids[value]), -1]
     first = [value for value, before in zip(found, [-LISTED, *found]) if value - before > _NEAR]
     apart = count == 2 or len({bisect(first, value) for value in order[:count]}) == count
     if len(first) == count < len(found) and apart:
-        return mapped(labels, ids, says, {value: bisect(first, value) - 1 for value in found})
+        return mapped(labels, ids, message, {value: bisect(first, value) - 1 for value in found})
     if count > 2 and set(range(count)) <= set(ids):
         return None
     kept, stray = sorted(order[:count]), ids.get(order[count], 0)
@@ -152,7 +158,7 @@ def _by_share(labels: LabelSpace, ids: dict[int, int], used: list[int], where: s
     if void in kept and set(kept) - {void} < set(range(count)):
         kept = [value if value in kept else void for value in range(count)]
     table = {value: train for train, value in enumerate(kept)} | {value: -1 for value in found if value not in kept}
-    return mapped(labels, ids, says, table)
+    return mapped(labels, ids, message, table)
 
 
 def _instances(labels: LabelSpace, ids: Table, tops: dict[int, int], where: str) -> SplitFinding | None:
@@ -163,13 +169,13 @@ def _instances(labels: LabelSpace, ids: Table, tops: dict[int, int], where: str)
     count, most = labels.num_classes, max(tops, default=0)
     if most < max(8, 4 * count) or len(set(tops) - {-1, 0}) < 3 or tops.get(-1, 0) > 0.1 * sum(tops.values()):
         return None
-    says = f"{where}: the ids of each mask count up without a gap, at most to {most}: these look like instance ids"
+    message = f"{where}: the ids of each mask count up without a gap, at most to {most}: these look like instance ids"
     if count != 2:
-        return SplitFinding(f"{says}, not class ids of {count} classes: make masks of class ids", True)
+        return SplitFinding(f"{message}, not class ids of {count} classes: make masks of class ids", True)
     if most > _INSTANCES:
-        return SplitFinding(f"{says}. Make masks of 0 and 1 from them, such as (mask > 0)", True)
-    says += f". Map 0 to class {labels.names[0]!r} and each object to {labels.names[1]!r}"
-    return mapped(labels, ids, says, {0: 0, **dict.fromkeys(range(1, most + 1), 1)})
+        return SplitFinding(f"{message}. Make masks of 0 and 1 from them, such as (mask > 0)", True)
+    message += f". Map 0 to class {labels.names[0]!r} and each object to {labels.names[1]!r}"
+    return mapped(labels, ids, message, {0: 0, **dict.fromkeys(range(1, most + 1), 1)})
 
 
 def _unknown_ids(labels: LabelSpace, values: MaskValues, ids: Table, where: str) -> SplitFinding | None:
@@ -177,13 +183,13 @@ def _unknown_ids(labels: LabelSpace, values: MaskValues, ids: Table, where: str)
     unknown = {value: count for value, count in sorted(ids.items()) if value not in labels.raw_to_train}
     if not unknown or values.cut or len(unknown) + len(labels.raw_to_train) > LISTED:
         return None
-    table, says = (
+    table, message = (
         labels.full_map(),
         f"{where}: ids of no class: {shown(unknown, ids)}. data.label_map may ignore rare ones",
     )
     rarest = min((count for value, count in ids.items() if table.get(value, -1) >= 0), default=0)
     rare = sum(unknown.values()) <= max(rarest, STRAY * sum(ids.values()))
-    return mapped(labels, ids, says, labels.full_map(unknown) if rare else {}, fatal=False)
+    return mapped(labels, ids, message, labels.full_map(unknown) if rare else {}, fatal=False)
 
 
 def _background_as_void(
@@ -196,6 +202,6 @@ def _background_as_void(
     else:
         table, lost = {void: 0, **{value: train for train, value in enumerate(used, 1)}}, names[0]
     sure = ids[void] > 0.5 * sum(ids.values()) or (missing == 0 and is_background(names[0]))
-    says = f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id {missing}) has no pixel, "
-    says += f"and {void} is void by default. If {void} stands for {lost!r}, map it; if it is void, map it to -1"
-    return mapped(labels, ids, says, table, fatal=sure)
+    message = f"{where}: the masks have the values {shown(ids)}; class {names[missing]!r} (id {missing}) has no pixel, "
+    message += f"and {void} is void by default. If {void} stands for {lost!r}, map it; if it is void, map it to -1"
+    return mapped(labels, ids, message, table, fatal=sure)

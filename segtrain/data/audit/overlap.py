@@ -149,17 +149,17 @@ def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitF
         return None
     names = f"{train.name}: {train.split} and {other.split}"
     if found.same:
-        says = f"{names} are the same {len(other):,} images ({found.pairs[0][1]}, ...)"
+        message = f"{names} are the same {len(other):,} images ({found.pairs[0][1]}, ...)"
     else:
         pairs = [a if a == b else f"{b} is {a}" for a, b in found.pairs]
         more = f" and {found.count - len(pairs):,} more" if found.count > len(pairs) else ""
-        says = f"{names}: {found.count:,} of {len(other):,} images of {other.split} are training images"
-        says += f": {', '.join(pairs)}{more}"
-    says += ". A score on them says nothing about new images"
+        message = f"{names}: {found.count:,} of {len(other):,} images of {other.split} are training images"
+        message += f": {', '.join(pairs)}{more}"
+    message += ". A score on them says nothing about new images"
     if data.overlap == "accept":
-        return SplitFinding(f"{says} (data.overlap=accept)")
+        return SplitFinding(f"{message} (data.overlap=accept)")
     settings: dict[str, object] = {}
     if found.same and data.layout != "scenes" and not data.split_by.on:
         settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
     fix = "Divide the data set" if settings else "Remove them from one of the splits"
-    return SplitFinding(f"{says}. {fix}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),))
+    return SplitFinding(f"{message}. {fix}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),))

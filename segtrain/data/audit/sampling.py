@@ -46,14 +46,14 @@ class Sample:
         """One sentence: the faulty images in the sample, and the confidence interval for the whole split."""
         low, high = self.interval
         some = "none" if not self.faulty else f"{self.faulty:,}"
-        says = f"{some} of {counted(self.checked, 'checked image')} {'has' if self.faulty < 2 else 'have'} a fault"
+        message = f"{some} of {counted(self.checked, 'checked image')} {'has' if self.faulty < 2 else 'have'} a fault"
         if self.checked == self.total:
-            return f"{says}: the whole split was checked"
+            return f"{message}: the whole split was checked"
         least, most = _percent(low, math.floor), _percent(high, math.ceil)
         share = f"fewer than {most}" if not self.faulty else f"{least} to {most}"
         if self.faulty == self.checked:
             share = f"more than {least}"
-        return f"{says}: with 95 % confidence, {share} of all {self.total:,} images have one"
+        return f"{message}: with 95 % confidence, {share} of all {self.total:,} images have one"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

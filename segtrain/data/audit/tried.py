@@ -23,7 +23,7 @@ def works(count: int, table: Table, pixels: Table) -> bool:
 
 
 def mapped(
-    labels: LabelSpace, ids: Table, says: str, table: Table, *others: tuple[str, Table], fatal: bool = True
+    labels: LabelSpace, ids: Table, message: str, table: Table, *others: tuple[str, Table], fatal: bool = True
 ) -> SplitFinding:
     """A finding that ``data.label_map=table`` fixes. ``others``: tables for other cases, as (condition, table).
 
@@ -32,8 +32,8 @@ def mapped(
     tables = [(when, t) for when, t in (("", table), *others) if works(labels.num_classes, t, ids)]
     more = tuple((when, {"data.label_map": other}) for when, other in tables if other is not table)
     if (("", table)) in tables:
-        return SplitFinding(says, fatal, {"data.label_map": table}, more)
-    return SplitFinding(f"{says}: see which value is which class, and set data.label_map", fatal, {}, more)
+        return SplitFinding(message, fatal, {"data.label_map": table}, more)
+    return SplitFinding(f"{message}: see which value is which class, and set data.label_map", fatal, {}, more)
 
 
 def is_background(name: str) -> bool:

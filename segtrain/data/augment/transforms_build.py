@@ -90,8 +90,8 @@ def _named(library: Any, item: Any) -> Any:
         unknown = sorted(set(settings) - known)
         if unknown:  # albumentations would only warn and ignore them
             settable = ", ".join(sorted(known - {"self", "args", "kwargs"}))
-            says = f"{name} of albumentations {library.__version__} has no setting {', '.join(unknown)}"
-            reason = f"{says}; it has {settable}"
+            message = f"{name} of albumentations {library.__version__} has no setting {', '.join(unknown)}"
+            reason = f"{message}; it has {settable}"
             raise transforms_error(reason, code="transforms-unknown-setting", name=name, found=unknown)
     return cls(**settings)
 

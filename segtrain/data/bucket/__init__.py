@@ -34,6 +34,6 @@ def parts_of(place: str) -> tuple[str, str]:
     scheme, _, rest = place.partition("://")
     bucket, _, key = rest.partition("/")
     if not bucket:
-        says = f"{place} names no bucket: write {scheme}://BUCKET/FOLDER"
-        raise ConfigError(says, code="bucket-name-missing", key="data.root", found=place)
+        message = f"{place} names no bucket: write {scheme}://BUCKET/FOLDER"
+        raise ConfigError(message, code="bucket-name-missing", key="data.root", found=place)
     return f"{scheme}://{bucket}", key.strip("/")

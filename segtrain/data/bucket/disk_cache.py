@@ -152,26 +152,28 @@ class DiskCache:
         return True
 
     def _full(self) -> bool:
-        says = f"data.cache_gb={self.limit / 1e9:g}: {self.folder} is full of the data set in use. Each epoch reads "
-        self._turn_off(f"{says}the rest from the bucket: raise data.cache_gb to avoid that")
+        message = f"data.cache_gb={self.limit / 1e9:g}: {self.folder} is full of the data set in use. Each epoch reads "
+        self._turn_off(f"{message}the rest from the bucket: raise data.cache_gb to avoid that")
         return False
 
     def _cannot_write(self, reason: str) -> None:
-        says = f"data.cache_dir={self.folder}: cannot be written ({reason}): from here on, this process only reads the "
-        self._turn_off(f"{says}bucket: choose another data.cache_dir")
+        message = (
+            f"data.cache_dir={self.folder}: cannot be written ({reason}): from here on, this process only reads the "
+        )
+        self._turn_off(f"{message}bucket: choose another data.cache_dir")
 
     def _warn(self, what: str) -> None:
         """Warn once: Python repeats no warning of the same text."""
         warnings.warn(f"data.cache_dir={self.folder}: {what}", stacklevel=3)
 
-    def _turn_off(self, says: str) -> None:
+    def _turn_off(self, message: str) -> None:
         self._off = True
         with self._lock:
             dropped = sum(len(content) for _, content in self._queue)
             self._queue.clear()
             self._queued -= dropped
             self._changed.notify_all()
-        warnings.warn(says, stacklevel=2)
+        warnings.warn(message, stacklevel=2)
 
     def room(self) -> int:
         """Bytes that may still be written without removing anything. Raises OSError."""

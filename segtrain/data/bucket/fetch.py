@@ -72,8 +72,8 @@ def fetch_folder(
         data = load_config(place, overrides).data
         found = data.train_split, data.split
     if not is_bucket(data.root):
-        says = f"data.root={data.root!r} is not in a bucket: there is nothing to fetch; give s3://BUCKET/FOLDER"
-        raise ConfigError(says, code="fetch-without-bucket", key="data.root", found=data.root)
+        message = f"data.root={data.root!r} is not in a bucket: there is nothing to fetch; give s3://BUCKET/FOLDER"
+        raise ConfigError(message, code="fetch-without-bucket", key="data.root", found=data.root)
     data = data.model_copy(update={"cache": "disk"})
     datasets = [open_dataset(data, split) for split in splits or dict.fromkeys(found)]
     sizes = [_size(dataset) for dataset in datasets]
@@ -130,20 +130,20 @@ def _refuse(cache: DiskCache, data: Data, total: int, missing: int, say: Callabl
         free, held = shutil.disk_usage(cache.folder).free, cache.limit - room
     except OSError as error:
         reason = error.strerror or str(error)
-        says = f"data.cache_dir={cache.folder}: cannot be written ({reason}): choose another folder"
-        raise DataError(says, code="folder-unwritable", folder=str(cache.folder), found=reason) from None
+        message = f"data.cache_dir={cache.folder}: cannot be written ({reason}): choose another folder"
+        raise DataError(message, code="folder-unwritable", folder=str(cache.folder), found=reason) from None
     need = int(missing * _HEADERS)
     say(f"{cache.folder}: at most {amount(cache.limit)}, {amount(held)} in use, {amount(free)} free")
     if total * _HEADERS > cache.limit:
         bound = f"data.cache_gb={data.cache_gb} allows at most {amount(cache.limit)} here"
-        says = f"{bound}, but the splits have {amount(total)}: raise it, choose another data.cache_dir, or fetch "
-        says += "fewer splits or images (--split, data.limit)"
-        raise ConfigError(says, code="cache-too-small", key="data.cache_gb", found=cache.limit, expected=total)
+        message = f"{bound}, but the splits have {amount(total)}: raise it, choose another data.cache_dir, or fetch "
+        message += "fewer splits or images (--split, data.limit)"
+        raise ConfigError(message, code="cache-too-small", key="data.cache_gb", found=cache.limit, expected=total)
     # Entries of other data sets can be evicted.
     if need > free + max(0, held - (total - missing)):
         lacks = f"{amount(need)} are needed, but {amount(free)} are free"
-        says = f"data.cache_dir={cache.folder}: {lacks}: make space, or choose another folder"
-        raise DataError(says, code="disk-too-small", folder=str(cache.folder), found=free, expected=need)
+        message = f"data.cache_dir={cache.folder}: {lacks}: make space, or choose another folder"
+        raise DataError(message, code="disk-too-small", folder=str(cache.folder), found=free, expected=need)
 
 
 def _fetch(dataset: Dataset, result: Fetched, say: Callable[[str], None]) -> Fetched:
@@ -210,7 +210,7 @@ def _fill(store: BucketStore, cache: DiskCache, group: list[Range]) -> int:
             entry = entries[wanted]
             part = content if wanted.length < 0 else content[at : at + wanted.length]
             if entry is None or not cache.write(entry, part):
-                says = f"{cache.folder}: not all samples could be written: see the warning, then fetch again"
-                raise DataError(says, code="cache-not-filled", folder=str(cache.folder))
+                message = f"{cache.folder}: not all samples could be written: see the warning, then fetch again"
+                raise DataError(message, code="cache-not-filled", folder=str(cache.folder))
             fetched += len(part)
     return fetched

@@ -51,8 +51,8 @@ def pages(place: str, fetch: Callable[[], Iterator[Any]]) -> Iterator[Any]:
                             stream.writelines(json.dumps(page).encode() + b"\n" for page in fetch())
                     lines = stack.enter_context(open(file, "rb"))
             except OSError as error:
-                says = f"{file}: cannot be written ({error.strerror or error}): each process lists {place} itself"
-                warnings.warn(f"{says}: set SEGTRAIN_CACHE to a writable folder", stacklevel=2)
+                message = f"{file}: cannot be written ({error.strerror or error}): each process lists {place} itself"
+                warnings.warn(f"{message}: set SEGTRAIN_CACHE to a writable folder", stacklevel=2)
         yield from fetch() if lines is None else map(json.loads, lines)
 
 

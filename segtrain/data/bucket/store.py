@@ -164,8 +164,8 @@ class BucketStore(Store):
                 stream.write(content)
         except OSError as error:
             fix = "set SEGTRAIN_CACHE to a folder with free space"
-            says = f"{copy}: cannot be written ({error.strerror or error}): {fix}"
-            raise DataError(says, code="cache-unwritable", file=str(copy), found=error.strerror) from None
+            message = f"{copy}: cannot be written ({error.strerror or error}): {fix}"
+            raise DataError(message, code="cache-unwritable", file=str(copy), found=error.strerror) from None
         return str(copy)
 
     def open(self, path: str) -> AbstractContextManager[BinaryIO]:

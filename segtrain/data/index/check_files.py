@@ -24,8 +24,8 @@ def checked(entries: Entries, source: str, watch: Watch) -> Entries:
     if not files:
         files, what, code = _absent(entries.image, watch) + _absent(entries.mask, watch), "missing", "list-file-missing"
     if files:
-        says = f"{counted(len(files), 'file')} {what}: {some_of(files)}: correct the list"
-        raise file_error(source, says, code=code, found=files[:5], count=len(files))
+        message = f"{counted(len(files), 'file')} {what}: {some_of(files)}: correct the list"
+        raise file_error(source, message, code=code, found=files[:5], count=len(files))
     return entries
 
 

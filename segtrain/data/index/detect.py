@@ -57,8 +57,8 @@ def _unknown(root: str, store: Store) -> DataError:
     inner = next((folder for folder in folders if any(layout.detect(folder, store) for layout in layouts)), None)
     hint = f"; did you mean {inner}?" if inner else ""
     looked = "".join(f"\n  {layout.name}: {layout.example}" for layout in LAYOUTS.values() if layout.example)
-    says = (
+    message = (
         f"{root}: not a known layout{hint}\n  it holds {some_of(there, 12) or 'nothing'}\nlooked for:{looked}\n"
         "or describe it: data.layout=folders data.images=FOLDER data.masks=FOLDER, and data.pair where the names differ"
     )
-    return DataError(says, code="layout-unknown", folder=root, found=there, near=inner)
+    return DataError(message, code="layout-unknown", folder=root, found=there, near=inner)

@@ -58,11 +58,11 @@ def _refuse_folder_per_image(root: str, order: list[Template], store: Store) -> 
     pairs = [[part.replace("{split}", split) for part in pair] for pair, splits in order for split in splits]
     counts = [[_count(root, part, store) for part in pair] for pair in pairs]
     if len(pairs) > 1 and all(images == 1 for images, _ in counts) and max(counts)[1] > 1:
-        says = (
+        message = (
             f"{root}: folders of a single image have several masks, such as {' and '.join(pairs[0])}, but segtrain "
             "reads one mask of class ids for each image: merge the masks of an image into one PNG"
         )
-        raise DataError(says, code="several-masks-per-image", folder=root)
+        raise DataError(message, code="several-masks-per-image", folder=root)
 
 
 def choose(data: config.Data, given: Mapping[str, Any], splits: Sequence[str], store: Store) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def choose(data: config.Data, given: Mapping[str, Any], splits: Sequence[str], s
         return {"pair": _patterns(data.root, folders, splits, store)}
     found = _rivals(data, splits[0], store)
     if found:
-        says = f"{some_of([data.images, data.masks, *found])} hold about as many images: say which to read"
-        fix = f"{data.root}: {says} with data.images and data.masks"
+        message = f"{some_of([data.images, data.masks, *found])} hold about as many images: say which to read"
+        fix = f"{data.root}: {message} with data.images and data.masks"
         raise DataError(fix, code="folders-ambiguous", folder=data.root, found=found)
     return {}
 

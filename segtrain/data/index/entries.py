@@ -278,5 +278,5 @@ def _again(file: str) -> Entries:
     try:
         return load(file)
     except (OSError, ValueError) as error:
-        says = f"{file}: the cached list of files cannot be read ({error}): start again, and it is rebuilt"
-        raise DataError(says, code="entries-unreadable", file=file) from None
+        message = f"{file}: the cached list of files cannot be read ({error}): start again, and it is rebuilt"
+        raise DataError(message, code="entries-unreadable", file=file) from None

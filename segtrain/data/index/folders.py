@@ -31,9 +31,9 @@ def _folders(data: config.Data, split: str, watch: Watch) -> Entries:
         several = several_masks(names, names, NAME, together=True)
         if several:
             raise DataError(f"{images}: {several}", code="several-masks-per-image", folder=images)
-        says = f"{images}: data.images and data.masks are the same folder: say which files are masks, as in "
+        message = f"{images}: data.images and data.masks are the same folder: say which files are masks, as in "
         setting = command({"data.pair": ["{name}.jpg", "{name}_mask.png"]})
-        raise DataError(says + setting, code="masks-among-images", folder=images)
+        raise DataError(message + setting, code="masks-among-images", folder=images)
     splits = dict.fromkeys((split, data.train_split, data.split) if "{split}" in data.images else (split,))
 
     where: dict[str, Any] = {"folders": (data.images, data.masks), "splits": [*splits], "store": watch.store}

@@ -48,11 +48,11 @@ def listed(data: config.Data, split: str, watch: Watch) -> Entries:
     if keys and missing:
         near = closest(missing[0], sorted(keys))
         names = f"it has {some_of(sorted(keys), 8)}: write the names of the columns into the first line"
-        says = f"{path}: no column {missing[0]!r}: {f'rename {near!r}' if near else names}"
-        raise DataError(says, code="list-column-missing", file=path, column=missing[0], near=near)
+        message = f"{path}: no column {missing[0]!r}: {f'rename {near!r}' if near else names}"
+        raise DataError(message, code="list-column-missing", file=path, column=missing[0], near=near)
     if table.empty:
-        says = f"{path}: rows without an image or a mask: {some_of(table.empty)}: write both paths"
-        raise DataError(says, code="list-row-empty", file=path, rows=table.empty)
+        message = f"{path}: rows without an image or a mask: {some_of(table.empty)}: write both paths"
+        raise DataError(message, code="list-row-empty", file=path, rows=table.empty)
     return checked(table.entries(data.root), path, watch)
 
 
@@ -139,8 +139,8 @@ def lines(path: str) -> Iterator[str]:
         folder = os.path.dirname(path) or "."
         there = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         near = closest(os.path.basename(path), there, 0.4)
-        says = f"{path}: no such list: " + (f"did you mean {near!r}?" if near else "check data.root and the split")
-        raise DataError(says, code="list-missing", file=path, near=near)
+        message = f"{path}: no such list: " + (f"did you mean {near!r}?" if near else "check data.root and the split")
+        raise DataError(message, code="list-missing", file=path, near=near)
     try:
         with open(copy, encoding="utf-8-sig", newline="") as stream:
             yield from stream

@@ -38,8 +38,8 @@ def pair(
     )
     if not in_images:
         kinds = ", ".join(sorted(SUFFIXES))
-        says = f"{folders[0]}: the split has no images ({kinds}): check the folder, data.train_split, and data.split"
-        raise DataError(says, code="split-empty", folder=folders[0])
+        message = f"{folders[0]}: the split has no images ({kinds}): check the folder, data.train_split, and data.split"
+        raise DataError(message, code="split-empty", folder=folders[0])
     paths = [[named[name] for name in sorted(named)] for named in (in_images, in_masks)]
     in_masks = _without_ending(in_images, in_masks)
     extra = [os.path.join(folders[1], in_masks[name]) for name in sorted(in_masks.keys() - in_images.keys())]
@@ -70,10 +70,10 @@ def _entries(
         if without_image:
             problems.append(f"{counted(len(without_image), 'file')} (masks) without an image: {some_of(without_image)}")
         problems += [text for folder in folders for text in unread(os.path.join(folder, ""))]
-        says = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
-        says += "" if without_mask else ". To leave these masks out: data.faults=skip"
+        message = f"{folders[0]}: {'; '.join(problems)}: {fix()}"
+        message += "" if without_mask else ". To leave these masks out: data.faults=skip"
         values = {"folder": folders[0], "images": len(without_mask), "masks": len(without_image)}
-        raise DataError(says, code="files-unpaired", **values)
+        raise DataError(message, code="files-unpaired", **values)
     names = sorted(in_images)
     column = column_of(names)
     image, mask = (
@@ -123,8 +123,8 @@ def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch)
     for folder, these, named, pattern in zip((images, masks), paths, (in_images, in_masks), patterns):
         if not named:
             few = ", ".join(os.path.join(folder, path) for path in these[:3])
-            says = f"{folder}: no file matches {pattern!r} of data.pair: the folder has {few or 'no images'}"
-            raise DataError(says, code="pattern-matches-nothing", folder=folder, pattern=pattern)
+            message = f"{folder}: no file matches {pattern!r} of data.pair: the folder has {few or 'no images'}"
+            raise DataError(message, code="pattern-matches-nothing", folder=folder, pattern=pattern)
     together = os.path.realpath(images) == os.path.realpath(masks)
     if together:
         part(patterns, in_images, in_masks)
@@ -151,8 +151,8 @@ def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
         key = name_in(pattern, path)
         if key is not None and found.setdefault(key, path) != path:
             other, file = sorted(os.path.join(folder, name) for name in (path, found[key]))
-            says = f"{file}: {other} has the same name: keep one of them, or choose the ending with data.pair"
-            raise DataError(says, code="name-repeated", file=file, other=other)
+            message = f"{file}: {other} has the same name: keep one of them, or choose the ending with data.pair"
+            raise DataError(message, code="name-repeated", file=file, other=other)
     return found
 
 

@@ -88,6 +88,6 @@ def without(dataset: Dataset, skipped: Iterable[int]) -> Dataset:
     if len(keep) == len(dataset):
         return dataset
     if not len(keep):
-        says = f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root"
-        raise DataError(says, code="all-samples-faulty", split=dataset.split, count=len(dataset))
+        message = f"{dataset.name} {dataset.split}: all {len(dataset):,} samples are faulty: check data.root"
+        raise DataError(message, code="all-samples-faulty", split=dataset.split, count=len(dataset))
     return select(dataset, keep, dataset.split, dataset.notes)

@@ -23,8 +23,8 @@ def no_folder(folder: str, what: str, store: Store) -> DataError:
     there = [name[:-1] for name in store.list(above or ".", "/") if name[:-1] != missing]
     near = closest(missing, there, 0.4)
     holds = f"{above or '.'!r} holds {some_of(there, 8) or 'no folder'}"
-    says = f"{folder}: {what}: no such folder: {f'did you mean {os.path.join(above, near)!r}?' if near else holds}"
-    return DataError(says, code="folder-missing", folder=folder, near=near)
+    message = f"{folder}: {what}: no such folder: {f'did you mean {os.path.join(above, near)!r}?' if near else holds}"
+    return DataError(message, code="folder-missing", folder=folder, near=near)
 
 
 def pictures(folder: str, what: str, watch: Watch) -> list[str]:
@@ -43,8 +43,8 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
         for path, below in pending:
             other = walked.setdefault(_identity(path), path)
             if other != path:
-                says = f"{path}: is the same folder as {other}, so its files would count twice: remove the link"
-                raise DataError(says, code="folder-linked-twice", folder=path, other=other)
+                message = f"{path}: is the same folder as {other}, so its files would count twice: remove the link"
+                raise DataError(message, code="folder-linked-twice", folder=path, other=other)
             with os.scandir(watch.look(path)) as listing:
                 for item in listing:
                     if is_folder(item) and system_folder(item.name):
@@ -54,8 +54,8 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
                     elif _is_image(item.name):
                         found.append(below + item.name)
     except OSError as error:
-        says = f"{path}: cannot be listed ({error.strerror or error}): check its permissions"
-        raise DataError(says, code="folder-unreadable", folder=path) from None
+        message = f"{path}: cannot be listed ({error.strerror or error}): check its permissions"
+        raise DataError(message, code="folder-unreadable", folder=path) from None
     return found
 
 

@@ -52,8 +52,8 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
     try:
         text = path.read_text(encoding="utf-8").removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
-        says = f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
-        raise DataError(says, code="classes-file-unreadable", file=str(path)) from None
+        message = f"{path}: the class names cannot be read ({error}): write one name per line, in UTF-8"
+        raise DataError(message, code="classes-file-unreadable", file=str(path)) from None
     if path.suffix in (".yaml", ".yml", ".json") or text.lstrip().startswith(("{", "[", "- ")):
         rows = _structured(path, text)
     else:
@@ -64,8 +64,8 @@ def read_classes(path: Path, ignore_index: int = 255) -> LabelSpace:
 
 
 def _invalid(path: Path, why: str) -> DataError:
-    says = f"{path}: {why}: write one name per line, or 'id name', or 'red green blue name', each in every line"
-    return DataError(says, code="classes-file-invalid", file=str(path))
+    message = f"{path}: {why}: write one name per line, or 'id name', or 'red green blue name', each in every line"
+    return DataError(message, code="classes-file-invalid", file=str(path))
 
 
 def _lines(path: Path, text: str) -> list[Row]:
@@ -163,8 +163,8 @@ def space_of(rows: list[Row], ignore_index: int, source: str = "data.classes") -
         return space
     table = {row.id or 0: ignore_index if is_ignored(row.name) else space.names.index(row.name) for row in rows}
     if len(table) < len(rows):
-        says = f"{source}: {len(rows)} classes have {len(table)} different ids: give each class its own"
-        raise DataError(says, code="class-id-repeated", found=len(table), expected=len(rows))
+        message = f"{source}: {len(rows)} classes have {len(table)} different ids: give each class its own"
+        raise DataError(message, code="class-id-repeated", found=len(table), expected=len(rows))
     return replace(space, raw_to_train={ignore_index: ignore_index, **table})
 
 
@@ -176,11 +176,13 @@ def _colored(source: str, rows: list[Row], ignore_index: int) -> LabelSpace:
         assert color is not None
         red, green, blue = color
         if max(color) > 255:
-            says = f"{source}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255"
-            raise DataError(says, code="class-color-invalid", name=name, found=color)
+            message = f"{source}: color {red} {green} {blue} of {name!r}: channels go from 0 to 255"
+            raise DataError(message, code="class-color-invalid", name=name, found=color)
         if code(color) in colors:
-            says = f"{source}: two lines have the color {red} {green} {blue}, one is {name!r}: give each its own color"
-            raise DataError(says, code="class-color-repeated", name=name, found=color)
+            message = (
+                f"{source}: two lines have the color {red} {green} {blue}, one is {name!r}: give each its own color"
+            )
+            raise DataError(message, code="class-color-repeated", name=name, found=color)
         if is_ignored(name):
             colors[code(color)] = ignore_index
             continue

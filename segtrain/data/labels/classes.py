@@ -29,9 +29,9 @@ def label_space(
     """
     ignore = data.ignore_index
     if not data.classes and default is None and not data.label_map:
-        says = f"data.classes is empty, and layout {data.layout!r} has no class names of its own: list them in "
-        says += f"data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}"
-        raise ConfigError(says, code="classes-missing", layout=data.layout)
+        message = f"data.classes is empty, and layout {data.layout!r} has no class names of its own: list them in "
+        message += f"data.classes=[...], or in a file classes.txt in {data.root or 'the data folder'}"
+        raise ConfigError(message, code="classes-missing", layout=data.layout)
     if data.classes:
         space = _own_names(data, default, other_classes)
     elif default is None:
@@ -51,10 +51,10 @@ def with_sides(space: LabelSpace, data: config.Data) -> LabelSpace:
     for pair in data.flip_pairs:
         left, right = (known.get(key, -1) for key in pair)
         if left == right or min(left, right) < 0 or (mirror[left], mirror[right]) != (left, right):
-            says = (
+            message = (
                 f"data.flip_pairs: {list(pair)}: name two classes by name or train id, each in one pair; the classes "
             )
-            raise ConfigError(f"{says}are {', '.join(space.names)}", code="flip-pair-invalid", found=pair)
+            raise ConfigError(f"{message}are {', '.join(space.names)}", code="flip-pair-invalid", found=pair)
         mirror[left], mirror[right] = right, left
     return replace(space, mirror=tuple(mirror)) if data.flip_pairs else space
 
@@ -92,8 +92,8 @@ def _own_names(
         own = replace(_with_ignore(default, data.ignore_index), names=space.names)
         return replace(own, palette=space.palette, colors=space.colors) if space.colors else own
     fix = "set data.label_map to say which raw id is which class (-1: ignored)"
-    says = f"data.classes has {space.num_classes} names, but layout {data.layout!r} has {default.num_classes}: {fix}"
-    raise ConfigError(says, code="classes-count-differs", found=space.num_classes, expected=default.num_classes)
+    message = f"data.classes has {space.num_classes} names, but layout {data.layout!r} has {default.num_classes}: {fix}"
+    raise ConfigError(message, code="classes-count-differs", found=space.num_classes, expected=default.num_classes)
 
 
 def _mapped(classes: dict[str, Any], ignore_index: int) -> LabelSpace:
@@ -120,5 +120,5 @@ def find_file(name: str, root: str) -> Path:
             return path
     if is_bucket(root) and (copy := first_in_bucket(root, (name,))):
         return copy
-    says = f"{name}: no such file, neither in the current folder nor in {root or 'data.root'}: check data.classes"
-    raise DataError(says, code="classes-file-missing", file=name)
+    message = f"{name}: no such file, neither in the current folder nor in {root or 'data.root'}: check data.classes"
+    raise DataError(message, code="classes-file-missing", file=name)

@@ -37,25 +37,27 @@ class LabelSpace:
     def __post_init__(self) -> None:
         count = len(self.names)
         if not 1 <= count <= MAX_CLASSES:
-            says = f"data.classes has {count} names: give 1 to {MAX_CLASSES}"
-            raise ConfigError(says, code="classes-count-invalid", found=count)
+            message = f"data.classes has {count} names: give 1 to {MAX_CLASSES}"
+            raise ConfigError(message, code="classes-count-invalid", found=count)
         double = sorted({name for name in self.names if self.names.count(name) > 1})
         if double:
-            says = f"data.classes names {double[0]!r} twice: give each class its own name"
-            raise ConfigError(says, code="class-name-repeated", name=double[0])
+            message = f"data.classes names {double[0]!r} twice: give each class its own name"
+            raise ConfigError(message, code="class-name-repeated", name=double[0])
         void = self.ignore_index
         if void < count:
-            says = f"data.ignore_index={void} is the train id of class {self.names[void]!r}: use 255, and map raw ids "
-            says += f"that should not count with data.label_map={{{void}: -1, ...}}"
-            raise ConfigError(says, code="ignore-index-is-a-class", found=void)
+            message = (
+                f"data.ignore_index={void} is the train id of class {self.names[void]!r}: use 255, and map raw ids "
+            )
+            message += f"that should not count with data.label_map={{{void}: -1, ...}}"
+            raise ConfigError(message, code="ignore-index-is-a-class", found=void)
         for raw, train in [*self.raw_to_train.items(), *self.colors.items()]:
             if train != void and not 0 <= train < count:
-                says = f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 to {count - 1}: "
-                says += "name more classes in data.classes, or use -1 to ignore it"
-                raise ConfigError(says, code="train-id-invalid", found=train, raw=raw)
+                message = f"data.label_map maps raw id {raw} to {train}, but train ids go from 0 to {count - 1}: "
+                message += "name more classes in data.classes, or use -1 to ignore it"
+                raise ConfigError(message, code="train-id-invalid", found=train, raw=raw)
         if len(self.palette) != count:
-            says = f"{len(self.palette)} colors for {count} classes: give each class one"
-            raise ConfigError(says, code="palette-size-differs", found=len(self.palette), expected=count)
+            message = f"{len(self.palette)} colors for {count} classes: give each class one"
+            raise ConfigError(message, code="palette-size-differs", found=len(self.palette), expected=count)
 
     @property
     def num_classes(self) -> int:
@@ -103,8 +105,8 @@ class LabelSpace:
         if raw.ndim == 3 and raw.shape[2] == 3 and raw.dtype == np.uint8:
             return self._remap_rgb(raw, source)
         if raw.ndim != 2 or raw.dtype.kind not in "uib":
-            says = f"{source}: the mask has shape {raw.shape} and type {raw.dtype}: save one integer per pixel"
-            raise DataError(says, code="mask-type-invalid", file=source, found=(raw.shape, str(raw.dtype)))
+            message = f"{source}: the mask has shape {raw.shape} and type {raw.dtype}: save one integer per pixel"
+            raise DataError(message, code="mask-type-invalid", file=source, found=(raw.shape, str(raw.dtype)))
         if raw.dtype.itemsize == 1 and raw.dtype.kind != "i":
             mapped = np.frombuffer(raw.tobytes().translate(self._table[:256].tobytes()), np.uint8).reshape(raw.shape)
         elif raw.dtype == np.uint16:
@@ -120,9 +122,9 @@ class LabelSpace:
         if not self.colors:
             if np.array_equal(raw[..., 0], raw[..., 1]) and np.array_equal(raw[..., 0], raw[..., 2]):
                 return self.remap(np.ascontiguousarray(raw[..., 0]), source)  # the same ids in all three channels
-            says = f"{source}: is an RGB mask, but the classes have no colors: set data.classes=FILE with lines "
-            says += "'red green blue name', or save class ids in one channel"
-            raise DataError(says, code="mask-rgb-without-colors", file=source)
+            message = f"{source}: is an RGB mask, but the classes have no colors: set data.classes=FILE with lines "
+            message += "'red green blue name', or save class ids in one channel"
+            raise DataError(message, code="mask-rgb-without-colors", file=source)
         code = raw[..., 0].astype(np.int32) << 16
         code |= raw[..., 1].astype(np.int32) << 8
         code |= raw[..., 2]
@@ -148,9 +150,9 @@ class LabelSpace:
         if len(found) >= 5 and counts.sum() < 0.2 * mapped.size:
             fix += "; so many rare values mean that the mask was resized with interpolation: use nearest"
         pixels = int(counts.sum())
-        says = f"{source}: unknown {what} {some_of(most, 8)}, {counted(pixels, 'pixel')} in all: {fix}"
+        message = f"{source}: unknown {what} {some_of(most, 8)}, {counted(pixels, 'pixel')} in all: {fix}"
         shown = dict(list(found.items())[:8])
-        raise DataError(says, code=f"mask-{what}-unknown", file=source, found=shown, pixels=pixels)
+        raise DataError(message, code=f"mask-{what}-unknown", file=source, found=shown, pixels=pixels)
 
     def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:
         """A complete data.label_map: the known ids, and the ids ``ignored``, which map to -1."""
@@ -203,15 +205,15 @@ class LabelSpace:
                 mirror=tuple(map(int, content.get("mirror", ()))),
             )
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, ConfigError) as error:
-            says = f"not a description of labels ({type(error).__name__}: {error}): write it with to_dict()"
-            raise DataError(says, code="labels-invalid") from None
+            message = f"not a description of labels ({type(error).__name__}: {error}): write it with to_dict()"
+            raise DataError(message, code="labels-invalid") from None
         for name, color in zip(space.names, space.palette):
             if not all(0 <= channel <= 255 for channel in color):
-                says = f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255"
-                raise DataError(says, code="class-color-invalid", name=name, found=color)
+                message = f"palette: the color {list(color)} of class {name!r}: channels go from 0 to 255"
+                raise DataError(message, code="class-color-invalid", name=name, found=color)
         if not 0 <= space.ignore_index <= 255:
-            says = f"ignore_index={space.ignore_index}: ids go from 0 to 255"
-            raise DataError(says, code="ignore-index-invalid", found=space.ignore_index)
+            message = f"ignore_index={space.ignore_index}: ids go from 0 to 255"
+            raise DataError(message, code="ignore-index-invalid", found=space.ignore_index)
         return space
 
 

@@ -75,8 +75,8 @@ class ShardDataset(Dataset):
         except DataError as error:
             if error.code != "sample-checksum":
                 raise
-            says = f"sample {span.name}: {error}"
-            raise DataError(says, code="sample-checksum", **error.values, sample=span.name) from None
+            message = f"sample {span.name}: {error}"
+            raise DataError(message, code="sample-checksum", **error.values, sample=span.name) from None
         return array(content, name) if part[0].endswith("npy") else content
 
     def _range(self, span: ShardSpan, part: tuple[str, int, int]) -> Range:

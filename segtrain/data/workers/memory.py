@@ -144,9 +144,9 @@ def _temporary_file(size: int) -> int:
     if folder:
         room = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
         if room < size:  # a write beyond the free space would kill the process with SIGBUS
-            says = f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs {size / 2**20:.1f} MiB: give the "
-            says += "container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
-            raise DataError(says, code="shm-too-small", folder=SHM, found=room, expected=size)
+            message = f"{SHM} has {room / 2**20:.1f} MiB left, but a batch needs {size / 2**20:.1f} MiB: give the "
+            message += "container more (docker run --shm-size=2g), lower data.prefetch, or set data.worker_kind=thread"
+            raise DataError(message, code="shm-too-small", folder=SHM, found=room, expected=size)
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.dup(file.fileno())
 
@@ -159,5 +159,5 @@ def _cuda(name: str, *arguments: int) -> None:
     code = int(error[0] if isinstance(error, tuple) else error)
     if code:
         fix = "raise the limit of locked memory (ulimit -l), or set data.worker_kind=thread"
-        says = f"{name} of a batch failed with CUDA error {code}: {fix}"
-        raise ConfigError(says, code="page-lock-failed", call=name, found=code)
+        message = f"{name} of a batch failed with CUDA error {code}: {fix}"
+        raise ConfigError(message, code="page-lock-failed", call=name, found=code)

@@ -258,8 +258,8 @@ class WorkerPool:
             flight[0].crashes += 1
             if flight[0].crashes >= MAX_CRASHES:
                 fix = "repair or remove the files (or give the host more memory, if it ran out)"
-                says = f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): {fix}"
-                error = DataError(says, code="sample-kills-workers", files=files, found=reason)
+                message = f"{files}: {MAX_CRASHES} worker processes died on this sample (the last one {reason}): {fix}"
+                error = DataError(message, code="sample-kills-workers", files=files, found=reason)
                 self._finish(flight.popleft(), number, error, 0.0, Cost())
                 then = f"it is number {MAX_CRASHES} to die on this sample"
         at = f"at {files}" if files else "with nothing to do"
