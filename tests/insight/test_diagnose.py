@@ -141,24 +141,6 @@ def test_an_idle_gpu_is_told_first_to_launch_less() -> None:
     assert [verdict.cause for verdict in held] == ["sync-point"]
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        diagnosis_of(rank_records()),
-        diagnosis_of(rank_records(kind="process", workers=0)),
-        diagnosis_of(rank_records(images=1)),
-        diagnosis_of(rank_records(device="cuda:0"), hosts=(replace(HALF_FULL, gpu=0.95),)),
-        diagnosis_of(rank_records(), hosts=(HALF_FULL,)),
-        diagnosis_of(*two({"gradient_sync": 0.1}, {"gradient_sync": 0.12, "sync": 0.05}, gradient=2_000_000)),
-        diagnosis_of(*two({}, {}, ("one", "other"))),
-    ],
-)
-def test_none_is_found_in_a_healthy_run(found: Diagnosis) -> None:
-    assert found.bound == "healthy"
-    assert found.verdicts == ()
-    assert "nothing holds it up" in line(found)
-
-
 def test_each_threshold_has_two_sides() -> None:
     """A little below nothing is said, a little above it is."""
     rest = sum(CALM.values())

@@ -145,15 +145,6 @@ def test_the_build_is_read_from_the_files(
     assert packages.built_for_cuda() == expected
 
 
-def test_the_driver_is_read(tmp_path: Path) -> None:
-    place = tmp_path / "version"
-    assert packages.driver(place) == ""
-    place.write_text(
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025\nGCC version: 12.2.0\n"
-    )
-    assert packages.driver(place) == "570.86.15"
-
-
 def test_two_opencvs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "version", {"opencv-python": "4.9", "opencv-python-headless": "4.9"}.get)
     assert states(packages.opencv()) == [NOTE, OK]

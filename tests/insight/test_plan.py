@@ -98,16 +98,6 @@ def test_two_runs_of_a_job_differ_and_workers_may_be_set() -> None:
     assert three.rate[1] == pytest.approx(3 / 0.1, rel=0.02)
 
 
-def test_runs_on_shared_cores_differ_more() -> None:
-    """The same device and length: only the kind of machine differs, and its cores are as busy as the run's."""
-    gpu, cpu = (
-        next(o for o in plan(replace(TERMS, machine=name, computed=1e-6), (1,)).offers if o.machine.name == name)
-        for name in ("ml.g5.xlarge", "ml.c5.xlarge")
-    )
-    assert cpu.rate[1] == pytest.approx(gpu.rate[1], rel=0.01)
-    assert cpu.rate[2] / cpu.rate[0] > 2 * (gpu.rate[2] / gpu.rate[0] - 1) + 1
-
-
 def test_busier_cores_are_slower() -> None:
     """Samples need (16 * 0.6 + 0.02) s of one of 4 cores, which bounds the step. The run had used half of its cores."""
     own = replace(TERMS, machine="ml.g5.xlarge", cpu=0.6, wall=0.6, workers=4)

@@ -11,7 +11,6 @@ import torch
 from conftest import refused
 
 import segtrain
-from launch.platforms.vertex import machines as google
 from segtrain.arguments import build_parser
 from segtrain.cli import main
 from segtrain.config import load_config
@@ -68,14 +67,6 @@ def test_a_step_is_that_of_the_one_roofline(job: Job) -> None:
     assert fp32.device(a100, 32)[1] > 1.5 * tf32.device(a100, 32)[1]  # fp32 turns TF32 off
     assert auto.device(a100, 32) == bf16.device(a100, 32)
     assert auto.device(gpus()["V100"], 32) == job.device(gpus()["V100"], 32)
-
-
-def test_buckets_are_filled_in_the_order_of_the_backward_pass() -> None:
-    sizes = [(5e5, 0.1), (6e5, 0.2), (20e6, 0.5), (7e6, 0.6), (1e6, 0.9)]
-    assert model.buckets_of(sizes) == ((1.1e6, 0.2), (27e6, 0.6), (1e6, 1.0))
-    early = model.exposed(1.0, [0.3, 0.1], [0.2, 1.0])
-    assert early == pytest.approx(0.1)
-    assert model.exposed(1.0, [0.3, 0.1], [0.9, 1.0]) == pytest.approx(0.3)
 
 
 def test_a_measured_step_decides_and_other_gpus_follow_it(job: Job) -> None:
@@ -172,17 +163,6 @@ def test_places() -> None:
     assert [one.name for one in machines_of("ml.g5.xlarge, g2-standard-8")] == ["ml.g5.xlarge", "g2-standard-8"]
     with refused("unknown-machine-type", found="ml.g5.xlarg"):
         machines_of("ml.g5.xlarg")
-
-
-def test_googles_table_agrees_with_the_launchers() -> None:
-    for name, one in machines("vertex").items():
-        plain, _, attached = name.partition("+")
-        there = google.machine_of(plain)
-        assert there is not None
-        assert there.vcpus == one.vcpus
-        if attached:
-            assert one.gpus in google.counts(there, f"NVIDIA_TESLA_{attached.partition('x')[2]}")
-        assert not one.retired
 
 
 SINFO = """n1|48|190000|gpu:a100:4(S:0-1)

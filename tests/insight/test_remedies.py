@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from conftest import refused
-from records import heavy, write_run
+from records import heavy
 
-from segtrain.cli import main
 from segtrain.insight.diagnose import judge
 from segtrain.insight.diagnose.evidence import Evidence
 from segtrain.insight.diagnose.model import Stages
 from segtrain.insight.diagnose.remedies import with_helpers
-from segtrain.insight.diagnose.words import page
 from segtrain.machines import machines
 from segtrain.machines.receiving import receive_seconds
 from segtrain.observe.spans import Records
@@ -90,13 +85,3 @@ def test_no_prices_without_a_type_and_none_for_a_healthy_run() -> None:
     assert "remedies" not in judge(evidence(heavy(wait=0.0))).facts
     with refused("unknown-machine-type", found="ml.g5.xlarg"):
         judge(evidence(heavy()), "ml.g5.xlarg")
-
-
-def test_the_command_prints_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_run(tmp_path, heavy())
-    assert main(["diagnose", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["facts"]["remedies"]
-    assert main(["diagnose", str(tmp_path), "--on", "ml.g5.xlarge"]) == 0
-    said = capsys.readouterr().out
-    assert all(way["name"].split(":")[0].split(" (")[0] in said for way in found["ways"])
-    assert page(tmp_path, judge(evidence(heavy()))).count("% cost") == len(found["ways"])

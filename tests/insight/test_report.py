@@ -219,20 +219,6 @@ def test_the_gpus_of_several_hosts_are_in_one_map(tmp_path: Path) -> None:
     assert [found.title for found in cores] == ["Cores of algo-1", "Cores of algo-2", "Cores of algo-10"]
 
 
-def test_a_late_reading_leaves_no_hole(tmp_path: Path) -> None:
-    folder = make(tmp_path / "run")
-    writer = ProfileWriter(folder / "profile", "algo-1")
-    for tick in range(80):
-        if not 40 <= tick < 50:  # a gap of five seconds is one
-            writer.write(
-                BEGIN + tick / 2 + (0.5 if tick == 20 else 0.01), [Value("cpu", "cpu0", "CPUUtilization", 30.0)]
-            )
-    writer.close()
-    (found,) = heat.read_maps(load(folder), axis(load(folder).events))
-    assert set(found.cells[0, :20]) == {60}
-    assert set(found.cells[0, 21:24]) == {heat.NONE}
-
-
 def test_each_rank_shows_when_it_waited(tmp_path: Path) -> None:
     folder = make(tmp_path / "run")
     (folder / "spans").mkdir()

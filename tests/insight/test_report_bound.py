@@ -12,9 +12,8 @@ import pytest
 from conftest import refused
 from report_pages import BEGIN, Checked, chromium, make, text_of
 
-from segtrain.insight.diagnose import Diagnosis, Verdict, diagnose
-from segtrain.insight.diagnose.verdict import Fix
-from segtrain.insight.report import bound, page
+from segtrain.insight.diagnose import diagnose
+from segtrain.insight.report import page
 from segtrain.insight.runs.folder import load
 from segtrain.observe.profile_format import ProfileWriter, Value
 
@@ -96,16 +95,6 @@ def test_a_slow_rank_leads_to_who_waited_for_whom(tmp_path: Path) -> None:
     assert "the others wait for the rank that waits least" in checked.words
     text = page.report(tmp_path / "run").read_text()  # advice without a setting has no button
     assert "data-copy=" not in text[text.index("<main>") : text.index("</main>")]
-
-
-def test_each_choice_of_a_cure_is_copied_by_itself(tmp_path: Path) -> None:
-    fix = Fix({"data.cache": "ram"}, "where <it> fits", (Fix({"data.worker_kind": "thread"}), Fix(advice="pack it")))
-    found = Diagnosis("decode", (Verdict("decode", 0.5, "it is slow", fix, 2.0, "high"),), {"phases": {"wait": 0.5}})
-    text = bound.html(found, "", load(spans_of(STARVED)(tmp_path / "run")), {})
-    assert re.findall(r'data-copy="(.*?)"', text) == ["data.cache=ram", "data.worker_kind=thread"]
-    order = [text.index(word) for word in ("data.cache=ram", "where &lt;it&gt; fits", ">or<", "worker_kind", "pack it")]
-    assert order == sorted(order)
-    assert text.count(">or<") == 2
 
 
 def test_a_healthy_run_is_called_so(tmp_path: Path) -> None:
