@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from segtrain.observe.profile_format import Value
 
@@ -38,9 +38,8 @@ def rates(before: Counters, after: Counters) -> list[Value]:
             values.append(Value("cpu", name, "CPUUtilization", _percent(work - work_0, whole - whole_0)))
             values.append(Value("cpu", name, "I/OWaitPercentage", _percent(wait - wait_0, whole - whole_0)))
     seconds = max(after.at - before.at, 1e-6)
-    transfers, read, written = (max(0.0, b - a) / seconds for a, b in zip(before.disk, after.disk))
-    received, sent = (max(0.0, b - a) / seconds for a, b in zip(before.network, after.network))
-    swap_in, swap_out = (max(0.0, b - a) / seconds for a, b in zip(before.swapped, after.swapped))
+    totals = ((*sample.disk, *sample.network, *sample.swapped) for sample in (before, after))
+    transfers, read, written, received, sent, swap_in, swap_out = (max(0.0, b - a) / seconds for a, b in zip(*totals))
     return [
         *values,
         Value("memory", "MemoryUsedPercent", "", after.memory),
@@ -64,12 +63,8 @@ def _percent(part: float, whole: float) -> float:
 def open_counters() -> Look:
     import psutil
 
-    def disk_counters() -> dict[str, Any]:
-        return psutil.disk_io_counters(perdisk=True, nowrap=False)
-
-    def link_counters() -> dict[str, Any]:
-        return psutil.net_io_counters(pernic=True, nowrap=False)
-
+    disk_counters = partial(psutil.disk_io_counters, perdisk=True, nowrap=False)
+    link_counters = partial(psutil.net_io_counters, pernic=True, nowrap=False)
     disks = _physical(disk_counters(), "/sys/block", ("loop", "ram", "zram", "dm-", "md"))
     links = _physical(link_counters(), "/sys/class/net", ("lo",))
 

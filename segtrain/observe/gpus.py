@@ -64,29 +64,32 @@ def visible(nvml: Any, environ: Mapping[str, str], say: Callable[[str], None]) -
 
 def read_with(nvml: Any, handles: list[Any], say: Callable[[str], None]) -> Callable[[], list[Value]]:
     """A function that reads the GPUs. A reading that a GPU does not support is left out from then on."""
-    readings: list[tuple[str, dict[str, Callable[[], float]]]] = [
-        (f"gpu{number}", _readings(nvml, handle)) for number, handle in enumerate(handles)
-    ]
 
-    def look() -> list[Value]:
+    def memory(handle: Any) -> float:
+        info = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return 100.0 * info.used / info.total
+
+    readings: dict[str, Callable[[Any], float]] = {
+        "GPUUtilization": lambda handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        "GPUMemoryUtilization": memory,
+        "PowerInWatts": lambda handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+        "SMClockInMHz": lambda handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "MemoryClockInMHz": lambda handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+    }
+    missing = set[tuple[str, str]]()
+
+    def read() -> list[Value]:
         values = []
-        for name, given in readings:
-            for dimension in list(given):
+        for number, handle in enumerate(handles):
+            for dimension, reading in readings.items():
+                name = f"gpu{number}"
+                if (name, dimension) in missing:
+                    continue
                 try:
-                    values.append(Value("gpu", name, dimension, given[dimension]()))
+                    values.append(Value("gpu", name, dimension, float(reading(handle))))
                 except nvml.NVMLError as error:
-                    del given[dimension]
+                    missing.add((name, dimension))
                     say(f"the system profile lacks {dimension} of {name} from now on: {error}")
         return values
 
-    return look
-
-
-def _readings(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:
-    return {
-        "GPUUtilization": lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        "GPUMemoryUtilization": lambda: 100.0 * (info := nvml.nvmlDeviceGetMemoryInfo(handle)).used / info.total,
-        "PowerInWatts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
-        "SMClockInMHz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        "MemoryClockInMHz": lambda: float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
-    }
+    return read

@@ -31,9 +31,10 @@ def run_row(run: Path, config: Mapping[str, Any], best: Mapping[str, Any]) -> di
     events = list(_milestones(run / journal.FILE))
     start: dict[str, Any] = next((event for event in reversed(events) if event["event"] == "run_start"), {})
     scores = [event for event in journal.curve(events, "eval") if "scores" in event]
+    steps = [event for event in events if event["event"] == "step"]
     warnings = start.get("warnings")
     parallel, train = (config[name] if isinstance(config.get(name), dict) else {} for name in ("parallel", "train"))
-    batch, steps = train.get("batch_size"), [event for event in events if event["event"] == "step"]
+    batch = train.get("batch_size")
     speeds = [event["images_per_s"] for event in steps if event.get("images_per_s")]
     speed, epoch = median(speeds) if speeds else None, steps[-1].get("epoch") if steps else None
     seconds = steps[-1]["step"] * batch / epoch / speed if epoch and speed and isinstance(batch, int) else None
