@@ -128,7 +128,7 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
     def step(done: int) -> None:
         gradients(done)
         if spans.step() and strategy.rank == 0:
-            starving.look(spans.recent)
+            starving.check(spans.recent)
         tracer.step(done)
         stacker.step()
 

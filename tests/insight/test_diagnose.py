@@ -415,14 +415,14 @@ def test_a_run_that_starves_is_told_once_for_each_cause() -> None:
         (few, 2),
         (few, 2),
     ):
-        starving.look(records)
+        starving.check(records)
         assert len(said) == lines
     assert [cause for cause, _ in said] == ["decode", "too-few-workers"]
     assert "decode" in said[0][1]
     assert "data.workers=" in said[1][1]
     short = Starving({}, lambda *told: said.append(told))
     for _ in range(5):
-        short.look(starved(windows=4))  # a few seconds tell nothing yet
+        short.check(starved(windows=4))  # a few seconds tell nothing yet
     assert len(said) == 2
 
 

@@ -151,7 +151,7 @@ def test_the_line_of_a_running_run_knows_all_ranks_of_its_host(tmp_path: Path) -
     for run in (None, tmp_path):
         starving = Starving({}, lambda *told: said.append(told), run)
         for _ in range(3):
-            starving.look(mine)
+            starving.check(mine)
         assert len(said) == (1 if run else 0)
     cause, text = said[0]
     assert cause == "augmentation"

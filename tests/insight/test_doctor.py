@@ -43,7 +43,7 @@ def test_the_decoder_that_is_turned_off_is_a_note_in_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SEGTRAIN_NATIVE", "0")
-    monkeypatch.setattr(packages, "look", lambda: iter([]))
+    monkeypatch.setattr(packages, "checks", lambda: iter([]))
     assert main(["doctor", "--json"]) == 0
     lines = [CheckLine(**line) for line in json.loads(capsys.readouterr().out)["lines"]]
     found = next(line for line in lines if line.name == "decoder")
@@ -64,7 +64,7 @@ def test_without_torch_training_is_impossible(
 
 def test_on_windows_training_is_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "sys", SimpleNamespace(platform="win32", version_info=sys.version_info))
-    assert [line.name for line in packages.look() if line.fatal] == ["system"]
+    assert [line.name for line in packages.checks() if line.fatal] == ["system"]
 
 
 def test_a_missing_opencv_is_a_line_and_no_traceback() -> None:

@@ -38,8 +38,8 @@ def job() -> Job:
 def test_the_costs_of_an_image_are_those_of_its_operators() -> None:
     """Two convolutions of an image pair, with their backward passes, and an addition."""
     layers = (
-        Layer("convolution", 4e9, 1e6, 2e6, False), Layer("add", 0.0, 9e6, 5e6, False),
-        Layer("convolution", 2e9, 1e6, 1e6, False), Layer("convolution_backward", 12e9, 1e6, 1e6, True),
+        Layer(4e9, 1e6, 2e6, False), Layer(0.0, 9e6, 5e6, False),
+        Layer(2e9, 1e6, 1e6, False), Layer(12e9, 1e6, 1e6, True),
     )  # fmt: skip
     found = Dry(2, layers, (1000, 1000), 0.0, (), 0.0, 0.0, 0.0).work
     assert (found.params, found.layers) == (1000, 2)

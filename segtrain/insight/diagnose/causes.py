@@ -30,13 +30,14 @@ class Cause:
     """A cause. ``words`` complete "bound by ...".
 
     ``rule`` finds this cause, and perhaps others: each rule is called once, in the order of the rows. ``charts`` show
-    the evidence.
+    the evidence. ``lacks_cpu``: whether more or cheaper CPU work is the answer.
     """
 
     words: str
     rule: Rule
     when: When = "steady"
     charts: tuple[Chart, ...] = ()
+    lacks_cpu: bool = False
 
 
 # If verdicts have equal shares, the order of the rules decides: the first cause explains the others.
@@ -65,11 +66,11 @@ CAUSES: dict[str, Cause] = {
     "storage-faults": Cause("faults of the storage", data_verdicts, charts=_DATA),
     "storage-latency": Cause("storage latency", data_verdicts, charts=_DATA),
     "storage-bandwidth": Cause("storage bandwidth", data_verdicts, charts=_DATA),
-    "decode": Cause("decoding images and masks", data_verdicts, charts=_DATA),
-    "augmentation": Cause("augmentation", data_verdicts, charts=_DATA),
-    "too-few-workers": Cause("too few workers for the samples", data_verdicts, charts=_DATA),
+    "decode": Cause("decoding images and masks", data_verdicts, charts=_DATA, lacks_cpu=True),
+    "augmentation": Cause("augmentation", data_verdicts, charts=_DATA, lacks_cpu=True),
+    "too-few-workers": Cause("too few workers for the samples", data_verdicts, charts=_DATA, lacks_cpu=True),
     "too-few-cores": Cause("a lack of cores: its own threads need more than there are", cores_rules.too_few_cores,
-                           "last", charts=("cores",)),
+                           "last", charts=("cores",), lacks_cpu=True),
     "small-batch": Cause("the fixed cost of a step, whatever its batch", loop_rules.small_batch, "last",
                          charts=("gpu-use", "step-phases")),
 }  # fmt: skip

@@ -40,7 +40,7 @@ class Evidence:
         """``section.key`` of the run's config.yaml."""
         return setting_of(self.config, key, default)
 
-    def of(self, *kinds: str) -> list[Mapping[str, Any]]:
+    def events_of(self, *kinds: str) -> list[Mapping[str, Any]]:
         """The events of these kinds, in order."""
         return [event for event in self.events if event.get("event") in kinds]
 

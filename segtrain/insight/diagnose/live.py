@@ -30,7 +30,7 @@ class Starving:
         self._said = self._seen = ""
         self._times = 0
 
-    def look(self, records: Records) -> None:
+    def check(self, records: Records) -> None:
         """Check the last windows of one rank. If the run does not wait, this only sums up a few numbers."""
         windows = records.windows[-WINDOWS:]
         waited = sum(window["phases"].get(phase, 0.0) for window in windows for phase in ("wait", "sync"))

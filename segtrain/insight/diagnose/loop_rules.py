@@ -148,7 +148,7 @@ def small_batch(figures: Figures) -> Verdict | None:
 
 def shm_failure(evidence: Evidence) -> Verdict | None:
     """A run that ended because shared memory was full."""
-    ends = evidence.of("run_end", "run_start")
+    ends = evidence.events_of("run_end", "run_start")
     error = str(ends[-1].get("error") or "") if ends else ""
     if "/dev/shm" not in error:
         return None

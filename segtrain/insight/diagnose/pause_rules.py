@@ -70,7 +70,7 @@ def _logging(figures: Figures) -> Verdict:
 
 def _checkpoint(figures: Figures) -> Verdict:
     share, evidence = figures.most("checkpoint"), figures.evidence
-    every, count = interval_of(evidence, "checkpoint"), len(evidence.of("checkpoint"))
+    every, count = interval_of(evidence, "checkpoint"), len(evidence.events_of("checkpoint"))
     background = {"checkpoint.background": True} if evidence.setting("checkpoint.background", True) is False else {}
     why = f": the loop stops for {count} checkpoints (checkpoint.every={every})"
     return _pause(figures, "checkpoint", share, why, "checkpoint.every", every, share, background)
@@ -79,11 +79,11 @@ def _checkpoint(figures: Figures) -> Verdict:
 def _evaluation(figures: Figures) -> Verdict:
     share, evidence = figures.mean("eval"), figures.evidence
     every = interval_of(evidence, "eval")
-    seconds = [e["seconds"] for e in evidence.of("eval") if "seconds" in e]
+    seconds = [e["seconds"] for e in evidence.events_of("eval") if "seconds" in e]
     each = f", {rounded(sum(seconds) / len(seconds), 2)} s each" if seconds else ""
     why = f" goes to {len(seconds)} evaluations{each} (eval.every={every})"
     # Fewer evaluations also mean fewer checkpoints of a new best score.
-    saved = [e.get("reason") for e in evidence.of("checkpoint") if e.get("reason") != "end"]
+    saved = [e.get("reason") for e in evidence.events_of("checkpoint") if e.get("reason") != "end"]
     best = figures.mean("checkpoint") * saved.count("best") / len(saved) if saved else 0.0
     gone = min(1.0, share + best)
     return _pause(figures, "evaluation", share, why, "eval.every", every, gone, {})
@@ -99,7 +99,7 @@ def compiling(figures: Figures) -> Verdict | None:
     if not evidence.setting("train.compile") or not compiled:
         return None
     seconds, usual, steps, so_far = max(compiled)
-    left = 0.0 if evidence.of("run_end") else max(0.0, length_of(evidence).get("st", 0.0) - steps)
+    left = 0.0 if evidence.events_of("run_end") else max(0.0, length_of(evidence).get("st", 0.0) - steps)
     whole = so_far + left * usual
     if seconds <= LOST * whole:
         return None
@@ -138,7 +138,7 @@ def _work(window: Mapping[str, Any]) -> float:
 def length_of(evidence: Evidence) -> dict[str, float]:
     """Steps (``st``) and epochs (``ep``) of the whole run, as far as its journal tells them."""
     length = {"st": float(evidence.start["total_steps"])} if evidence.start.get("total_steps") else {}
-    lines = (e for e in reversed(evidence.of("step")) if e.get("epoch") and e.get("step"))
+    lines = (e for e in reversed(evidence.events_of("step")) if e.get("epoch") and e.get("step"))
     epoch = next((line["step"] / line["epoch"] for line in lines), None)
     return {**length, "ep": length["st"] / epoch} if length and epoch else length
 

@@ -12,14 +12,13 @@ from typing import Any
 
 from segtrain.base.units import ms
 from segtrain.errors import ConfigError, closest
+from segtrain.insight.diagnose.causes import CAUSES
 from segtrain.insight.diagnose.model import Stages, stages_of
 from segtrain.insight.diagnose.stats import Figures
 from segtrain.insight.diagnose.verdict import Verdict
 from segtrain.machines import Machine, machines
 from segtrain.machines.receiving import WORTH, receive_seconds
 
-# Causes for which more or cheaper CPU work is the answer.
-CAUSES = ("decode", "augmentation", "too-few-workers", "too-few-cores")
 # A faster way that gains less than this is not listed.
 LEAST_GAIN = 1.05
 # The newest types may be missing in a region; of each kind only the cheapest for the same work is listed.
@@ -64,7 +63,7 @@ def remedies(figures: Figures, verdicts: Sequence[Verdict], machine: Machine) ->
     Empty if the run does not lack CPU for its samples, or if the price of ``machine`` is unknown.
     """
     rank = figures.most_starved_rank
-    lacking = [verdict for verdict in verdicts if verdict.cause in CAUSES]
+    lacking = [verdict for verdict in verdicts if CAUSES[verdict.cause].lacks_cpu]
     if not lacking or rank.samples is None or machine.price is None:
         return []
     now, gain = stages_of(figures, rank, others=False), lacking[0].gain

@@ -113,7 +113,7 @@ def share_by_size(n: float, b: float, t: float, bb: float, bt: float) -> float |
     return min(1.0, max(0.0, slope * b / t))
 
 
-def helped(work: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]:
+def samples_of_helpers(work: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]:
     """Samples per step by host. ``work``: the field ``workers`` of the windows."""
     counts: Counter[str] = Counter()
     for window in work:
@@ -121,7 +121,7 @@ def helped(work: Sequence[Mapping[str, Any]], steps: int) -> dict[str, float]:
     return {host: count / steps for host, count in counts.items() if count > 0}
 
 
-def receive_of(work: Sequence[Mapping[str, Any]]) -> float | None:
+def receive_cost(work: Sequence[Mapping[str, Any]]) -> float | None:
     """CPU seconds of the rank for a sample that a helper made; None if there were none, or it was not measured."""
     known = [window for window in work if "receive_s" in window]
     there = sum(sum(window.get("helpers", {}).values()) for window in known)

@@ -15,7 +15,7 @@ from segtrain.insight.doctor.line import NOTE, PROBLEM, CheckLine
 
 def doctor(as_json: bool = False, say: Callable[[str], None] = print) -> int:
     """Run all checks and print one line per check. Returns 2 if training is impossible, else 0."""
-    lines = [*packages.look(), *machine.look()]
+    lines = [*packages.checks(), *machine.checks()]
     if as_json:
         say(json.dumps({"version": __version__, "lines": [asdict(line) for line in lines]}))
     else:

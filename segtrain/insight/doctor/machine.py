@@ -22,7 +22,7 @@ SECONDS = 0.25  # of CPU time for the measurement of a decoder
 PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-def look() -> Iterator[CheckLine]:
+def checks() -> Iterator[CheckLine]:
     yield cores(affinity(), os.cpu_count() or 1, cpu_quota())
     yield from threads(os.environ, affinity())
     yield memory()

@@ -51,7 +51,7 @@ print(",".join(torch.cuda.get_device_name(k) for k in range(torch.cuda.device_co
 """
 
 
-def look() -> Iterator[CheckLine]:
+def checks() -> Iterator[CheckLine]:
     found = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < LEAST_PYTHON:
         yield CheckLine(PROBLEM, "python", found, "use Python 3.10 or later", fatal=True)

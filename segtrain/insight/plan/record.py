@@ -9,9 +9,9 @@ from typing import Any
 
 from segtrain.base.terminal import columns
 from segtrain.errors import DataError, SegtrainError
+from segtrain.insight.diagnose.differences import decisive, other_settings
 from segtrain.insight.diagnose.evidence import evidence_of
 from segtrain.insight.diagnose.stats import run_stats
-from segtrain.insight.plan.comparable_settings import decisive, differences
 from segtrain.insight.plan.saved import FILE, read
 from segtrain.insight.runs.folder import RunFolder, load, silent
 from segtrain.insight.runs.remote import Services, local
@@ -95,7 +95,7 @@ def _row(place: Path, on: str) -> tuple[dict[str, Any], list[str]]:
     if plan["made"] > min(starts[0]["ts"], starts[0].get("begun") or starts[0]["ts"]):
         raise _left_out(place, "its plan was made after it began")
     offer = _offer(place, plan, starts, on)
-    changed = differences(plan["settings"], decisive(run.config))
+    changed = other_settings(plan["settings"], decisive(run.config))
     batch = run.setting("train.batch_size")
     if batch != offer["batch"]:
         changed.append(f"train.batch_size={batch}, and not {offer['batch']:g}")

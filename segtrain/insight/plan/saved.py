@@ -14,7 +14,7 @@ from segtrain.base.json_text import read_json
 from segtrain.bucket import is_bucket
 from segtrain.config import PLAN
 from segtrain.errors import ConfigError, file_error
-from segtrain.insight.plan.comparable_settings import decisive
+from segtrain.insight.diagnose.differences import decisive
 from segtrain.insight.plan.offers import Offer, Plan
 from segtrain.observe.journal import FILE as JOURNAL
 

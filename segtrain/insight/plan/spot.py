@@ -143,7 +143,7 @@ def market_of(share: float | None, preemptions: str, run: Path | None = None) ->
             "is taken away, as in --spot=0.35 --preemptions=0.05/h",
             code="bad-spot", found=[share, preemptions],
         )  # fmt: skip
-    events = gather(run).of("checkpoint") if run else []
+    events = gather(run).events_of("checkpoint") if run else []
     took = [float(event["seconds"]) for event in events if event.get("seconds")]
     rate = float(match[1]) / _HOURS[match[2]] / 3600
     return Market(share, rate, mean(took) if took else CHECKPOINT_S, bool(took))

@@ -9,13 +9,13 @@ from statistics import median
 
 from segtrain.config import Config, duration_in_steps, interval_in_steps
 from segtrain.errors import ConfigError, closest
+from segtrain.insight.diagnose.differences import decisive, other_settings
 from segtrain.insight.diagnose.evidence import Evidence, gather
 from segtrain.insight.diagnose.model import stages_of
 from segtrain.insight.diagnose.remedies import receiving
 from segtrain.insight.diagnose.stats import Figures, Rank, run_stats
 from segtrain.insight.plan import model
 from segtrain.insight.plan.candidates import host_of
-from segtrain.insight.plan.comparable_settings import decisive, differences
 from segtrain.insight.runs.folder import read_folder
 from segtrain.machines import Machine, all_types, gpus
 
@@ -125,7 +125,9 @@ def _figures(run: Path) -> tuple[Figures, Evidence]:
 def _first_epoch(evidence: Evidence) -> tuple[int, float]:
     """Steps and samples of the first epoch of a run that keeps samples in memory; (0, 0) for any other run."""
     seen = [
-        (event["step"], event["epoch"]) for event in evidence.of("step") if event.get("step") and event.get("epoch")
+        (event["step"], event["epoch"])
+        for event in evidence.events_of("step")
+        if event.get("step") and event.get("epoch")
     ]
     if evidence.setting("data.cache") != "ram" or not seen:
         return 0, 0.0
@@ -180,7 +182,7 @@ def _terms(figures: Figures, evidence: Evidence, name: str) -> Terms:
 
 def _gradients(evidence: Evidence) -> tuple[tuple[float, float], ...]:
     """(bytes, share of the backward pass after which it is ready) of each gradient; () if the run measured none."""
-    found = next(iter(evidence.of("gradients")), {})
+    found = next(iter(evidence.events_of("gradients")), {})
     sizes, ready = found.get("bytes"), found.get("ready")
     compress = evidence.setting("parallel.compress", "none")
     if not isinstance(sizes, list) or not isinstance(ready, list) or compress == "powersgd":
@@ -202,10 +204,10 @@ def _device(rank: Rank, usual: float) -> float:
 
 def _pauses(evidence: Evidence, kind: str, steps: int, ranks: int) -> tuple[float, float]:
     """How many evaluations or checkpoints a run of ``steps`` has, and the seconds of one, on one of its ``ranks``."""
-    took = {event.get("step"): event["seconds"] for event in evidence.of(kind) if event.get("seconds")}
+    took = {event.get("step"): event["seconds"] for event in evidence.events_of(kind) if event.get("seconds")}
     if not took:
         return 0.0, 0.0
-    done = max(event.get("step") or 0 for event in evidence.of("step", kind))
+    done = max(event.get("step") or 0 for event in evidence.events_of("step", kind))
     return len(took) * max(1.0, steps / max(1, done)), ranks * median(took.values())
 
 
@@ -215,7 +217,7 @@ def terms_for(terms: Terms, run: Path, config: Config, ranks: int) -> Terms:
     Raises ConfigError if the run has other settings than the job.
     """
     there = read_folder(run)
-    changed = differences(decisive(there.config), decisive(config.model_dump(mode="json")))
+    changed = other_settings(decisive(there.config), decisive(config.model_dump(mode="json")))
     if changed:
         text = f"{run}: it has other settings than the job: {'; '.join(changed)}"
         raise ConfigError(text, code="run-of-other-settings", found=changed)

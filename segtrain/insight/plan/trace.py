@@ -23,18 +23,15 @@ _FULL = {"softmax", "log_softmax", "layer_norm", "group_norm", "norm"}
 
 @dataclass(frozen=True)
 class Layer:
-    """One operator of a pass. ``name``: that of torch. ``moved``: bytes that it reads and writes; ``made``: numbers
-    that it writes.
-    """
+    """One operator of a pass. ``moved``: bytes that it reads and writes; ``made``: numbers that it writes."""
 
-    name: str
     flops: float
     moved: float
     made: float
     backward: bool
 
     def times(self, factor: float) -> Layer:
-        return Layer(self.name, factor * self.flops, factor * self.moved, factor * self.made, self.backward)
+        return Layer(factor * self.flops, factor * self.moved, factor * self.made, self.backward)
 
 
 @dataclass
@@ -63,7 +60,7 @@ class Tally(TorchDispatchMode):
         if not func.is_view and outputs:
             moved = sum(t.numel() * t.element_size() for t in (*_tensors(args), *outputs))
             made = float(sum(t.numel() for t in outputs))
-            self.rows.append(Layer(str(packet).rpartition(".")[2], flops, float(moved), made, self.backward))
+            self.rows.append(Layer(flops, float(moved), made, self.backward))
         return out
 
     def _born(self, tensor: Tensor) -> None:
