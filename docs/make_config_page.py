@@ -68,33 +68,46 @@ schedule are refused. If the command line changes `optim.name`, settings in the 
 dropped."""
 
 
+HEAD = "| key | default, other values | what it is |\n|---|---|---|"
+
+
 def _blocks(prefix: str, known: dict[str, type[Section]]) -> list[str]:
     """What all blocks share in one table, what each has of its own in another."""
     shared = set.intersection(*(set(kind.model_fields) for kind in known.values())) - {"name"}
     first = next(iter(known.values()))
-    head = "| key | default | values | what it is |\n|---|---|---|---|"
     names = ", ".join(f"`{name}`" for name in known)
-    rows = [f"| `{prefix}name` | `{next(iter(known))}` | {names} | which one |"]
+    rows = [HEAD, f"| `{prefix}name` | {names} | which one |"]
     rows += [_row(prefix, name, field) for name, field in first.model_fields.items() if name in shared]
-    parts = ["\n".join([head, *rows]) + "\n"]
-    lines = ["| name | what it is | key | default | values | what the key is |", "|---|---|---|---|---|---|"]
+    parts = ["\n".join(rows) + "\n"]
+    lines = ["| name | what it is | key | default, other values | what the key is |", "|---|---|---|---|---|"]
     for name, kind in known.items():
         own = [(key, field) for key, field in kind.model_fields.items() if key not in shared | {"name"}]
         about = f"| `{name}` | {_flat(kind.__doc__ or '').rstrip('.')} "
         abouts = [about, *["| | "] * len(own)]
-        lines += [about + _row(prefix, *key) for about, key in zip(abouts, own)] or [about + "| | | | |"]
+        lines += [about + _row(prefix, *key) for about, key in zip(abouts, own)] or [about + "| | | |"]
     return [*parts, "\n".join(lines) + "\n"]
 
 
 def _table(prefix: str, fields: dict[str, FieldInfo]) -> str:
-    lines = ["| key | default | values | what it is |", "|---|---|---|---|"]
+    lines = [HEAD]
     lines += [_row(prefix, name, field) for name, field in fields.items()]
     return "\n".join(lines) + "\n"
 
 
 def _row(prefix: str, name: str, field: FieldInfo) -> str:
-    cells = (f"`{prefix}{name}`", f"`{_default(field)}`", _values(field), field.description or "")
+    cells = (f"`{prefix}{name}`", _values(field), field.description or "")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _values(field: FieldInfo) -> str:
+    """The default, and which other values are allowed. Of a switch that is the opposite, which needs no words."""
+    default, allowed = f"`{_default(field)}`", _allowed(field)
+    if field.annotation is bool:
+        return default
+    words = allowed.split(", ")
+    if default in words and all(word.startswith("`") for word in words):
+        return ", ".join([default, *(word for word in words if word != default)])
+    return f"{default}; {allowed}"
 
 
 def _default(field: FieldInfo) -> str:
@@ -105,7 +118,7 @@ def _default(field: FieldInfo) -> str:
     return json.dumps(plain).replace('"', "") if not isinstance(plain, str) else plain or '""'
 
 
-def _values(field: FieldInfo) -> str:
+def _allowed(field: FieldInfo) -> str:
     limits = {"ge": "from {}", "gt": "above {}", "le": "to {}", "lt": "below {}"}
     found = [
         text.format(f"{value:,}" if isinstance(value := getattr(limit, key), int) else f"{value:g}")

@@ -61,8 +61,8 @@ IMAGE_NOTES = """- SMDDP, AWS's all-reduce library, is only in images with torch
   `/` first. It also calls `jq`, which is not installed; training should start all the same (not tested).
 """
 FIT = (
-    "Code: compute capability. Speed: training throughput of one GPU, relative to a V100, from data sheets. With SMDDP: the "
-    "newest image that has it, where SMDDP supports the type.\n"
+    "In parentheses: the compute capability, and the training throughput of one GPU relative to a V100, from data sheets. With "
+    "SMDDP: the newest image that has it, where SMDDP supports the type.\n"
 )
 TYPES = (
     "You can use every training type that botocore's model of SageMaker lists. If a type is newer than this page, a note says that "
@@ -103,23 +103,16 @@ def _arches(image: Image) -> str:
 
 
 def _fit() -> str:
-    rows = []
+    """The GPUs that get the same images in one row."""
+    rows: dict[tuple[str, str], list[str]] = {}
     for gpu in gpus().values():
-        some = next((one for one in INSTANCES.values() if one.gpu == gpu.name), None)
-        if some is None:
+        machine = next((machine for machine in INSTANCES.values() if machine.gpu == gpu.name), None)
+        if machine is None:
             continue
-        fit = [one for one in IMAGES if runs_on(one, some)]
-        smddp = next((one.tag for one in fit if one.smddp), "") if some.smddp else ""
-        rows.append(
-            (
-                gpu.name,
-                gpu.arch,
-                f"{gpu.speed:.2f}",
-                f"`{fit[0].tag}`",
-                f"`{smddp}`" if smddp else "",
-            )
-        )
-    return _table(("GPU", "code", "speed", "newest image", "with SMDDP"), rows)
+        fit = [image for image in IMAGES if runs_on(image, machine)]
+        smddp = next((f"`{image.tag}`" for image in fit if image.smddp), "") if machine.smddp else ""
+        rows.setdefault((f"`{fit[0].tag}`", smddp), []).append(f"{gpu.name} ({gpu.arch}, {gpu.speed:.2f})")
+    return _table(("newest image", "with SMDDP", "GPUs"), [(*tags, ", ".join(names)) for tags, names in rows.items()])
 
 
 def _families(machines: list[Machine]) -> str:
