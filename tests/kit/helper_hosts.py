@@ -16,8 +16,8 @@ from typing import Any
 
 from conftest import PATHS
 
-from segtrain.platforms.ray.helpers.engine import Seat
 from segtrain.platforms.ray.helpers.helper import Helper, identity, serve
+from segtrain.platforms.ray.helpers.protocols import HelperSlot
 from segtrain.platforms.ray.helpers.wire import Link
 
 
@@ -92,17 +92,19 @@ class InProcess:
 
 
 class Hosts:
-    """The engine. ``cores``: how many seats each host has; a test may change it. ``make`` makes a helper."""
+    """The engine. ``cores``: how many slots each host has; a test may change it. ``make`` makes a helper."""
 
     address = "127.0.0.1"
 
     def __init__(self, cores: dict[str, int], make: Callable[[], Any] = InThread) -> None:
         self.cores, self.make, self.hired = dict(cores), make, list[Any]()
 
-    def seats(self) -> list[Seat]:
-        return [Seat(f"node-of-{host}", host, number) for host, count in self.cores.items() for number in range(count)]
+    def slots(self) -> list[HelperSlot]:
+        return [
+            HelperSlot(f"node-of-{host}", host, number) for host, count in self.cores.items() for number in range(count)
+        ]
 
-    def hire(self, seat: Seat) -> Any:
+    def hire(self, slot: HelperSlot) -> Any:
         self.hired.append(self.make())
         return self.hired[-1]
 

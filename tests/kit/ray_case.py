@@ -25,7 +25,7 @@ from deadly import Sleepy
 from segtrain.config import Data
 from segtrain.data.datasets import open_dataset
 from segtrain.data.train_loader import TrainLoader
-from segtrain.platforms.ray.helpers import balance, seat
+from segtrain.platforms.ray.helpers import balance, remote_helper
 from segtrain.platforms.ray.helpers.cluster import RayEngine, join_ray
 from segtrain.platforms.ray.helpers.pool import HelpedPool
 
@@ -68,13 +68,13 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     engine = RayEngine(DATA, 0, 1, join_ray("ray"))
     os.kill(os.getpid(), signal.SIGTERM)
-    seat.FIRST_PAUSE_S = 0.2
+    remote_helper.FIRST_PAUSE_S = 0.2
     balance.WORTH = 1e9  # the samples of this test are cheap to make
     deadline = time.monotonic() + 90
-    while len(engine.seats()) < 2 and time.monotonic() < deadline:  # the node that helps is just starting
+    while len(engine.slots()) < 2 and time.monotonic() < deadline:  # the node that helps is just starting
         time.sleep(0.2)
-    found: dict[str, Any] = {"cores": len(engine.seats())}
-    found["halves"] = [len(RayEngine(DATA, rank, 2, False).seats()) for rank in range(2)]
+    found: dict[str, Any] = {"cores": len(engine.slots())}
+    found["halves"] = [len(RayEngine(DATA, rank, 2, False).slots()) for rank in range(2)]
     with HelpedPool(1, "thread", engine, say=said.append) as pool:
         found["by socket"] = until(pool, colors, lambda: sum(pool.helped.values()) > 20, colors=True, accumulate=2)
         kills = int(os.environ.get("KILLS", "1"))
@@ -95,7 +95,7 @@ def main() -> None:
         thread.join()
         before = sum(pool.helped.values())
         found["hired again"] = until(pool, plain, lambda: sum(pool.helped.values()) > before)
-        seat.accept = lambda *_: None  # type: ignore[assignment]
+        remote_helper.accept = lambda *_: None  # type: ignore[assignment]
         for one in helpers():
             one.kill()
         before = sum(pool.helped.values())

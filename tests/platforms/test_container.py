@@ -14,8 +14,8 @@ import pytest
 from conftest import refused
 
 from segtrain.errors import ConfigError, DataError
-from segtrain.platforms import container, decoder, outcome
-from segtrain.platforms.sagemaker import entry
+from segtrain.platforms import decoder, outcome
+from segtrain.platforms.sagemaker import entry, settings
 from segtrain.platforms.sagemaker.hosts import read_hosts
 from segtrain.platforms.sagemaker.runs import uris_of
 
@@ -33,7 +33,7 @@ GROUPS = [
 ]
 
 
-def make_base(base: Path, settings: dict[str, Any], current: str = "algo-1", hosts: int = 1, **more: Any) -> Path:
+def make_base(base: Path, parameters: dict[str, Any], current: str = "algo-1", hosts: int = 1, **more: Any) -> Path:
     """A host's /opt/ml as SageMaker fills it."""
     folder = base / "input/config"
     folder.mkdir(parents=True)
@@ -42,7 +42,7 @@ def make_base(base: Path, settings: dict[str, Any], current: str = "algo-1", hos
         "hosts": [f"algo-{n + 1}" for n in range(hosts)], **more,
     }  # fmt: skip
     (folder / "resourceconfig.json").write_text(json.dumps(resources))
-    encoded = {key: json.dumps(value) for key, value in settings.items()}
+    encoded = {key: json.dumps(value) for key, value in parameters.items()}
     (folder / "hyperparameters.json").write_text(json.dumps(encoded))
     return base
 
@@ -56,8 +56,8 @@ def test_hosts_of_a_heterogeneous_job(tmp_path: Path) -> None:
 
 
 def test_a_group_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    settings = {"sagemaker_distribution_instance_groups": ["tpu"]}
-    base = make_base(tmp_path, settings, "algo-2", 3, instance_groups=GROUPS, current_group_name="gpu")
+    parameters = {"sagemaker_distribution_instance_groups": ["tpu"]}
+    base = make_base(tmp_path, parameters, "algo-2", 3, instance_groups=GROUPS, current_group_name="gpu")
     with refused("unknown-instance-group", found="tpu"):
         read_hosts(base / "input/config/resourceconfig.json")
 
@@ -70,18 +70,18 @@ def test_hyperparameters_of_both_sdks(tmp_path: Path) -> None:
     bare = {"optim.lr": "1e-3", "log.tensorboard": "False", "_tuning_objective_metric": "x", "name": "it's"}
     bare["helpers.join_s"] = "90"
     path.write_text(json.dumps({**json.loads(path.read_text()), **bare}))
-    config, found = container.settings(tmp_path)
+    config, found = settings.read_settings(tmp_path)
     assert config == "configs/x.yaml"
     assert found == {"data.layout": '"voc"', "optim.lr": "0.001", "log.tensorboard": "False", "name": "it's"}
 
 
 def test_a_number_that_was_quoted_stays_a_text(tmp_path: Path) -> None:
-    config, _ = container.resolve({"SAGEMAKER_BASE_DIR": str(make_base(tmp_path, {"name": "1"}))})
+    config, _ = settings.resolve({"SAGEMAKER_BASE_DIR": str(make_base(tmp_path, {"name": "1"}))})
     assert config.name == "1"
 
 
 def resolved(base: Path, environ: dict[str, str] | None = None) -> Any:
-    return container.resolve({"SAGEMAKER_BASE_DIR": str(base), **(environ or {})}, (ROOT,))
+    return settings.resolve({"SAGEMAKER_BASE_DIR": str(base), **(environ or {})}, (ROOT,))
 
 
 def test_the_channel_is_the_data(tmp_path: Path) -> None:
@@ -119,18 +119,18 @@ def test_generated_scenes_say_that_the_channel_is_not_used(tmp_path: Path) -> No
 def test_jobs_of_a_tuning_do_not_share_a_run(tmp_path: Path) -> None:
     """They have one checkpoint prefix: without folders of their own, each would go on from another's checkpoint."""
     (make_base(tmp_path, {"_tuning_objective_metric": "val:miou_percent"}) / "checkpoints").mkdir()
-    assert container.run_folder(tmp_path, {"TRAINING_JOB_NAME": "t-1"}) == tmp_path / "checkpoints/t-1"
+    assert settings.run_folder(tmp_path, {"TRAINING_JOB_NAME": "t-1"}) == tmp_path / "checkpoints/t-1"
     job = {"TrainingJobName": "t-1", "CheckpointConfig": {"S3Uri": "s3://b/c/"}, "TuningJobArn": "arn:aws:x"}
     assert uris_of(job) == ["s3://b/c/t-1"]
 
 
 def test_the_run_folder_is_what_sagemaker_saves(tmp_path: Path) -> None:
     base = make_base(tmp_path, {})
-    assert container.run_folder(base) == base / "output/data/run"
+    assert settings.run_folder(base) == base / "output/data/run"
     (base / "input/config/checkpointconfig.json").write_text(
         '{"S3Uri": "s3://b/", "LocalPath": "/opt/ml/checkpoints/x"}'
     )
-    assert container.run_folder(base) == base / "checkpoints/x"
+    assert settings.run_folder(base) == base / "checkpoints/x"
 
 
 def test_the_first_cause_stays_and_a_consequence_makes_room(tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ from segtrain.data.sample import SampleMaker
 from segtrain.data.stages import Cost
 from segtrain.data.train_loader import EvalLoader, TrainLoader
 from segtrain.observe.spans import Work
-from segtrain.platforms.ray.helpers import balance, manager, seat, wire
+from segtrain.platforms.ray.helpers import balance, manager, remote_helper, wire
 from segtrain.platforms.ray.helpers.balance import Balance
-from segtrain.platforms.ray.helpers.engine import Seat
 from segtrain.platforms.ray.helpers.helper import Helper, serve
+from segtrain.platforms.ray.helpers.need import Need
 from segtrain.platforms.ray.helpers.pool import HelpedPool
-from segtrain.platforms.ray.helpers.share import Need
+from segtrain.platforms.ray.helpers.protocols import HelperSlot
 
 STEPS = 8
 
@@ -43,8 +43,8 @@ STEPS = 8
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "LOOK_S", 0.05)
-    monkeypatch.setattr(seat, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(seat, "LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(remote_helper, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(remote_helper, "LONGEST_PAUSE_S", 0.2)
     monkeypatch.setattr(balance, "WORTH", 1e9)  # these samples are cheap to make
 
 
@@ -144,11 +144,11 @@ def test_helpers_that_are_killed_and_stopped_cost_nothing_but_time(data: Data, s
 
 
 def test_what_a_silent_helper_has_is_made_here_too_before_it_is_given_up() -> None:
-    pool, of = pool_of(Hosts({}), limit_s=2.0), seat.Helping(Seat("node", "a", 0))
+    pool, of = pool_of(Hosts({}), limit_s=2.0), remote_helper.RemoteHelper(HelperSlot("node", "a", 0))
     of.turns.extend([60.0] * 15)  # it is slow, so its samples are not late by their age
     of.link = Heard(100.0)
     sample: Any = object()
-    of.flight.append(seat.Ordered(sample, since=99.0))
+    of.flight.append(remote_helper.Ordered(sample, since=99.0))
     pool._out.add(sample)
     for now, queued in ((100.9, 0), (101.1, 1), (101.2, 1)):
         pool.make_late_ones_here(now, [of])
@@ -325,7 +325,7 @@ def _serve_wrong_key(helper: Helper, address: tuple[str, int], key: bytes, limit
 
 
 def test_a_wrong_key_opens_nothing(data: Data, slow: Sleepy, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(seat, "CONNECT_S", 0.2)
+    monkeypatch.setattr(remote_helper, "CONNECT_S", 0.2)
     notes: list[dict[str, Any]] = []
     with pool_of(Hosts({"a": 1}, lambda: InThread(_serve_wrong_key)), notes=notes) as pool:
         assert load(data, slow, pool) == load(data, slow)
@@ -349,7 +349,7 @@ def test_a_stranger_does_not_keep_a_helper_out(monkeypatch: pytest.MonkeyPatch) 
         with socket.create_connection(address) as helper:
             thread = threading.Thread(target=wire.greet, args=(helper, key, b"helper", b"rank", 5.0))
             thread.start()
-            found = seat.accept(listener, key, 300.0, 5.0)
+            found = remote_helper.accept(listener, key, 300.0, 5.0)
             thread.join()
             assert found is not None
             assert found.getpeername() == helper.getsockname()

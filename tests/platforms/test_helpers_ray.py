@@ -25,7 +25,7 @@ from test_workers import soon
 from segtrain.config import Data
 from segtrain.observe.journal import read_journal
 from segtrain.platforms.ray.helpers import cluster
-from segtrain.platforms.ray.helpers.cluster import join_ray, seats_of
+from segtrain.platforms.ray.helpers.cluster import join_ray, slots_of
 
 RAY = importlib.util.find_spec("ray") is not None
 pytestmark = pytest.mark.skipif(not RAY, reason="the extra 'ray' is not installed")
@@ -181,9 +181,9 @@ def test_the_seats_of_all_ranks_are_all_seats() -> None:
                 "Labels": labels, "Resources": {"CPU": float(cores)} if cores else {}}  # fmt: skip
 
     nodes = [node("b", 3), node("a", 2), node("c", 4, "gpu"), node("d", 4, alive=False), node("e", 0)]
-    every = seats_of(nodes, "auto", 0, 1)
-    assert [(seat.node, seat.number) for seat in every] == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("b", 2)]
-    assert seats_of(nodes, 3, 0, 1) == every[:3]
+    every = slots_of(nodes, "auto", 0, 1)
+    assert [(slot.node, slot.number) for slot in every] == [("a", 0), ("b", 0), ("a", 1), ("b", 1), ("b", 2)]
+    assert slots_of(nodes, 3, 0, 1) == every[:3]
     for world in (2, 3, 7):
-        shares = [seats_of(nodes, "auto", rank, world) for rank in range(world)]
-        assert sorted(map(str, every)) == sorted(str(seat) for share in shares for seat in share)
+        shares = [slots_of(nodes, "auto", rank, world) for rank in range(world)]
+        assert sorted(map(str, every)) == sorted(str(slot) for share in shares for slot in share)

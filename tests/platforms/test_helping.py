@@ -23,9 +23,9 @@ from segtrain.errors import EXIT_ERROR, SegtrainError
 from segtrain.parallel.cluster import free_port
 from segtrain.platforms.ray import node as ray_node
 from segtrain.platforms.ray.helping import MOST_STARTS, help_out, helped
-from segtrain.platforms.ray.register import JOIN_S, Helping
+from segtrain.platforms.ray.register import JOIN_S, HelpPlan
 
-PLAN = Helping("127.0.0.1", ("127.0.0.1",), ("127.0.0.2",), "secret", join_s=300.0)
+PLAN = HelpPlan("127.0.0.1", ("127.0.0.1",), ("127.0.0.2",), "secret", join_s=300.0)
 HELPER = replace(PLAN, current="127.0.0.2")
 # It notes its arguments, and runs until SIGTERM. The file `broken-help` makes it fail on helping hosts.
 STANDIN = """
@@ -83,7 +83,7 @@ def until(ready: Callable[[], Any], limit_s: float = 300.0) -> None:
 class Host(threading.Thread):
     """A helping host. ``ended``: its exit code, or its error."""
 
-    def __init__(self, plan: Helping, port: int) -> None:
+    def __init__(self, plan: HelpPlan, port: int) -> None:
         super().__init__(daemon=True)
         self.received: list[int] = []
         self.said: list[str] = []
@@ -104,7 +104,7 @@ class Host(threading.Thread):
 
 
 @contextmanager
-def training(plan: Helping = PLAN, port: int = 0) -> Iterator[tuple[int, list[str]]]:
+def training(plan: HelpPlan = PLAN, port: int = 0) -> Iterator[tuple[int, list[str]]]:
     said: list[str] = []
     port = port or free_port()
     with helped(plan, [], said.append, port):
@@ -153,7 +153,7 @@ def test_a_foreign_host_and_a_wrong_token_are_refused(room: Path) -> None:
 def test_a_lost_head_is_named_and_leaves_no_process(room: Path) -> None:
     port = free_port()
     script = (
-        "import time; from segtrain.platforms.ray.helping import helped; from segtrain.platforms.ray.register import Helping\n"
+        "import time; from segtrain.platforms.ray.helping import helped; from segtrain.platforms.ray.register import HelpPlan\n"
         f"with helped({PLAN!r}, [], print, {port}): time.sleep(600)"
     )
     head = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)

@@ -15,11 +15,11 @@ from segtrain.config import Config, Data
 from segtrain.data.datasets import open_dataset
 from segtrain.data.sample import SampleMaker
 from segtrain.data.train_loader import TrainLoader, worker_kind
-from segtrain.platforms.ray.helpers import making as there
 from segtrain.platforms.ray.helpers import raydata, wire
+from segtrain.platforms.ray.helpers import raydata_actor as there
 from segtrain.platforms.ray.helpers.helper import identity
-from segtrain.platforms.ray.helpers.making import Making
 from segtrain.platforms.ray.helpers.raydata import RayDataLoader
+from segtrain.platforms.ray.helpers.raydata_actor import Making
 
 DATA = Data(scenes=24, scene_size=(48, 64), crop=(24, 32), helpers="ray-data")
 SETTINGS = {"seed": 3, "batch_size": 8, "last_step": 3, "accumulate": 2}

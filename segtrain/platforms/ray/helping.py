@@ -14,17 +14,17 @@ import time
 from collections.abc import Iterator
 
 from segtrain.errors import SegtrainError
-from segtrain.platforms.line import Line, Message, Say
+from segtrain.platforms.json_lines import Line, Message, Say
 from segtrain.platforms.ray import node as ray_node
 from segtrain.platforms.ray.node import RayNode
-from segtrain.platforms.ray.register import PORT, Helping, Register
+from segtrain.platforms.ray.register import PORT, HelpPlan, Register
 
 MOST_STARTS = 3  # of Ray on a host on which it does not come up, or has ended by itself
 _PAUSE_S = 0.2
 
 
 @contextlib.contextmanager
-def helped(plan: Helping, received: list[int], say: Say, port: int = PORT) -> Iterator[None]:
+def helped(plan: HelpPlan, received: list[int], say: Say, port: int = PORT) -> Iterator[None]:
     """For one process of each training host: Ray runs inside the context, and the helping hosts end after it.
 
     ``received``: signals; after the first one, nothing is waited for. Raises SegtrainError if Ray does not start, or if
@@ -68,7 +68,7 @@ def _start_head(node: RayNode, received: list[int], say: Say) -> None:
             say(f"{error.values['found']}: Ray is started again")
 
 
-def help_out(plan: Helping, received: list[int], say: Say, port: int = PORT) -> int:
+def help_out(plan: HelpPlan, received: list[int], say: Say, port: int = PORT) -> int:
     """For a helping host: make samples until the training is over, and return 0.
 
     Raises SegtrainError if the first training host refuses this host, is lost, or cannot be reached and ``required``.
@@ -93,7 +93,7 @@ def help_out(plan: Helping, received: list[int], say: Say, port: int = PORT) -> 
         line.close()
 
 
-def _help(plan: Helping, node: RayNode, line: Line, heard: queue.Queue[Message], received: list[int], say: Say) -> int:
+def _help(plan: HelpPlan, node: RayNode, line: Line, heard: queue.Queue[Message], received: list[int], say: Say) -> int:
     wanted, starts = False, 0  # whether Ray is to run on this host, and how often it was started
     while not received:
         try:
@@ -135,7 +135,7 @@ def _start(node: RayNode, line: Line, heard: queue.Queue[Message], received: lis
         return not last
 
 
-def _connected(address: tuple[str, int], plan: Helping, received: list[int]) -> socket.socket | None:
+def _connected(address: tuple[str, int], plan: HelpPlan, received: list[int]) -> socket.socket | None:
     """A connection to a port of the first training host, which may start later; None after a signal."""
     end = time.monotonic() + plan.join_s
     while not received:

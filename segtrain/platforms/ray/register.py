@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from segtrain.errors import SegtrainError
-from segtrain.platforms.line import Line, Message, Say, Server
+from segtrain.platforms.json_lines import Line, Message, Say, Server
 from segtrain.platforms.ray.node import RayNode
 
 PORT = 7788
@@ -16,7 +16,7 @@ _PAUSE_S = 0.2
 
 
 @dataclass(frozen=True)
-class Helping:
+class HelpPlan:
     """Who helps whom. ``training``: the hosts that train; the first one has the Register and Ray's head.
 
     ``join_s``: after this time, a helping host that has not joined is named. ``required``: it then ends the training,
@@ -41,7 +41,7 @@ class Register(Server):
     ``node``: Ray on this host. If it ends by itself, the helping hosts stop to help, and the training goes on alone.
     """
 
-    def __init__(self, plan: Helping, node: RayNode, say: Say, port: int = PORT) -> None:
+    def __init__(self, plan: HelpPlan, node: RayNode, say: Say, port: int = PORT) -> None:
         super().__init__(port, len(plan.helping), "register-port-taken")
         self._plan, self._node, self._say = plan, node, say
         self._joined: set[str] = set()

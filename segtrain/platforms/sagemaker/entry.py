@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING
 
 from segtrain.base.stopping import note_signals
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
-from segtrain.platforms import container, outcome
+from segtrain.platforms import outcome
+from segtrain.platforms.process import set_defaults
 from segtrain.platforms.sagemaker import helping as sagemaker_helping
+from segtrain.platforms.sagemaker import settings
 from segtrain.platforms.sagemaker.hosts import Hosts, base_folder, read_hosts, resource_config
 
 if TYPE_CHECKING:
@@ -42,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ``argv`` is ignored, because the toolkit repeats the hyperparameters there in another form.
     """
     base = base_folder()
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")  # see cli.py
-    os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
+    set_defaults()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # CloudWatch gets each line at once
@@ -98,7 +99,7 @@ def _work(base: Path, hosts: Hosts, received: list[int]) -> int:
     cluster = discover()
     spared = _spare_shm(cluster.local_world_size)
     decoder = prepare(base / "segtrain-native")
-    config, remarks = container.resolve(folders=(Path.cwd(), Path(__file__).parents[3]))
+    config, remarks = settings.resolve(folders=(Path.cwd(), Path(__file__).parents[3]))
     if cluster.local_rank == 0:
         _introduce(config, cluster, hosts, [decoder, *remarks, *_shm_remarks(config, spared)])
     with sagemaker_helping.around(plan, cluster.local_rank, received):

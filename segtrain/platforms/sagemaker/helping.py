@@ -1,4 +1,4 @@
-"""Helping hosts in a SageMaker job: who helps whom, the token that they share, and what runs on each kind of host."""
+"""HelpPlan hosts in a SageMaker job: who helps whom, the token that they share, and what runs on each kind of host."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 
 import segtrain
 from segtrain.errors import ConfigError
-from segtrain.platforms.container import read_json
 from segtrain.platforms.ray import node as ray_node
 from segtrain.platforms.ray.helping import help_out, helped
-from segtrain.platforms.ray.register import JOIN_S, Helping
+from segtrain.platforms.ray.register import JOIN_S, HelpPlan
 from segtrain.platforms.sagemaker.hosts import Hosts, decoded
+from segtrain.platforms.sagemaker.settings import read_json
 
 KEY = "helpers.key"  # file at the top of the code bundle: random bytes that the launcher has drawn for this bundle
 
 
-def plan(base: Path, hosts: Hosts, environ: Mapping[str, str] = os.environ) -> Helping | None:
+def plan(base: Path, hosts: Hosts, environ: Mapping[str, str] = os.environ) -> HelpPlan | None:
     """Who helps whom in this job; None without helping hosts. Raises ConfigError if the bundle has no key."""
     if not hosts.helping:
         return None
     found = read_json(base / "input/config/hyperparameters.json")
-    return Helping(
+    return HelpPlan(
         current=hosts.current,
         training=hosts.training,
         helping=hosts.helping,
@@ -50,7 +50,7 @@ def token(key: Path, job: str) -> str:
     return hmac.new(secret, job.encode(), hashlib.sha256).hexdigest()
 
 
-def help_here(plan: Helping, base: Path, received: list[int]) -> int:
+def help_here(plan: HelpPlan, base: Path, received: list[int]) -> int:
     """Make samples on this host, until the training is over. Returns the exit code."""
     from segtrain.platforms.decoder import prepare
 
@@ -59,7 +59,7 @@ def help_here(plan: Helping, base: Path, received: list[int]) -> int:
     return help_out(plan, received, print)
 
 
-def around(plan: Helping | None, local_rank: int, received: list[int]) -> contextlib.AbstractContextManager[None]:
+def around(plan: HelpPlan | None, local_rank: int, received: list[int]) -> contextlib.AbstractContextManager[None]:
     """The context of a training process. Every process learns how to find Ray; the first of a host runs it there."""
     if plan is None:
         return contextlib.nullcontext()

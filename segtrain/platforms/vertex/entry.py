@@ -19,15 +19,16 @@ from segtrain.base.stopping import note_signals
 from segtrain.errors import EXIT_RESUMABLE, SegtrainError
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.parallel.spawn import ranks_here, visible_gpus
-from segtrain.platforms.vertex import local_ranks
+from segtrain.platforms.process import set_defaults
 from segtrain.platforms.vertex import rank as vertex_rank
+from segtrain.platforms.vertex import rank_processes
 from segtrain.platforms.vertex.hosts import VERTEX, Replicas, read_replicas
-from segtrain.platforms.vertex.meeting import Coordinator, Member, News, Round
+from segtrain.platforms.vertex.rounds import Coordinator, Member, News, Round
 
 if TYPE_CHECKING:
     from segtrain.config import Config
 
-# A round (see meeting.py) is one start of the ranks on all hosts. This is the largest number of short rounds in a row.
+# A round (see rounds.py) is one start of the ranks on all hosts. This is the largest number of short rounds in a row.
 # A round of at least LONG_S seconds resets the count, because spot machines lose some hosts every day. Only rounds
 # that ended because of another host count: if its own ranks fail, the container ends, and Vertex AI counts restarts.
 MOST_ROUNDS = 6
@@ -37,8 +38,7 @@ LONG_S = 3600.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Train on this host, and return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")  # see cli.py
-    os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")
+    set_defaults()
     os.environ.setdefault("PYTHONUNBUFFERED", "1")  # Cloud Logging gets each line at once.
     try:
         return _host(words, note_signals(signal.SIGTERM, signal.SIGINT))
@@ -56,7 +56,7 @@ def _host(argv: list[str], received: list[int]) -> int:
         return _with_others(config, command, replicas, received)
     ranks = ranks_here(config, _say)
     first = Cluster(0, ranks, 0, ranks, "127.0.0.1", free_port(), VERTEX)
-    return local_ranks.run(command, first, received, _say).code
+    return rank_processes.run(command, first, received, _say).code
 
 
 def _with_others(config: Config, command: list[str], replicas: Replicas, received: list[int]) -> int:
@@ -75,7 +75,7 @@ def _with_others(config: Config, command: list[str], replicas: Replicas, receive
             first = _first(found, replicas, ranks)
             _say(f"round {found.number}: all {hosts} hosts are here, with {first.world_size} ranks")
             began = time.monotonic()
-            ending = local_ranks.run(command, first, received, _say, member.heard)
+            ending = rank_processes.run(command, first, received, _say, member.heard)
             left = MOST_ROUNDS if time.monotonic() - began >= LONG_S else left - 1
             early = ending.early
             if not early and ending.code == 0:

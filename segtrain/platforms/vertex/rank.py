@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segtrain.base.stopping import note_signals
-from segtrain.platforms import container, outcome
+from segtrain.platforms import outcome
+from segtrain.platforms.process import config_path
 from segtrain.platforms.vertex import folders as vertex_folders
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def settings(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Co
     known, overrides = parser.parse_known_args(argv)
     if overrides and "=" not in overrides[0]:
         known.config = known.config or overrides.pop(0)
-    path = container.config_path(known.config, (Path.cwd(), *_FOLDERS)) if known.config else None
+    path = config_path(known.config, (Path.cwd(), *_FOLDERS)) if known.config else None
     config = load_config(path, overrides)
     wanted = vertex_folders.run_folder(config.out or environ.get(vertex_folders.CHECKPOINTS, ""))
     return config if wanted in ("", config.out) else load_config(path, [*overrides, f"out={wanted}"])

@@ -22,9 +22,9 @@ import numpy as np
 
 from segtrain.config import Data
 from segtrain.errors import ConfigError, MissingExtra
-from segtrain.platforms.ray.helpers.engine import Seat
 from segtrain.platforms.ray.helpers.helper import Helper, identity, serve
-from segtrain.platforms.ray.helpers.seat import MOST_SAMPLES
+from segtrain.platforms.ray.helpers.protocols import HelperSlot
+from segtrain.platforms.ray.helpers.remote_helper import MOST_SAMPLES
 from segtrain.platforms.ray.helpers.wire import Link
 
 ROLE, HELPS = "segtrain/role", "help"  # label of a host that helps, and its value
@@ -156,16 +156,16 @@ class RayEngine:
         self._stopping = threading.Event()
         self.address = ray.util.get_node_ip_address()
 
-    def seats(self) -> list[Seat]:
+    def slots(self) -> list[HelperSlot]:
         import ray
 
-        return seats_of(ray.nodes(), self._data.helper_cores, self._rank, self._world)
+        return slots_of(ray.nodes(), self._data.helper_cores, self._rank, self._world)
 
-    def hire(self, seat: Seat) -> Placed:
+    def hire(self, slot: HelperSlot) -> Placed:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        where = NodeAffinitySchedulingStrategy(seat.node, soft=False)
+        where = NodeAffinitySchedulingStrategy(slot.node, soft=False)
         # Ray would repeat a lost call without a word. So it must not restart anything: the pool starts another helper.
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "max_concurrency": CALLS}
         actor = ray.remote(RayHelper).options(scheduling_strategy=where, **options).remote()
@@ -181,8 +181,8 @@ class RayEngine:
             ray.shutdown()
 
 
-def seats_of(nodes: list[Mapping[str, Any]], most: Any, rank: int, world: int) -> list[Seat]:
-    """The seats of a rank, on the living nodes that help. ``most``: cores to use for all ranks, or 'auto'."""
+def slots_of(nodes: list[Mapping[str, Any]], most: Any, rank: int, world: int) -> list[HelperSlot]:
+    """The slots of a rank, on the living nodes that help. ``most``: cores to use for all ranks, or 'auto'."""
     helping = sorted(
         (
             node["NodeID"],
@@ -193,13 +193,13 @@ def seats_of(nodes: list[Mapping[str, Any]], most: Any, rank: int, world: int) -
         if node["Alive"] and node.get("Labels", {}).get(ROLE) == HELPS
     )
     # Core 0 of each host first, so that all ranks and hosts get about the same.
-    seats = [
-        Seat(node, host, number)
+    slots = [
+        HelperSlot(node, host, number)
         for number in range(max((cores for *_, cores in helping), default=0))
         for node, host, cores in helping
         if number < cores
     ]
-    return seats[: len(seats) if most == "auto" else int(most)][rank::world]
+    return slots[: len(slots) if most == "auto" else int(most)][rank::world]
 
 
 def join_ray(helpers: str) -> bool:

@@ -32,8 +32,8 @@ from segtrain.data.sample import COLOR_BYTES, Task, files_of
 from segtrain.data.storage import LOCAL
 from segtrain.data.workers.memory import keep_freed_memory
 from segtrain.errors import SegtrainError
-from segtrain.platforms.ray.helpers.engine import Refused
 from segtrain.platforms.ray.helpers.fetching import AHEAD, Fetching
+from segtrain.platforms.ray.helpers.protocols import Refused
 from segtrain.platforms.ray.helpers.wire import PULSE_S, Reply, flat, frame, greet, pack_mask, read_message
 
 _PACKAGES = ("numpy", "opencv-python-headless", "opencv-python", "pillow", "simplejpeg")

@@ -8,24 +8,24 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from segtrain.platforms.ray.helpers.engine import Seat
-from segtrain.platforms.ray.helpers.seat import Helping, Serving
-from segtrain.platforms.ray.helpers.share import cores_of, lost
+from segtrain.platforms.ray.helpers.need import cores_of, lost
+from segtrain.platforms.ray.helpers.protocols import HelperSlot
+from segtrain.platforms.ray.helpers.remote_helper import RemoteHelper, Serving
 
 if TYPE_CHECKING:
     from segtrain.platforms.ray.helpers.pool import HelpedPool
 
-LOOK_S = 2.0  # seconds between two looks at the seats
+LOOK_S = 2.0  # seconds between two looks at the slots
 TICK_S = 0.1
 END_S = 3.0  # for the threads of the helpers to end
 
 
 class Manager:
-    """Starts a thread for each seat of ``pool``. ``say`` gets lines, ``note`` the same as fields for the journal."""
+    """Starts a thread for each slot of ``pool``. ``say`` gets lines, ``note`` the same as fields for the journal."""
 
     def __init__(self, pool: HelpedPool, say: Callable[[str], None], note: Callable[..., None]) -> None:
         self._pool, self._say, self._note = pool, say, note
-        self.helping: dict[Seat, Helping] = {}
+        self.helping: dict[HelperSlot, RemoteHelper] = {}
         self._lock = threading.Lock()
         self._told, self._lost = set[str](), list[tuple[str, str, int, bool]]()
         self._threads: list[threading.Thread] = []
@@ -35,12 +35,12 @@ class Manager:
 
     def cores(self) -> Counter[str]:
         """Helpers that work now, by host."""
-        return Counter(helper.seat.host for helper in list(self.helping.values()) if helper.working)
+        return Counter(helper.slot.host for helper in list(self.helping.values()) if helper.working)
 
-    def lost(self, helper: Helping, reason: str, samples: int) -> None:
+    def lost(self, helper: RemoteHelper, reason: str, samples: int) -> None:
         """A helper is lost, with ``samples`` to make again, or refused. Said once for all helpers of a host."""
         with self._lock:
-            self._lost.append((helper.seat.host, reason, samples, bool(helper.refused)))
+            self._lost.append((helper.slot.host, reason, samples, bool(helper.refused)))
 
     def tell_once(self, text: str) -> None:
         with self._lock:
@@ -53,9 +53,9 @@ class Manager:
         self._say(f"helpers   {event['text']}")
         self._note(**event)
 
-    def wants(self, helper: Helping) -> bool:
-        """Whether the thread of a seat should go on."""
-        return not self._ended.is_set() and self.helping.get(helper.seat) is helper
+    def wants(self, helper: RemoteHelper) -> bool:
+        """Whether the thread of a slot should go on."""
+        return not self._ended.is_set() and self.helping.get(helper.slot) is helper
 
     def pause(self, seconds: float) -> None:
         self._ended.wait(seconds)
@@ -99,24 +99,24 @@ class Manager:
             self._tell(what=what, **costs, text=balance.line(cores_of(working)))
 
     def _look(self) -> None:
-        """Start a thread for each new seat; the threads of seats that are gone end."""
+        """Start a thread for each new slot; the threads of slots that are gone end."""
         given_up = self._pool.balance.given_up
         try:
-            seats = [] if given_up else self._pool.engine.seats()
+            slots = [] if given_up else self._pool.engine.slots()
         except Exception as error:
             reason = " ".join(str(error).split())[:200]
             self.tell_once(f"the cluster does not answer ({reason}): no other helpers are hired meanwhile")
             return
-        if not seats and not self.helping and not given_up:
+        if not slots and not self.helping and not given_up:
             self.tell_once("no host of the cluster helps yet: until one joins, all samples are made here")
-        gone = [self.helping.pop(seat) for seat in list(self.helping) if seat not in seats]
+        gone = [self.helping.pop(slot) for slot in list(self.helping) if slot not in slots]
         for helper in gone:
             helper.disconnect()
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        for seat in seats:
-            if seat not in self.helping and not self._ended.is_set():
-                helper = self.helping[seat] = Helping(seat)
-                name = f"segtrain-helper-{seat.number}"
+        for slot in slots:
+            if slot not in self.helping and not self._ended.is_set():
+                helper = self.helping[slot] = RemoteHelper(slot)
+                name = f"segtrain-helper-{slot.number}"
                 thread = threading.Thread(target=Serving(self._pool, self, helper).run, daemon=True, name=name)
                 self._threads.append(thread)
                 thread.start()

@@ -26,10 +26,10 @@ from segtrain.data.workers.made import Made
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.platforms.ray.helpers import wire
 from segtrain.platforms.ray.helpers.balance import Balance
-from segtrain.platforms.ray.helpers.engine import Engine, Seat
 from segtrain.platforms.ray.helpers.manager import Manager
-from segtrain.platforms.ray.helpers.seat import Helping, Ordered
-from segtrain.platforms.ray.helpers.share import Need
+from segtrain.platforms.ray.helpers.need import Need
+from segtrain.platforms.ray.helpers.protocols import Engine, HelperSlot
+from segtrain.platforms.ray.helpers.remote_helper import Ordered, RemoteHelper
 
 TWICE_S, TWICE = 1.0, 4  # a sample that is out longer than this, and than so many turnarounds, is made here as well
 # An order takes a helper about this long, and at most a quarter of the time that the queue lasts. A second order hides
@@ -68,7 +68,7 @@ class HelpedPool(WorkerPool):
         self.engine, self.limit_s, self._note = engine, limit_s, note
         self.helped: Counter[str] = Counter()  # samples in batches, by host of their helper
         self._trained = 0  # samples of training, made here or by helpers
-        self._gave: set[Seat] = set()  # whose helper has made a sample
+        self._gave: set[HelperSlot] = set()  # whose helper has made a sample
         self.again = 0  # samples that were ordered from a helper and not received
         self.balance = Balance()
         self._orders = threading.Condition(self._lock)  # a batch has begun, or the pool is closed
@@ -125,7 +125,7 @@ class HelpedPool(WorkerPool):
                 self.count, self.kind, local, dict(self.helped), cores, self.again, balance.made, balance.received
             )
 
-    # The rest is for the threads of the helpers (seat.py).
+    # The rest is for the threads of the helpers (remote_helper.py).
 
     def example(self) -> Example:
         """A training sample, after waiting for the first one."""
@@ -156,7 +156,7 @@ class HelpedPool(WorkerPool):
                 self._probed = example, found
             return self._probed[1]
 
-    def take(self, helper: Helping, helpers: int) -> list[SampleTask]:
+    def take(self, helper: RemoteHelper, helpers: int) -> list[SampleTask]:
         """Samples to order from a helper now. Possibly none: it has enough, or the local workers are fast enough.
 
         ``helpers``: how many of them work now.
@@ -207,11 +207,11 @@ class HelpedPool(WorkerPool):
             self._out.add(sample)
         self._requeue([sample])
 
-    def received(self, helper: Helping, sample: SampleTask) -> None:
+    def received(self, helper: RemoteHelper, sample: SampleTask) -> None:
         with self._lock:
             self.balance.received = self.balance.received.plus(0.0, 1, _size(sample))
-            self.helped[helper.seat.host] += 1
-            self._gave.add(helper.seat)
+            self.helped[helper.slot.host] += 1
+            self._gave.add(helper.slot)
             self._settle(sample, None)
 
     def paid(self, seconds: float) -> None:
@@ -231,7 +231,7 @@ class HelpedPool(WorkerPool):
             again = self._back([sample])
         self._requeue(again)
 
-    def give_back(self, helper: Helping) -> int:
+    def give_back(self, helper: RemoteHelper) -> int:
         """The samples that a helper has not delivered are made again. Returns how many it had."""
         with self._lock:
             samples = [ordered.sample for ordered in helper.flight]
@@ -263,7 +263,7 @@ class HelpedPool(WorkerPool):
         tally = self.tally
         return self.count * tally.samples / tally.cost.seconds if tally.cost.seconds else 0.0
 
-    def make_late_ones_here(self, now: float, helping: Sequence[Helping]) -> None:
+    def make_late_ones_here(self, now: float, helping: Sequence[RemoteHelper]) -> None:
         """Put samples that helpers are late with into the queue of the local workers as well.
 
         Those of a helper without a sign of life are late after half the time after which it is given up: making them

@@ -23,9 +23,9 @@ from segtrain.data.workers.batch import BatchTask, offsets
 from segtrain.data.workers.memory import Ring
 from segtrain.errors import ConfigError, DataError
 from segtrain.platforms.ray.helpers import wire
-from segtrain.platforms.ray.helpers.cluster import HELPS, ROLE, seats_of
+from segtrain.platforms.ray.helpers.cluster import HELPS, ROLE, slots_of
 from segtrain.platforms.ray.helpers.helper import identity, refuse_other_files
-from segtrain.platforms.ray.helpers.making import CHUNK, Making
+from segtrain.platforms.ray.helpers.raydata_actor import CHUNK, Making
 from segtrain.training.provided import OnRank0
 
 BLOCK_BYTES = 16 << 20  # of the samples that travel together
@@ -39,7 +39,7 @@ START = (
 
 
 @dataclass(frozen=True)
-class Slot:
+class BatchPlace:
     """A place in a batch, with the arrays that tell which sample came there."""
 
     indices: np.ndarray
@@ -48,7 +48,7 @@ class Slot:
 
 
 class Rows:
-    """Writes the next sample that Ray Data delivers into a slot. Local worker threads call it."""
+    """Writes the next sample that Ray Data delivers into a place. Local worker threads call it."""
 
     def __init__(self, batches: Iterator[dict[str, np.ndarray]], source: Any) -> None:
         self._batches, self._source, self._lock = batches, source, threading.Lock()
@@ -56,7 +56,9 @@ class Rows:
         self._at = 0
         self._failed: DataError | None = None
 
-    def __call__(self, slot: Slot, image: np.ndarray, mask: np.ndarray, colors: np.ndarray | None = None) -> None:
+    def __call__(
+        self, place: BatchPlace, image: np.ndarray, mask: np.ndarray, colors: np.ndarray | None = None
+    ) -> None:
         with self._lock:
             while self._at >= len(self._block.get("index", ())):
                 self._block, self._at = self._next(), 0
@@ -67,7 +69,7 @@ class Rows:
         image[:], mask[:] = block["image"][k], block["mask"][k]
         if colors is not None:
             colors[:] = block["colors"][k]
-        slot.indices[slot.number], slot.epochs[slot.number] = index, block["epoch"][k]
+        place.indices[place.number], place.epochs[place.number] = index, block["epoch"][k]
 
     def _next(self) -> dict[str, np.ndarray]:
         """The next block. Raises DataError, the same one for all samples that are left."""
@@ -115,7 +117,7 @@ class RayDataLoader(TrainLoader):
         import ray.data
 
         data = self.maker.data
-        cores = len(seats_of(ray.nodes(), data.helper_cores, 0, 1))
+        cores = len(slots_of(ray.nodes(), data.helper_cores, 0, 1))
         if not cores:
             says = "data.helpers=ray-data: no host of the cluster helps: start one with --labels=segtrain/role=help"
             raise ConfigError(says, code="ray-data-no-helpers", key="data.helpers")
@@ -150,8 +152,8 @@ class RayDataLoader(TrainLoader):
             batch, start = BatchTask(self._rows, ring.take(sum(offsets(shape)[-1] for shape in shapes)), []), 0
             for count, shape in zip(counts, shapes):
                 indices, epochs = np.zeros(count, np.int64), np.zeros(count, np.int64)
-                slots = [Slot(indices, epochs, number) for number in range(count)]
-                images, masks, memory = batch.lay_out(self.dataset, slots, [0] * count, shape, start, self.colors)
+                places = [BatchPlace(indices, epochs, number) for number in range(count)]
+                images, masks, memory = batch.lay_out(self.dataset, places, [0] * count, shape, start, self.colors)
                 looks = torch.from_numpy(memory.reshape(-1, COLOR_BYTES)) if self.colors else None
                 batch.result.append(Batch(images, masks, indices, epochs, looks))
                 start = offsets(shape, start)[-1]

@@ -14,7 +14,7 @@ class Refused(DataError):
 
 
 @dataclass(frozen=True)
-class Seat:
+class HelperSlot:
     """A core of a host where a helper may run. ``node``: a name that another start of the host does not have."""
 
     node: str
@@ -45,10 +45,10 @@ class Engine(Protocol):
 
     address: str
 
-    def seats(self) -> list[Seat]:
-        """The seats of this rank now. May raise any exception."""
+    def slots(self) -> list[HelperSlot]:
+        """The slots of this rank now. May raise any exception."""
 
-    def hire(self, seat: Seat) -> RemoteWorker: ...
+    def hire(self, slot: HelperSlot) -> RemoteWorker: ...
 
     def stop(self) -> None:
         """Calls that wait for a helper give up soon, since the pool ends."""

@@ -19,10 +19,10 @@ from conftest import refused
 from segtrain.config import Config
 from segtrain.parallel.cluster import Cluster, free_port
 from segtrain.platforms.vertex import entry as vertex
-from segtrain.platforms.vertex import local_ranks
+from segtrain.platforms.vertex import rank_processes
 from segtrain.platforms.vertex.hosts import read_replicas
-from segtrain.platforms.vertex.local_ranks import Ending
-from segtrain.platforms.vertex.meeting import Coordinator, Member, News, Round
+from segtrain.platforms.vertex.rank_processes import Ending
+from segtrain.platforms.vertex.rounds import Coordinator, Member, News, Round
 
 HOSTS = {"workerpool0": ["w0-a-0:2222"], "workerpool1": ["w1-a-0:2222", "w1-a-1:2222"]}
 SPEC = json.dumps({"cluster": HOSTS, "task": {"type": "workerpool1", "index": 0}})
@@ -142,7 +142,7 @@ sys.exit(75)
 def test_ranks_that_save_their_state_outlive_other_hosts(
     news: News, told: list[int], sleeps: str, ending: Ending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_ranks, "LOST_S", 0.0)
+    monkeypatch.setattr(rank_processes, "LOST_S", 0.0)
     received, calls = list[int](), iter([None, news])
 
     def heard() -> News | None:
@@ -152,7 +152,7 @@ def test_ranks_that_save_their_state_outlive_other_hosts(
         return next(calls, None)
 
     command = [sys.executable, "-c", RANK, str(tmp_path / "up"), sleeps]
-    assert local_ranks.run(command, Cluster(), received, print, heard) == ending
+    assert rank_processes.run(command, Cluster(), received, print, heard) == ending
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_ranks_that_save_their_state_outlive_other_hosts(
 )
 def test_a_rank_that_lost_another_is_not_the_cause(codes: list[int | None], ending: Ending) -> None:
     """The exit code alone says so: on GPUs, a rank ends at once, and can tell nothing else."""
-    assert local_ranks._judged(codes, "") == ending
+    assert rank_processes._judged(codes, "") == ending
 
 
 @pytest.mark.parametrize(("code", "ending"), [(76, Ending(134)), (2, Ending(2, cause=True))])
@@ -176,7 +176,7 @@ def test_a_rank_that_a_thread_of_torch_ends_has_lost_another(code: int, ending: 
     """The other rank gets time to end by itself, and may be the cause."""
     end = f"if os.environ['LOCAL_RANK'] == '0':\n    os.kill(os.getpid(), 6)\ntime.sleep(0.5)\nsys.exit({code})"
     command = [sys.executable, "-c", f"import os, sys, time\n{end}"]
-    assert local_ranks.run(command, Cluster(0, 2, 0, 2), [], print) == ending
+    assert rank_processes.run(command, Cluster(0, 2, 0, 2), [], print) == ending
 
 
 UPLOAD = """
@@ -194,9 +194,9 @@ sys.exit(76)
 
 
 def test_a_rank_that_uploads_the_end_of_the_run_may_finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_ranks, "GRACE_S", 1.0)
+    monkeypatch.setattr(rank_processes, "GRACE_S", 1.0)
     command = [sys.executable, "-c", UPLOAD, str(tmp_path / "done")]
-    assert local_ranks.run(command, Cluster(0, 2, 0, 2), [], print) == Ending(1, cause=True)
+    assert rank_processes.run(command, Cluster(0, 2, 0, 2), [], print) == Ending(1, cause=True)
     assert (tmp_path / "done").exists()
 
 
@@ -262,7 +262,7 @@ class Training:
         self.received: list[int] = []
         monkeypatch.setattr(vertex, "time", SimpleNamespace(monotonic=lambda: self.clock))
         monkeypatch.setattr(vertex, "Member", lambda *arguments: self)
-        monkeypatch.setattr(vertex.local_ranks, "run", self.run)
+        monkeypatch.setattr(vertex.rank_processes, "run", self.run)
         monkeypatch.setattr(vertex, "_ranks", lambda config: 1)
 
     def run(self, *arguments: object) -> Ending:
@@ -328,7 +328,7 @@ def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(monkeypatch:
         return Ending(3)
 
     monkeypatch.delenv("CLUSTER_SPEC", raising=False)
-    monkeypatch.setattr(vertex.local_ranks, "run", run)
+    monkeypatch.setattr(vertex.rank_processes, "run", run)
     assert vertex.main(["parallel.procs=2", "parallel.strategy=ddp", "train.device=cpu"]) == 3
     (first,) = started
     assert (first.rank, first.world_size, first.local_world_size, first.source.name) == (0, 2, 2, "vertex")

@@ -9,8 +9,8 @@ import numpy as np
 
 from segtrain.data.order import samples
 from segtrain.data.sample import COLOR_BYTES, SampleMaker, Task
-from segtrain.platforms.ray.helpers.engine import other_than
 from segtrain.platforms.ray.helpers.helper import Helper, file_checksums, identity
+from segtrain.platforms.ray.helpers.protocols import other_than
 
 CHUNK = 8  # samples that a helper makes at a time
 

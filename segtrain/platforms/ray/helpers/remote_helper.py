@@ -17,8 +17,8 @@ import numpy as np
 from segtrain.data.bucket.prefetched import maker_of, task_of
 from segtrain.data.workers.batch import SampleTask
 from segtrain.platforms.ray.helpers import wire
-from segtrain.platforms.ray.helpers.engine import Refused, RemoteWorker, Seat, other_than
 from segtrain.platforms.ray.helpers.helper import identity, refuse_other_files
+from segtrain.platforms.ray.helpers.protocols import HelperSlot, Refused, RemoteWorker, other_than
 
 if TYPE_CHECKING:
     from segtrain.platforms.ray.helpers.manager import Manager
@@ -39,10 +39,10 @@ class Ordered:
 
 
 @dataclass(eq=False)
-class Helping:
+class RemoteHelper:
     """A helper as the pool sees it."""
 
-    seat: Seat
+    slot: HelperSlot
     flight: deque[Ordered] = field(default_factory=deque)
     turns: deque[float] = field(default_factory=lambda: deque([0.1], maxlen=15))  # seconds from order to answer
     seconds: float = 0.0  # to make a sample, a running mean; 0: not known
@@ -72,22 +72,22 @@ class Helping:
 
 
 class Serving:
-    """Hires the helper of a seat, again and again, until the pool is closed or the helper is refused."""
+    """Hires the helper of a slot, again and again, until the pool is closed or the helper is refused."""
 
-    def __init__(self, pool: HelpedPool, manager: Manager, helping: Helping) -> None:
+    def __init__(self, pool: HelpedPool, manager: Manager, helping: RemoteHelper) -> None:
         self._pool, self._manager, self._helper = pool, manager, helping
         self._known: set[bytes] = set()
         self._scratch = np.empty(0, np.uint8)
         self._failed = 0  # samples in a row that the helper could not make
 
     def run(self) -> None:
-        """The thread of a seat. It catches every exception: the samples of a thread that ended would never come."""
+        """The thread of a slot. It catches every exception: the samples of a thread that ended would never come."""
         pool, manager, helper = self._pool, self._manager, self._helper
         while manager.wants(helper):
             hired: RemoteWorker | None = None
             reason = ""
             try:
-                hired = pool.engine.hire(helper.seat)
+                hired = pool.engine.hire(helper.slot)
                 self._check(hired)
                 helper.working = True
                 while manager.wants(helper):
@@ -147,7 +147,7 @@ class Serving:
         if other is None:
             raise ConnectionError(f"it does not connect to {pool.engine.address} within {CONNECT_S:g} s")
         self._manager.tell_once(
-            f"helpers on {self._helper.seat.host} cannot connect to {pool.engine.address}: samples travel through "
+            f"helpers on {self._helper.slot.host} cannot connect to {pool.engine.address}: samples travel through "
             "Ray's object store, which takes more CPU time here; allow connections from there to all ports of this host"
         )
         return other
@@ -184,7 +184,7 @@ class Serving:
         pool, sample = self._pool, ordered.sample
         if reply.error:
             pool.not_made(sample)
-            says = f"a helper on {self._helper.seat.host} could not make a sample, so it is made here: {reply.error}"
+            says = f"a helper on {self._helper.slot.host} could not make a sample, so it is made here: {reply.error}"
             self._manager.tell_once(says)
             self._failed += 1
             if self._failed >= MOST_ERRORS:

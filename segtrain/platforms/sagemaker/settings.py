@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.errors import ConfigError
+from segtrain.platforms.process import config_path
 from segtrain.platforms.sagemaker.hosts import base_folder, decoded
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return found
 
 
-def settings(base: Path) -> tuple[str | None, dict[str, str]]:
+def read_settings(base: Path) -> tuple[str | None, dict[str, str]]:
     """The config file of the job, and its other settings: dotted key -> text as on the command line."""
     config, found = None, {}
     for key, text in read_json(base / "input/config/hyperparameters.json").items():
@@ -46,15 +47,6 @@ def settings(base: Path) -> tuple[str | None, dict[str, str]]:
             # A value without quotes (True, 1e-3) is read as on the command line; a quoted value stays a text.
             found[key] = str(text) if value is text else json.dumps(value)
     return config, found
-
-
-def config_path(name: str, folders: tuple[Path, ...]) -> Path:
-    """The config file, in the first of ``folders`` that has it. Raises ConfigError that lists the folders."""
-    for folder in folders:
-        if (folder / name).is_file():
-            return folder / name
-    message = f"there is no config file {name} in {' or '.join(map(str, folders))}: start the job with --config FILE"
-    raise ConfigError(message, code="job-config-missing", file=name)
 
 
 def channel(base: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -98,7 +90,7 @@ def resolve(environ: Mapping[str, str] = os.environ, folders: tuple[Path, ...] =
     from segtrain.config import load_config, load_yaml
 
     base = base_folder(environ)
-    name, found = settings(base)
+    name, found = read_settings(base)
     path = config_path(name, folders or (Path.cwd(),)) if name else None
     try:
         written = (load_yaml(path.read_text(encoding="utf-8")) or {}) if path else {}

@@ -17,7 +17,7 @@ from segtrain.base.stopping import UPLOADING
 from segtrain.errors import EXIT_RANK_LOST, EXIT_RESUMABLE
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.spawn import dying_with_parent
-from segtrain.platforms.vertex.meeting import News
+from segtrain.platforms.vertex.rounds import News
 
 GRACE_S = 20.0  # for the other ranks to end by themselves after one has failed
 LOST_S = 10.0  # for all ranks to end by themselves after another host was lost

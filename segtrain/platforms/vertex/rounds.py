@@ -17,7 +17,7 @@ from typing import Any
 
 from segtrain.errors import SegtrainError
 from segtrain.parallel.cluster import free_port
-from segtrain.platforms.line import Line, Message, Say, Server
+from segtrain.platforms.json_lines import Line, Message, Say, Server
 
 MEET_S = 1800.0  # longest wait for all hosts, because machines start at different times
 SAY_S = 30.0  # seconds between two printed lines about missing hosts
