@@ -66,7 +66,6 @@ def restored(whole: Path, host: Path, upto: int) -> Path:
 @pytest.mark.parametrize(
     ("strategy", "other"),
     [
-        ("ddp", "older"),
         ("ddp", "another of the same step"),
         ("ddp", "the same"),
         ("fsdp", "older"),

@@ -209,14 +209,13 @@ def test_helpers_join_late_and_leave(data: Data, slow: Sleepy) -> None:  # noqa:
         assert soon(lambda: not [t for t in threading.enumerate() if t.name == "segtrain-helper-1"])
 
 
-@pytest.mark.parametrize("name", ["segtrain", "a new package"])
-def test_another_version_is_refused(data: Data, slow: Sleepy, name: str) -> None:  # noqa: F811
+def test_another_version_is_refused(data: Data, slow: Sleepy) -> None:  # noqa: F811
     notes: list[dict[str, Any]] = []
-    with pool_of(Hosts({"a": 2}, lambda: InThread(found={name: "0.0"})), notes=notes) as pool:
+    with pool_of(Hosts({"a": 2}, lambda: InThread(found={"a new package": "0.0"})), notes=notes) as pool:
         assert load(data, slow, pool) == load(data, slow)
         assert soon(lambda: sum(one["cores"] for one in notes if one["what"] == "refused") == 2)
         assert not pool.helped
-        assert all(name in one["reason"] for one in notes if one["what"] == "refused")
+        assert all("a new package" in one["reason"] for one in notes if one["what"] == "refused")
         assert len(pool.engine.hired) == 2  # type: ignore[attr-defined]
 
 
@@ -359,8 +358,7 @@ def test_a_stranger_does_not_keep_a_helper_out(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("sent", [
-    wire.frame(b"[1]"), b"\xff\xff\xff\xff" + b"x" * 100,
-    wire.frame(wire.Reply("", 40, Cost()).to_bytes()) + b"z" * 4000, wire.frame(wire.Reply("", 768, Cost()).to_bytes()) + b"short",
+    wire.frame(b"[1]"), b"\xff\xff\xff\xff" + b"x" * 100, wire.frame(wire.Reply("", 768, Cost()).to_bytes()) + b"short",
 ])  # fmt: skip
 def test_damaged_answers_end_the_connection(data: Data, slow: Sleepy, sent: bytes) -> None:  # noqa: F811
     def damage(helper: Helper, address: tuple[str, int], key: bytes, limit_s: float) -> None:

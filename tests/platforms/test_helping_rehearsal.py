@@ -104,15 +104,6 @@ def test_both_groups_end_with_success_and_the_helping_one_has_made_samples(tmp_p
 
 
 @pytest.mark.ray
-def test_the_samples_of_two_helping_hosts_are_counted(tmp_path: Path) -> None:
-    played = Played(tmp_path, helping=2, at="on 2 hosts help now", helpers_required=True)
-    assert played.succeeded()
-    assert sorted(played.codes) == ["algo-1", "algo-2", "algo-3"]
-    assert played.helped().keys() == {"algo-1", "algo-2"}
-    assert min(played.helped().values()) > 0
-
-
-@pytest.mark.ray
 def test_a_helping_host_that_is_stopped_costs_speed_alone(tmp_path: Path) -> None:
     played = Played(tmp_path, plant="helper:20", at="algo-1 is gone", helpers_required=True)
     assert played.succeeded()
@@ -120,14 +111,6 @@ def test_a_helping_host_that_is_stopped_costs_speed_alone(tmp_path: Path) -> Non
     assert "algo-1 is gone" in played.head
     assert played.helped()["algo-1"] > 0
     assert played.report.metrics["train:loss"][0] == 60
-
-
-@pytest.mark.ray
-def test_ray_that_ends_on_the_training_host_ends_the_help_alone(tmp_path: Path) -> None:
-    played = Played(tmp_path, then=lambda: kill("gcs_server", tmp_path))
-    assert played.succeeded()
-    assert "goes on without helpers" in played.head
-    assert played.helped()["algo-1"] > 0
 
 
 @pytest.mark.ray

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ from segtrain.observe.trackers import Trackers, open_trackers
 from segtrain.platforms import TRACKERS
 from segtrain.platforms.vertex import tracker as vertex
 from segtrain.platforms.vertex.experiments import Experiment, ExperimentRun
-from segtrain.platforms.vertex.google_api import AlreadyThere, GoogleApi, _content
+from segtrain.platforms.vertex.google_api import AlreadyThere, GoogleApi
 from segtrain.runs.table import data_frame
 
 local = partial(remote.local, services=run_services())
@@ -305,11 +304,6 @@ def test_an_experiment_that_another_run_changes_at_the_same_time_gets_both(
     monkeypatch.setattr(Experiment, "tensorboard", meanwhile)
     ExperimentRun(Experiment(NAME), "one", {}).write([(1000.0, 1, {"a": 1.0})])
     assert cloud.context(f"{NAME}-one")["metadata"]["_state"] == "RUNNING"
-
-
-def test_an_answer_that_is_no_object_is_not_googles() -> None:
-    with refused("google-not-json", url="x"):
-        _content("x", SimpleNamespace(content=b"[1]", json=lambda: [1]))
 
 
 def test_the_training_never_waits_and_goes_on_without_a_tracker_that_fails(

@@ -243,15 +243,6 @@ def test_what_a_stranger_says_of_a_host_does_not_count(meeting: Any) -> None:
     assert [member.heard(600) for member in hosts.members] == [News(over=True)] * 3
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no TCP_USER_TIMEOUT")
-def test_a_peer_that_acknowledges_nothing_is_gone_soon(meeting: Any) -> None:
-    hosts, _ = meeting
-    hosts.all_meet()
-    for member in hosts.members:
-        limit_ms = member._line._connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-        assert 0 < limit_ms <= 60_000
-
-
 class Training:
     """A host of three, whose member and ranks are played. ``endings``: of its rounds; the last one is repeated."""
 
@@ -332,14 +323,6 @@ def test_a_single_replica_starts_its_ranks_and_ends_with_their_code(monkeypatch:
     assert vertex.main(["parallel.procs=2", "parallel.strategy=ddp", "train.device=cpu"]) == 3
     (first,) = started
     assert (first.rank, first.world_size, first.local_world_size, first.source.name) == (0, 2, 2, "vertex")
-
-
-def test_hosts_that_come_at_once_need_not_wait_until_one_is_accepted() -> None:
-    coordinator = Coordinator(["a", "b", "c"], 0, print)
-    with contextlib.ExitStack() as stack:
-        for _ in range(3):  # nothing accepts yet
-            stack.enter_context(socket.create_connection(("127.0.0.1", coordinator.port), timeout=10))
-        stack.enter_context(coordinator)
 
 
 def test_a_port_that_is_taken_is_named() -> None:
