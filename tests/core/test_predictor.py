@@ -13,13 +13,13 @@ from PIL import Image
 from test_predict_export import NAMES, make_run, picture
 
 from segtrain import cli
+from segtrain.api import evaluate
 from segtrain.config import make_config
 from segtrain.data.labels.presets import SCENES
 from segtrain.infer import predict, predictor
 from segtrain.infer.predictor import Predictor, load
 from segtrain.infer.stream import Item, Waiting, grouped, segmented
 from segtrain.models import build_model
-from segtrain.training.evaluate_run import evaluate
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-STANDIN = "launch/core/rehearse/standin"  # of the package smdistributed, for tests of the strategy smddp
 TESTS = ("tests/core", "tests/data")
-NEEDED_BY_TESTS = ("tests", "configs", "docs", STANDIN)
+# launch/core/rehearse holds a bucket server and a stand-in of smdistributed, which tests use.
+NEEDED_BY_TESTS = ("tests", "configs", "docs", "launch/core/rehearse")
 
 
 def copy_package(folder: Path) -> Path:
