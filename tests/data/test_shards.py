@@ -361,18 +361,6 @@ def test_mappings_are_few_and_follow_the_file(tmp_path, monkeypatch):
         storage.LOCAL.read(str(tmp_path / "7"), 4999, 2)
 
 
-def test_memory_stays_flat_while_reading(tmp_path):
-    psutil = pytest.importorskip("psutil")
-    path = tmp_path / "big"
-    path.write_bytes(bytes(200 << 20))
-    storage.LOCAL.view(str(path), 0, 1)
-    start, most = psutil.Process().memory_info().rss, 0
-    for at in range(0, 200 << 20, 1 << 20):
-        np.frombuffer(storage.LOCAL.view(str(path), at, 1 << 20), np.uint8).sum()
-        most = max(most, psutil.Process().memory_info().rss)
-    assert most - start < 50 << 20
-
-
 def test_a_file_in_a_folder_that_is_none_is_not_written(tmp_path):
     (tmp_path / "x").touch()
     with refused("file-unwritable"), storage.writing(str(tmp_path / "x" / "y")):
