@@ -83,17 +83,6 @@ def test_a_sign_in_that_has_expired_is_found_before_anything_is_sent(
         connect("us-east-1")
 
 
-def test_the_region_is_the_one_asked_for_else_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("boto3")
-    point(monkeypatch, region="eu-west-1")
-    assert connect().region == "eu-west-1"
-    assert connect("us-west-2").region == "us-west-2"
-    assert connect("us-west-2").s3.meta.region_name == "us-west-2"
-    monkeypatch.delenv("AWS_DEFAULT_REGION")
-    with pytest.raises(ConfigError, match="--region"):
-        connect()
-
-
 def test_a_job_is_filled_with_the_accounts_role_and_bucket(clients: Clients) -> None:
     role(clients, "Web", EC2)
     trainer = role(clients, "Trainer")

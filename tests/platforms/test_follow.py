@@ -102,14 +102,6 @@ def test_a_whole_life_is_told_in_order(screen: Screen) -> None:
     assert json.loads((screen.folder / "job.json").read_text())["TrainingJobStatus"] == "Completed"
 
 
-def test_rank_0s_host_comes_first_whatever_its_name(screen: Screen) -> None:
-    lines = [("algo-1", "cpu helper"), ("algo-3", STEP), ("algo-1", "cpu helper again")]
-    screen.start(play(Act("Training", 15, lines=lines), "Completed"), hosts=3)
-    screen.cloud.tick(15)
-    screen.follow()
-    assert screen.text.index("algo-3 | ") < screen.text.index("algo-1 | ")
-
-
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(screen: Screen) -> None:
     screen.start(play("Starting", Act("Training", 600, lines=[("algo-1", "one"), ("algo-1", "two")]), "Completed"))
     naps = iter(range(6))
@@ -251,17 +243,6 @@ def test_model_report_and_profile_come_home(screen: Screen) -> None:
         *(f"profile/{trace}" for trace in traces),
     }
     assert (screen.folder / "model/model.safetensors").read_bytes() == b"weights"
-
-
-def test_what_a_job_did_not_leave_is_said_and_what_cannot_be_read_is_an_error(screen: Screen) -> None:
-    screen.start(play("Starting", "Training", "Completed"))
-    screen.clients.s3.put_object(
-        Bucket=BUCKET, Key=f"segtrain/{screen.name}/output/model.tar.gz", Body=b"not an archive"
-    )
-    assert screen.follow() == 1
-    assert "aws s3 cp s3://results/segtrain/" in screen.line("not fetched")
-    assert screen.line("output   none").endswith("output.tar.gz")
-    assert not list(screen.folder.glob("*.part"))
 
 
 def test_an_archive_cannot_write_outside_its_folder(tmp_path: Path) -> None:

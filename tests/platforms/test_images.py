@@ -19,7 +19,7 @@ from launch.platforms.sagemaker.images import (
     uri,
     version,
 )
-from launch.platforms.sagemaker.instances import INSTANCES, about_type, nearest
+from launch.platforms.sagemaker.instances import INSTANCES, about_type
 from launch.platforms.sagemaker.regions import ACCOUNTS
 
 ROOT = Path(__file__).parents[2]
@@ -111,19 +111,6 @@ def test_a_retired_type_is_kept_and_the_nearest_living_ones_are_named() -> None:
     assert "2026-07-13" in warning.source
     assert "ml.p4d.24xlarge (8 x A100 40 GB, $25.25/h, about 1.8 x the speed)" in warning.cure
     assert "ml.g5.48xlarge (8 x A10G 24 GB, $20.36/h, about 0.7 x the speed)" in warning.cure
-
-
-def test_what_is_named_instead_lives_and_is_no_smaller() -> None:
-    for name in (one.name for one in INSTANCES.values() if one.gpus):
-        asked, found = INSTANCES[name], nearest(name)
-        assert found or asked.gpu_memory_gb > 180, name
-        assert len({one.gpu for one in found}) == len(found)
-        for one in found:
-            assert not one.retired
-            assert one.name != name
-            assert one.gpu_memory_gb >= asked.gpu_memory_gb
-            assert not (asked.retired and one.arch == asked.arch)
-    assert [one.name for one in nearest("ml.p3.2xlarge", 2)] == ["ml.g6e.4xlarge", "ml.g6.16xlarge"]
 
 
 def test_a_type_that_is_newer_than_the_table_is_a_note_and_one_that_nobody_knows_an_error(

@@ -150,46 +150,44 @@ def test_groups_of_a_file_and_of_flags(tmp_path: Path) -> None:
     assert load_job(both, {"groups": ["a=ml.g5.xlarge:train"]}).hosts == 1  # the flag replaces what the file says
 
 
-WRONG: list[tuple[str, dict[str, Any], list[str], list[str]]] = [  # file, flags, settings, words of the message
-    ("instanses: 2", {}, [], ["job.yaml", "'instanses'", "'instances'"]),
-    ("type: ml.g5.xlarge\nspot: true\ntype: ml.g5.2xlarge", {}, [], ["job.yaml: line 3", "'type'", "line 1"]),
-    (f"instances: 1{'0' * 400}", {}, [], ["instances has 401 digits", "1,000,000,000"]),
-    ("groups: {gpu: {instances: 2}}", {}, [], ["groups.gpu", "no type"]),
-    ("", {"max_run": "9" * 400 + "d"}, [], ["--max-run=", "6h"]),
-    ("price: -5", {}, [], ["price=-5", "0 or more"]),
-    ("", {"tags": ["a=1", "a=2"]}, [], ["--tag:", "'a'", "twice"]),
-    ("", {}, ["train.seed=" + "[" * 3000], ["train.seed=[[["]),
-    ("instances: two", {}, [], ["instances='two'", "whole number"]),
-    ("spot: 'yes'", {}, [], ["spot='yes'", "true or false"]),
-    ("max_run: 6 hours", {}, [], ["max_run='6 hours'", "6h"]),
-    ("strategy: SMDDP", {}, [], ["must be one of single, ddp"]),
-    ("data: {train: {mode: File}}", {}, [], ["data.train", "no place", "s3://"]),
-    ("data: {train: ./camvid}", {}, [], ["'./camvid'", "aws s3 sync"]),
-    ("groups: {gpu: ml.g5.xlarge*2}\ninstances: 2", {}, [], ["instances", "groups", "remove"]),
+WRONG: list[tuple[str, dict[str, Any], list[str], str]] = [  # file, flags, settings, code
+    ("instanses: 2", {}, [], "key-unknown"),
+    ("type: ml.g5.xlarge\nspot: true\ntype: ml.g5.2xlarge", {}, [], "yaml-invalid"),
+    (f"instances: 1{'0' * 400}", {}, [], "value-too-large"),
+    ("groups: {gpu: {instances: 2}}", {}, [], "group-without-type"),
+    ("", {"max_run": "9" * 400 + "d"}, [], "value-invalid"),
+    ("price: -5", {}, [], "value-invalid"),
+    ("", {"tags": ["a=1", "a=2"]}, [], "name-twice"),
+    ("", {}, ["train.seed=" + "[" * 3000], "refused-yaml"),
+    ("instances: two", {}, [], "value-invalid"),
+    ("spot: 'yes'", {}, [], "value-invalid"),
+    ("max_run: 6 hours", {}, [], "value-invalid"),
+    ("strategy: SMDDP", {}, [], "value-invalid"),
+    ("data: {train: {mode: File}}", {}, [], "channel-without-place"),
+    ("data: {train: ./camvid}", {}, [], "channel-place"),
+    ("groups: {gpu: ml.g5.xlarge*2}\ninstances: 2", {}, [], "groups-and-type"),
     (
         "groups: {gpu: ml.g5.xlarge*2:train}",
         {"type": "ml.p4d.24xlarge"},
         [],
-        ["--type ml.p4d.24xlarge", "gpu", "--group"],
+        "groups-and-type",
     ),
-    ("settings: {parallel: {strategy: fsdp}}", {}, [], ["parallel.strategy=fsdp", "--strategy fsdp"]),
-    ("", {"groups": ["gpu:ml.g5.xlarge"]}, [], ["'gpu:ml.g5.xlarge'", "NAME=TYPE"]),
-    ("", {"data": ["s3://b/p/", "train=s3://b/q/"]}, [], ["'train'", "twice"]),
-    ("", {"data": ["s3://b/p/"], "fsx": FSX}, [], ["--fsx", "s3://b/p/", "train"]),
-    ("environment: {ON: 1}", {}, [], ["environment", "true or false", "quote it"]),
-    ("", {}, ["instances=5"], ["--instances 5"]),
-    ("", {}, ["train.batch_size"], ["'train.batch_size'", "section.key=value"]),
+    ("settings: {parallel: {strategy: fsdp}}", {}, [], "strategy-twice"),
+    ("", {"groups": ["gpu:ml.g5.xlarge"]}, [], "value-invalid"),
+    ("", {"data": ["s3://b/p/", "train=s3://b/q/"]}, [], "name-twice"),
+    ("", {"data": ["s3://b/p/"], "fsx": FSX}, [], "channel-twice"),
+    ("environment: {ON: 1}", {}, [], "key-not-text"),
+    ("", {}, ["instances=5"], "setting-of-the-job"),
+    ("", {}, ["train.batch_size"], "argument-unreadable"),
 ]
 
 
-@pytest.mark.parametrize(("text", "flags", "overrides", "words"), WRONG, ids=lambda value: str(value)[:40])
-def test_what_is_wrong_is_named_with_its_cure(
-    tmp_path: Path, text: str, flags: dict[str, Any], overrides: list[str], words: list[str]
+@pytest.mark.parametrize(("text", "flags", "overrides", "code"), WRONG, ids=lambda value: str(value)[:40])
+def test_what_is_wrong_has_its_code(
+    tmp_path: Path, text: str, flags: dict[str, Any], overrides: list[str], code: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refused(code):
         load_job(written(tmp_path, text), flags, overrides)
-    for word in words:
-        assert word in str(caught.value)
 
 
 def test_settings_are_read_as_segtrain_train_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:

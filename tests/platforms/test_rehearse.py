@@ -141,18 +141,6 @@ def test_a_rehearsal_is_a_short_training(settings: dict[str, str], until: int, c
     assert local_config.shorter(SageMakerJob(settings=settings), until) == changes
 
 
-def test_a_config_that_cannot_be_cut_is_rehearsed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = local_config.load
-
-    def load(job: SageMakerJob) -> Any:
-        if job.settings.get("train.duration") == "12st":
-            raise ConfigError("the warm-up is longer than the training")
-        return whole(job)
-
-    monkeypatch.setattr(local_config, "load", load)
-    assert local_config.shorter(SageMakerJob(settings={"train.duration": "80ep"})) == {}
-
-
 def test_settings_that_need_gpus_or_other_ranks_are_fitted() -> None:
     config = local_config.load(
         SageMakerJob(settings={"train.batch_size": 64, "train.accumulate": 2, "parallel.backend": "nccl"})
@@ -391,14 +379,6 @@ def test_without_namespaces_a_failed_host_fails_the_job(tmp_path: Path) -> None:
     assert report.exit_code == 1
     assert report.failure_reason.startswith("AlgorithmError: ExecuteUserScriptError:\nExitCode 3")
     assert report.failure_reason.endswith(", exit code: 1")  # the toolkit keeps it to itself
-
-
-def test_who_does_not_mind_a_stop_is_killed(tmp_path: Path) -> None:
-    report = play(tmp_path, plant="stop:1", hosts=1, grace_s=0.1, MINDS=False, HELD=1)
-    assert statuses(report)[-2:] == ["Stopping", "Stopped"]
-    assert [host.code for host in report.hosts] == [137]
-    assert report.exit_code == 0
-    assert any("had to be killed" in remark for remark in report.remarks)
 
 
 @pytest.mark.skipif(not NAMESPACES, reason="a small disk needs a mount of its own")

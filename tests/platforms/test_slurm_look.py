@@ -25,7 +25,6 @@ from launch.platforms.slurm.preflight.state import read
 from launch.platforms.slurm.preflight.submit_host import SubmitHost, completed, flags
 from launch.platforms.slurm.preflight.training import offline
 from launch.platforms.slurm.tools import ask, jobs
-from launch.slurm import main
 
 PATIENCE_S = 300.0
 BIG = "CPUs=16 CoresPerSocket=16 RealMemory=64000 Gres=gpu:h100:4 Feature=h100"
@@ -207,32 +206,6 @@ def test_a_mistake_that_a_node_or_slurm_tells(name: str, tmp_path: Path) -> None
     has([*look(job), *probed(job)] if "shell" in name or "quote" in name else probed(job), expected, text)
 
 
-def test_lines_of_setup_may_read_their_input(tmp_path: Path) -> None:
-    found = probed(described({**BARE, "setup": ["cat > /dev/null"]}, output=str(tmp_path)))
-    assert not {"setup-ends", "nodes-not-asked"} & {finding.code for finding in found}
-
-
-def test_a_job_with_a_mistake_is_not_submitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["--partition", "gpus", "--output", str(tmp_path / "runs")])
-    assert code == 2
-    assert "the partitions are low, high, gpu" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-    assert "segtrain" not in ask("squeue", "-h", "-t", "PD,R", "-o", "%j").split()
-
-
-def test_a_second_job_in_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--partition", "cpu", "--exclude", "n4", "--cpus", "1", "--memory", "4G", "--no-follow", "--no-probe"]
-    words += ["--output", str(tmp_path), "--name", "one", "--setup", "sleep 600", "train.batch_size=2"]
-    assert main(words) == 0
-    number = next(word for word in capsys.readouterr().out.split() if word.isdigit())
-    try:
-        assert main(words) == 2
-        assert f"job {number} (" in capsys.readouterr().err
-    finally:
-        ask("scancel", number)
-        _wait_for(number, ("CANCELLED",))
-
-
 def _wait_for(number: str, states: tuple[str, ...]) -> dict[str, str]:
     end = time.monotonic() + PATIENCE_S
     while True:
@@ -241,19 +214,3 @@ def _wait_for(number: str, states: tuple[str, ...]) -> dict[str, str]:
             return found
         assert time.monotonic() < end, found
         time.sleep(0.2)
-
-
-# What Slurm itself refuses, so that no check of ours computes it.
-REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "partition misspelled": ({"partition": "gpus"}, "error", "Invalid partition"),
-    "feature that no node has": ({"constraint": "h200"}, "error", "feature"),
-    "node that is drained": ({"partition": "half"}, "warning", "n6 is drain+idle bad memory"),
-    "nodes that are reserved": ({**CPUS, "nodes": 2}, "warning", "course holds n4"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_slurm_refuses_is_passed_on(name: str, tmp_path: Path) -> None:
-    flags_, level, text = REFUSED[name]
-    found = of_cluster(described(flags_, output=str(tmp_path)), read(ask), SubmitHost(limits={}), probe=False)
-    has(found, f"{level} sbatch-refuses", text)

@@ -17,13 +17,11 @@ from launch import vertex
 from launch.core.job import ROOT, load_job
 from launch.core.rehearse import network
 from launch.core.rehearse.buckets import BucketServer
-from launch.core.rehearse.cluster import Fault
 from launch.core.rehearse.process import SPEC, RehearsalSpec, stage
 from launch.core.rehearse.report import Report, load, show
 from launch.platforms.vertex import bundle
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.rehearse import plan, run
-from launch.platforms.vertex.rehearse.play import VertexRehearsal
 from launch.platforms.vertex.rehearse.run import rehearse
 from launch.platforms.vertex.request import custom_job
 from segtrain.bucket.client import client_of
@@ -177,21 +175,6 @@ def test_the_storage_answers_ranges(asked: str, content: bytes, tmp_path: Path) 
         connection.close()
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_the_storage_reads_only_the_range_of_an_object(method: str, tmp_path: Path) -> None:
-    (tmp_path / "gcs/data").mkdir(parents=True)
-    size = 1 << 40  # a hole: it takes no room on the disk, but does not fit into memory
-    with (tmp_path / "gcs/data/large").open("wb") as file:
-        file.truncate(size)
-    with BucketServer("127.0.0.1", tmp_path / "gcs") as store:
-        connection = http.client.HTTPConnection(*store.server_address[:2])
-        connection.request(method, "/data/large", headers={"Range": "bytes=-3"})
-        answer = connection.getresponse()
-        assert (answer.status, answer.headers["Content-Range"]) == (206, f"bytes {size - 3}-{size - 1}/{size}")
-        assert (answer.headers["Content-Length"], answer.read()) == ("3", bytes(3) if method == "GET" else b"")
-        connection.close()
-
-
 def test_no_path_leads_out_of_the_folder_of_the_storage(tmp_path: Path) -> None:
     (tmp_path / "gcs").mkdir()
     secret = tmp_path / "secret"
@@ -278,21 +261,6 @@ def test_all_workers_start_again_where_the_job_says_so(tmp_path: Path) -> None:
     report = play(tmp_path, plant="kill:3", held="workerpool0 workerpool1", restart_all=True)
     assert [host.codes[0] for host in report.hosts] == [137, 137]
     assert report.status == "JOB_STATE_SUCCEEDED"
-
-
-def test_nothing_starts_again_with_disable_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = request_of(job_of(disable_retries=True))
-    cluster = plan.set_stage(request, hosts=None, isolated=True)
-    spec = RehearsalSpec("", str(tmp_path), request=request)
-    store = BucketServer("127.0.0.1", tmp_path)
-    store.server_close()
-    rehearsal = VertexRehearsal(spec, cluster, store, print)
-    running = rehearsal.hosts[1]
-    running.codes.append(3)
-    assert rehearsal.on_exit([running]) == "ended"
-    assert (running.due, "disable_retries" in rehearsal.error) == (0, True)
-    monkeypatch.setattr(rehearsal, "watch", lambda *_: "interrupted")
-    assert rehearsal.run(Fault("spot", 2)) == "ended"
 
 
 def test_a_worker_that_always_fails_ends_the_job(tmp_path: Path) -> None:
