@@ -24,7 +24,7 @@ from launch.core import console  # noqa: E402
 from launch.core.findings import tell  # noqa: E402
 from launch.core.job import command as called  # noqa: E402
 from launch.platforms.sagemaker.arguments import DEFAULT_REGION, default_region  # noqa: E402
-from launch.platforms.sagemaker.aws_errors import explain, passing  # noqa: E402
+from launch.platforms.sagemaker.aws_errors import explain, explained, passing  # noqa: E402
 from launch.platforms.sagemaker.cloud import Clients, connect, split_uri  # noqa: E402
 from segtrain.errors import EXIT_ERROR, ConfigError  # noqa: E402
 
@@ -88,10 +88,8 @@ def task_request(verb: str, file_system: str, folders: list[str], report: str | 
 
 def run(clients: Clients, request: dict[str, Any], say: Callable[[str], None]) -> int:
     """Start the task, wait for its end, and print what it did. Returns 0 if no file failed. Raises SegtrainError."""
-    try:
+    with explained(f"CreateDataRepositoryTask for {request['FileSystemId']}"):
         task = clients.fsx.create_data_repository_task(**request)["DataRepositoryTask"]
-    except Exception as error:
-        raise explain(error, f"CreateDataRepositoryTask for {request['FileSystemId']}") from None
     name, shown = task["TaskId"], ""
     while True:
         status = task.get("Status", {})
@@ -123,10 +121,8 @@ def run(clients: Clients, request: dict[str, Any], say: Callable[[str], None]) -
 def _show_report(clients: Clients, uri: str) -> None:
     """Print the first failed files of a report: name, status, and error code of each."""
     bucket, key = split_uri(uri)
-    try:
+    with explained(f"the report {uri}"):
         text = clients.s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode("utf-8", "replace")
-    except Exception as error:
-        raise explain(error, f"the report {uri}") from None
     for path, *reason in list(csv.reader(text.splitlines()))[:SHOWN]:
         tell(f"error: {path}: {' '.join(reason)}")
     tell(f"all files that failed: {uri}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -121,8 +122,8 @@ def signals_end_it() -> Iterator[None]:
 
 
 def perform(module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Callable[[str], None]) -> Report:
-    """Run ``python -m MODULE FILE`` with the spec in FILE, and return its report, which is shown. All processes that
-    it starts end with it.
+    """Call ``play(spec, say)`` of a module in a process of its own, and return its report, which is shown. All
+    processes that it starts end with it.
 
     ``prefix``: from ``stage``. Raises ConfigError and SegtrainError.
     """
@@ -137,11 +138,11 @@ def perform(module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Cal
 
 
 def _play(module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Callable[[str], None]) -> None:
-    told, done, wrong = (Path(spec.folder, name) for name in (SPEC, REPORT, PROBLEM))
+    file, done, wrong = (Path(spec.folder, name) for name in (SPEC, REPORT, PROBLEM))
     for old in (done, wrong, Path(spec.folder, "failure.now")):
         old.unlink(missing_ok=True)
-    told.write_text(json.dumps(asdict(spec)))
-    command = [*(prefix or []), sys.executable, "-m", module, str(told)]
+    file.write_text(json.dumps(asdict(spec)))
+    command = [*(prefix or []), sys.executable, "-m", "launch.core.rehearse.process", module, str(file)]
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{PACKAGE.parent}", "PATH": network.search_path()}
     env[MARK] = spec.mark
     process = subprocess.Popen(
@@ -166,10 +167,11 @@ def _play(module: str, spec: RehearsalSpec, prefix: list[str] | None, say: Calla
         raise SegtrainError(text, code="rehearsal-broke-down")
 
 
-def played(path: Path, play: Callable[[RehearsalSpec, Callable[[str], None]], Report]) -> int:
-    """The child's side of ``perform``: read the spec from a file, call ``play``, and save its report next to the file.
+def main(module: str, path: Path) -> int:
+    """The child's side of ``perform``: read the spec from a file, play it, and save its report next to the file.
     Returns an exit code.
     """
+    play = importlib.import_module(module).play
     try:
         report = play(RehearsalSpec(**json.loads(path.read_text())), lambda text: print(text, flush=True))
     except SegtrainError as error:
@@ -189,3 +191,7 @@ def _end(process: subprocess.Popen[str], alone: bool) -> None:
             process.wait(10)
     process.kill()
     process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2])))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launch.platforms.sagemaker.aws_errors import explain, passing
+from launch.platforms.sagemaker.aws_errors import explain, explained, passing
 from launch.platforms.sagemaker.cloud import Clients, split_uri
 from launch.platforms.sagemaker.service_model import violations
 from segtrain.errors import ConfigError, SegtrainError
@@ -138,10 +138,8 @@ def find(clients: Clients, wanted: WantedFileSystem) -> tuple[FoundFileSystem | 
 
 
 def create(clients: Clients, wanted: WantedFileSystem) -> FoundFileSystem:
-    try:
+    with explained("CreateFileSystem"):
         return FoundFileSystem(clients.fsx.create_file_system(**system_request(wanted))["FileSystem"], None)
-    except Exception as error:
-        raise explain(error, "CreateFileSystem") from None
 
 
 def complete(
@@ -159,11 +157,9 @@ def complete(
     system = _wait(lambda: _system(clients, name), f"file system {name}", say, sleep)
     association = found.association
     if association is None:
-        try:
+        with explained(f"CreateDataRepositoryAssociation of {name} with {wanted.prefix}"):
             answer = clients.fsx.create_data_repository_association(**association_request(wanted, name))
             association = dict(answer["Association"])
-        except Exception as error:
-            raise explain(error, f"CreateDataRepositoryAssociation of {name} with {wanted.prefix}") from None
     number = association["AssociationId"]
     association = _wait(lambda: _association(clients, number), f"association with {wanted.prefix}", say, sleep)
     _wait(lambda: _import(clients, number), f"names of {wanted.prefix}", say, sleep)
@@ -233,10 +229,8 @@ def _import(clients: Clients, number: str) -> Mapping[str, Any]:
 def _pages(clients: Clients, call: str, key: str) -> Iterator[dict[str, Any]]:
     more: dict[str, str] = {}
     while True:
-        try:
+        with explained(call):
             page = getattr(clients.fsx, call)(**more)
-        except Exception as error:
-            raise explain(error, call) from None
         yield from page[key]
         if not page.get("NextToken"):
             return

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from launch.core.findings import Finding, error, note, warning
-from launch.platforms.parallelcluster.recipe import Keys, entries, mapping, scripts
+from launch.platforms.parallelcluster.recipe import Keys, always_on, entries, mapping, scripts
 
 EVERYONE = ("0.0.0.0/0", "::/0")
 PLACEHOLDER = re.compile(r"\b(?:subnet|sg|cr|fs|vpc)-0123456789abcdef\d\b|\bmy-(?:bucket|key)\b|\b192\.0\.2\.0/24")
@@ -22,12 +22,8 @@ def access(recipe: Keys) -> list[Finding]:
 
 
 def _ssh(recipe: Keys) -> Iterator[Finding]:
-    head = mapping(recipe, "HeadNode", "Ssh")
-    pools = entries(mapping(recipe, "LoginNodes"), "Pools")
-    for place, ssh in [
-        ("HeadNode", head),
-        *((f"LoginNodes pool {one.get('Name')}", mapping(one, "Ssh")) for one in pools),
-    ]:
+    for place, node in always_on(recipe):
+        ssh = mapping(node, "Ssh")
         allowed = ssh.get("AllowedIps", EVERYONE[0])
         if allowed in EVERYONE:
             said = allowed if "AllowedIps" in ssh else f"{allowed} (the default)"
@@ -40,7 +36,11 @@ def _ssh(recipe: Keys) -> Iterator[Finding]:
     policies = [str(one.get("Policy", "")) for one in entries(rights, "AdditionalIamPolicies")]
     # A role may have the policy, and users of a directory have passwords.
     unknown = rights.get("InstanceRole") or rights.get("InstanceProfile") or recipe.get("DirectoryService")
-    if not head.get("KeyName") and not unknown and not any(SESSIONS in one for one in policies):
+    if (
+        not mapping(recipe, "HeadNode", "Ssh").get("KeyName")
+        and not unknown
+        and not any(SESSIONS in one for one in policies)
+    ):
         yield error(
             "no-way-in",
             "HeadNode has neither Ssh/KeyName nor the policy of the session manager: nobody could log in",

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launch.core.findings import Finding, error, note, warning
-from launch.platforms.parallelcluster.recipe import VERSION, Keys, Resource, entries, mapping, queues, resources
+from launch.platforms.parallelcluster.recipe import (
+    VERSION,
+    Keys,
+    Resource,
+    always_on,
+    entries,
+    mapping,
+    queues,
+    resources,
+)
 from launch.platforms.sagemaker.instances import INSTANCES, like, nearest, unfit
 from segtrain.machines import Machine
 
@@ -45,22 +54,19 @@ def _system(recipe: Keys) -> Iterator[Finding]:
 
 def _always_on(recipe: Keys) -> Iterator[Finding]:
     """Head and login nodes: they run day and night."""
-    head = mapping(recipe, "HeadNode").get("InstanceType")
-    places = [("HeadNode", head)]
-    for pool in entries(mapping(recipe, "LoginNodes"), "Pools"):
-        places.append((f"LoginNodes pool {pool.get('Name')}", pool.get("InstanceType")))
-    for place, name in places:
+    for place, section in always_on(recipe):
+        name = str(section.get("InstanceType") or "")
         if not name:
             continue
-        yield from _type(place, str(name))
-        machine = known(str(name))
+        yield from _type(place, name)
+        machine = known(name)
         if machine is not None and machine.gpus and not machine.retired:
             yield warning(
                 "gpu-always-on",
                 f"{place}: {name} has GPUs, and is paid for day and night",
                 "a CPU type such as m6i.xlarge; GPUs belong into queues, which shrink to zero",
             )
-        if str(name).partition(".")[2] in ("nano", "micro", "small"):
+        if name.partition(".")[2] in ("nano", "micro", "small"):
             yield warning(
                 "head-small",
                 f"{place}: {name} has at most 2 GB of memory: Slurm's daemons and one pip install would fill it",

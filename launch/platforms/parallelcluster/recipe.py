@@ -107,14 +107,23 @@ def lustre(recipe: Keys) -> Iterator[tuple[str, Keys, Keys]]:
             yield f"SharedStorage {storage.get('Name')}", storage, mapping(storage, "FsxLustreSettings")
 
 
+def always_on(recipe: Keys) -> list[tuple[str, Keys]]:
+    """Place and section of the head node and of each pool of login nodes, which run day and night."""
+    pools = entries(mapping(recipe, "LoginNodes"), "Pools")
+    return [
+        ("HeadNode", mapping(recipe, "HeadNode")),
+        *((f"LoginNodes pool {pool.get('Name')}", pool) for pool in pools),
+    ]
+
+
+def all_nodes(recipe: Keys) -> list[tuple[str, Keys]]:
+    """Place and section of all nodes: those of the queues, too."""
+    return [*always_on(recipe), *((f"queue {queue.get('Name')}", queue) for queue in queues(recipe))]
+
+
 def scripts(recipe: Keys) -> Iterator[tuple[str, Keys, str]]:
     """Place, owner (with its rights), and address of every custom action."""
-    owners = [("HeadNode", mapping(recipe, "HeadNode"))]
-    owners += [
-        (f"LoginNodes pool {pool.get('Name')}", pool) for pool in entries(mapping(recipe, "LoginNodes"), "Pools")
-    ]
-    owners += [(f"queue {queue.get('Name')}", queue) for queue in queues(recipe)]
-    for place, owner in owners:
+    for place, owner in all_nodes(recipe):
         for name, action in mapping(owner, "CustomActions").items():
             several = entries(action, "Sequence") if isinstance(action, Mapping) else []
             for one in several or [action]:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from launch.core.findings import Finding, error, note, warning
 from launch.platforms.fsx.lustre import MONTH_H, PRICES
-from launch.platforms.parallelcluster.recipe import Keys, entries, lustre, mapping, queues
+from launch.platforms.parallelcluster.recipe import Keys, all_nodes, entries, lustre, mapping
 
 OLD_LINKS = ("ImportPath", "ExportPath", "ImportedFileChunkSize", "AutoImportPolicy")
 
@@ -78,12 +78,9 @@ def _scratch(place: str, settings: Keys) -> Iterator[Finding]:
 
 def _reachable(recipe: Keys, place: str) -> Iterator[Finding]:
     """A file system that is there already lets in only nodes of its security group."""
-    nodes = [("HeadNode", mapping(recipe, "HeadNode"))]
-    nodes += [(f"LoginNodes pool {one.get('Name')}", one) for one in entries(mapping(recipe, "LoginNodes"), "Pools")]
-    nodes += [(f"queue {queue.get('Name')}", queue) for queue in queues(recipe)]
     without = [
         name
-        for name, node in nodes
+        for name, node in all_nodes(recipe)
         if not {"AdditionalSecurityGroups", "SecurityGroups"} & set(mapping(node, "Networking"))
     ]
     if without:

@@ -7,6 +7,8 @@ FailureReason.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from segtrain.errors import ConfigError, SegtrainError
 
@@ -161,3 +163,12 @@ def explain(error: Exception, doing: str) -> SegtrainError:
             code="aws-unreachable",
         )
     return SegtrainError(f"{doing}: {type(error).__name__}: {error}", code="aws-failed")
+
+
+@contextmanager
+def explained(doing: str) -> Iterator[None]:
+    """Raise an error of boto3 in the body as ``explain`` tells it."""
+    try:
+        yield
+    except Exception as error:
+        raise explain(error, doing) from None

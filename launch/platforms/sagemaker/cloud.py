@@ -13,7 +13,7 @@ from shlex import quote
 from typing import Any
 from urllib.parse import urlsplit
 
-from launch.platforms.sagemaker.aws_errors import CREDENTIALS, explain, passing
+from launch.platforms.sagemaker.aws_errors import CREDENTIALS, explain, explained, passing
 from launch.platforms.sagemaker.job import COMMAND, SageMakerJob
 from segtrain.errors import ConfigError, SegtrainError
 
@@ -82,10 +82,8 @@ class Clients:
     @cached_property
     def identity(self) -> dict[str, str]:
         """Account and Arn of the caller. Raises SegtrainError where the credentials are not accepted."""
-        try:
+        with explained("the account of these credentials"):
             return dict(self.sts.get_caller_identity())
-        except Exception as error:
-            raise explain(error, "the account of these credentials") from None
 
 
 def connect(region: str = "", endpoint_url: str | None = None) -> Clients:
@@ -227,16 +225,13 @@ def upload(clients: Clients, path: Path, uri: str) -> None:
         # Anyone can guess this name: nothing is sent to a bucket of this name that belongs to another account.
         owner = {"ExpectedBucketOwner": account(clients)}
         _make(clients, bucket, owner)
-    try:
-        with path.open("rb") as stream:
-            clients.s3.put_object(Bucket=bucket, Key=key, Body=stream, **owner)
-    except Exception as error:
-        raise explain(error, f"upload of {path.name} to {uri}") from None
+    with explained(f"upload of {path.name} to {uri}"), path.open("rb") as stream:
+        clients.s3.put_object(Bucket=bucket, Key=key, Body=stream, **owner)
 
 
 def _make(clients: Clients, bucket: str, owner: Mapping[str, str]) -> None:
     place = {} if clients.region == "us-east-1" else {"LocationConstraint": clients.region}
-    try:
+    with explained(f"the bucket {bucket}"):
         try:
             clients.s3.head_bucket(Bucket=bucket, **owner)
             return
@@ -244,8 +239,6 @@ def _make(clients: Clients, bucket: str, owner: Mapping[str, str]) -> None:
             if error.response["Error"]["Code"] not in ("404", "NoSuchBucket"):
                 raise
         clients.s3.create_bucket(Bucket=bucket, **({"CreateBucketConfiguration": place} if place else {}))
-    except Exception as error:
-        raise explain(error, f"the bucket {bucket}") from None
 
 
 def submit(clients: Clients, request: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any
 
 from launch.platforms.sagemaker import progress as job_progress
-from launch.platforms.sagemaker.aws_errors import cure_of_failure, explain, passing
+from launch.platforms.sagemaker.aws_errors import cure_of_failure, explain, explained, passing
 from launch.platforms.sagemaker.cloud import Clients
 from launch.platforms.sagemaker.fetch import fetch
 from launch.platforms.sagemaker.job import COMMAND
@@ -208,13 +208,11 @@ class _View:
 
 def stop(clients: Clients, name: str, say: Callable[[str], None]) -> int:
     """Ask SageMaker to stop the job gently, and say what happens then. Returns 0, even if it has already ended."""
-    try:
+    with explained(f"StopTrainingJob of {name}"):
         job = clients.sagemaker.describe_training_job(TrainingJobName=name)
         status = job["TrainingJobStatus"]
         if status == "InProgress":
             clients.sagemaker.stop_training_job(TrainingJobName=name)
-    except Exception as error:
-        raise explain(error, f"StopTrainingJob of {name}") from None
     attach = _back(clients, name)
     if status in _ENDED:
         say(f"{name} has ended already ({job['SecondaryStatus']}); what it left: {attach}")

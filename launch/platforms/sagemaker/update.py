@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launch.core import job
-from launch.platforms.sagemaker.aws_errors import explain
+from launch.platforms.sagemaker.aws_errors import explained
 from launch.platforms.sagemaker.cloud import Clients
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.times import INTERVALS, WARM_S
@@ -19,15 +19,11 @@ _FLAGS = "--profile-ms MS (0: off), --remote-debug, --warm-pool TIME (0: let the
 
 def update(clients: Clients, name: str, changes: Mapping[str, Any], say: Callable[[str], None]) -> int:
     """Send UpdateTrainingJob with the changes from ``wanted``. Returns 0 once AWS accepts it; raises SegtrainError."""
-    try:
+    with explained(name):
         sent = clients.sagemaker.describe_training_job(TrainingJobName=name)
-    except Exception as error:
-        raise explain(error, name) from None
     asked = request(sent, changes)
-    try:
+    with explained(f"UpdateTrainingJob of {name}"):
         clients.sagemaker.update_training_job(**asked)
-    except Exception as error:
-        raise explain(error, f"UpdateTrainingJob of {name}") from None
     for line in effects(name, changes, asked):
         say(line)
     return 0

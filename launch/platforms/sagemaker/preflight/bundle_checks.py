@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from launch.core import native
 from launch.core.findings import Finding, error, note
+from launch.core.job_checks import Files
 from launch.core.requirements import requirements
 from launch.platforms.sagemaker.images import Image, ImageChoice
 from launch.platforms.sagemaker.job import SageMakerJob
-
-Files = Mapping[str, "Path | bytes"]
 
 # Minor version of glibc 2 in AWS's images: Amazon Linux 2023 from torch 2.11 on, else Ubuntu 22.04.
 AL2023, UBUNTU_22 = 34, 35

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error, warning
-from launch.core.preflight import looks_secret
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.places import API
 
@@ -29,7 +29,8 @@ def limits(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
                 f"environment {key}={value!r}: SageMaker's toolkit sets it itself and overwrites yours",
                 "leave it out, or take another name",
             )
-    yield from _secrets(job)
+    cure = "let the script fetch it with the job's role (AWS Secrets Manager)"
+    yield from job_checks.secrets({"environment": job.environment, "setting": job.settings, "tag": job.tags}, cure)
     yield from _metrics(job)
     yield from _tags(job)
 
@@ -98,19 +99,6 @@ def _words_for_switches(job: SageMakerJob) -> Iterator[Finding]:
                 f"{key}={right}",
                 "aws/sagemaker-python-sdk#4247, #2689",
             )
-
-
-def _secrets(job: SageMakerJob) -> Iterator[Finding]:
-    places = {"environment": job.environment, "setting": job.settings, "tag": job.tags}
-    for kind, values in places.items():
-        for key, value in values.items():
-            if looks_secret(key, str(value)):
-                yield warning(
-                    "secret",
-                    f"{kind} {key}=(hidden) looks like a secret: anyone who may describe training jobs can read "
-                    "it, forever",
-                    "let the script fetch it with the job's role (AWS Secrets Manager)",
-                )
 
 
 def _metrics(job: SageMakerJob) -> Iterator[Finding]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error, note
-from launch.core.job import config_file
 from launch.platforms.sagemaker.images import ImageChoice
 from launch.platforms.sagemaker.instances import PRICES_DATED
 from launch.platforms.sagemaker.job import SageMakerJob
-from launch.platforms.sagemaker.preflight.bundle_checks import Files, bundle_checks, decoder_checks
+from launch.platforms.sagemaker.preflight.bundle_checks import bundle_checks, decoder_checks
 from launch.platforms.sagemaker.preflight.channels import channels
 from launch.platforms.sagemaker.preflight.cost import helpers
 from launch.platforms.sagemaker.preflight.extras import extras
@@ -23,7 +22,6 @@ from launch.platforms.sagemaker.preflight.places import places
 from launch.platforms.sagemaker.preflight.times import times
 from launch.platforms.sagemaker.preflight.training import training
 from launch.platforms.sagemaker.preflight.vpc import network
-from segtrain.errors import SegtrainError
 
 # Violations of the service's model that another finding describes better, or that do not stop the job: code of that
 # finding -> beginning of the violation.
@@ -42,13 +40,12 @@ def offline(
     """All findings except those of the image choice (``choice.findings``). A check that cannot run adds a note."""
     findings = [*limits(job, request), *times(job, request), *places(job, request), *channels(job), *network(job)]
     findings += [*machines(job, request, choice), *helpers(job, root), *extras(job, choice)]
-    files: Files = {}
-    try:
-        files = _files(root, job)
+    from launch.platforms.sagemaker.bundle import contents
+
+    files, missing = job_checks.bundled(job, root, lambda: dict(contents(root, job)))
+    findings += missing
+    if files:
         findings += [*bundle_checks(job, files, choice), *decoder_checks(root, choice)]
-    except SegtrainError as problem:
-        if os.path.isfile(config_file(job, root)):  # else the check of the config reports the missing file
-            findings.append(error("bundle", str(problem), "fix it in the job, or restore the file"))
     findings += [*training(job, root, set(files)), *_prices(now)]
     findings += _model(request, [*findings, *choice.findings])
     return list(dict.fromkeys(findings))
@@ -63,12 +60,6 @@ def _prices(now: date) -> Iterator[Finding]:
             f"the table of prices is from {PRICES_DATED}, {months} months ago",
             "--price USD, today's price per hour",
         )
-
-
-def _files(root: Path, job: SageMakerJob) -> Files:
-    from launch.platforms.sagemaker.bundle import contents
-
-    return dict(contents(root, job))
 
 
 def _model(request: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.regions import partition
@@ -128,12 +129,5 @@ def _overlaps(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding
                 f"--checkpoints {quote(f'{folder(checkpoints)}checkpoints/{job.name}/')}, or another prefix of its own",
             )
     for channel in job.data:
-        if channel.is_file_system or not s3_parts(channel.uri):
-            continue
-        for key, uri in results.items():
-            if uri and folder(uri).startswith(folder(channel.uri)):
-                yield warning(
-                    "results-in-data",
-                    f"{key}={uri!r} is inside data.{channel.name}={channel.uri!r}: the next job downloads it as data",
-                    f"give --{key} a place beside the data",
-                )
+        if not channel.is_file_system and s3_parts(channel.uri):
+            yield from job_checks.results_in_data(f"data.{channel.name}", channel.uri, results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error, note, warning
 from launch.platforms.sagemaker.job import SageMakerJob
 from launch.platforms.sagemaker.preflight.places import API, hours
@@ -37,14 +38,8 @@ def times(job: SageMakerJob, request: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _longest(job: SageMakerJob) -> Iterator[Finding]:
-    if job.max_run < SHORT_S:
-        yield warning(
-            "max-run-short",
-            f"max_run={job.max_run} is {hours(job.max_run)}: a number without a unit is seconds, and the job is "
-            "stopped then",
-            f"--max-run {job.max_run}{'h' if job.max_run <= 72 else 'm'}, if that was meant",
-        )
-    elif job.max_run > LONGEST_S:
+    yield from job_checks.short_run(job, SHORT_S)
+    if job.max_run > LONGEST_S:
         yield error(
             "max-run-range",
             f"max_run={hours(job.max_run)} is more than the 28 days that a training job can last",

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launch.core import preflight
+from launch.core import job_checks, preflight
 from launch.core.findings import Finding, error, note, warning
-from launch.core.forecast import file_of, on_type, plan_findings
+from launch.core.forecast import file_of, on_type
 from launch.core.preflight import Read, files_of_weights
 from launch.platforms.sagemaker.instances import INSTANCES
 from launch.platforms.sagemaker.job import SageMakerJob
@@ -48,9 +48,7 @@ def training(job: SageMakerJob, root: Path, bundled: Collection[str]) -> Iterato
             f"{copy} {shlex.quote(place)} s3://BUCKET/weights/, then --data weights=s3://BUCKET/weights/ "
             f"(beside --data train=...) and {key}={CHANNELS}/weights{shlex.quote(inside)}",
         )
-    yield from preflight.batch(config, _machines(job))
-    yield from preflight.hardware(config, _machines(job))
-    yield from plan_findings(partial(_predicted, job, config), config)
+    yield from job_checks.trains(job, config, _machines(job), _predicted)
     yield from _kept(job, config)
     yield from preflight.trackers(job, config)
     yield from preflight.files(job, root, bundled)
@@ -131,13 +129,8 @@ def _kept(job: SageMakerJob, config: Config) -> Iterator[Finding]:
             f"out={config.out!r}: in the container only /opt/ml/checkpoints, /opt/ml/model and /opt/ml/output are kept",
             "leave out= out of the settings",
         )
-    if not config.checkpoint.resume and (job.spot or job.retries):
-        why = "spot=true" if job.spot else f"retries={job.retries}"
-        yield error(
-            "resume-off",
-            f"checkpoint.resume=false with {why}: every restart would begin the training again",
-            "leave checkpoint.resume out",
-        )
+    if job.spot or job.retries:
+        yield from job_checks.resume_off(config, error, "every restart")
     cure = f"--data weights=s3://BUCKET/weights/ and, below {CHANNELS}/weights, "
     if job.network_isolation:
         level, holds = (warning, f", unless {job.image} holds it in HF_HOME") if job.image else (error, "")

@@ -40,7 +40,7 @@ def rehearse(
         spec = replace(
             spec, request=request, bundle=str(bundle), sample=sample, settings=changes, said=tuple(said)
         )  # fmt: skip
-        return perform("launch.platforms.sagemaker.rehearse", spec, prefix, say)
+        return perform("launch.platforms.sagemaker.rehearse.play", spec, prefix, say)
 
 
 def _refuse_missing(request: Mapping[str, Any]) -> None:

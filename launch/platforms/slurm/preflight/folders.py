@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error, warning
 from launch.platforms.slurm.job import SlurmJob
 from launch.platforms.slurm.preflight.state import Cluster
@@ -79,12 +80,7 @@ def _data(job: SlurmJob, probed: bool) -> Iterator[Finding]:
         yield (warning if job.setup else error)(  # its lines may bring the data
             "data-not-there", f"data={job.data!r}: there is no such folder here", "--data FOLDER that all nodes see"
         )
-    if data == output or data in output.parents:
-        yield warning(
-            "results-in-data",
-            f"output={job.output!r} is inside data={job.data!r}: a later run would read what this one has written",
-            "--output another folder",
-        )
+    yield from job_checks.results_in_data("data", str(data), {"output": str(output)})
 
 
 def _ended_before(after: str, others: Mapping[str, str]) -> set[str]:

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launch.core import job_checks, preflight
 from launch.core import job_values as values
-from launch.core import preflight
 from launch.core.findings import Finding, error, note, warning
 from launch.core.forecast import file_of, on_nodes, plan_findings
 from launch.core.preflight import Machines, Read, files_of_weights
@@ -74,7 +74,8 @@ def _trained(job: SlurmJob, root: Path) -> Iterator[Finding]:
     yield from preflight.batch(read.config, hosts)
     hardware = preflight.hardware(read.config, hosts)
     yield from (finding for finding in hardware if finding.code != "workers-many" or hosts.vcpus)
-    yield from _resume(job, read.config)
+    if job.requeue:
+        yield from job_checks.resume_off(read.config, error, "a job that is queued again")
     if job.like:
         yield from plan_findings(partial(_predicted, job, read.config), read.config)
 
@@ -125,12 +126,8 @@ def _time(job: SlurmJob) -> Iterator[Finding]:
             f"notice={job.notice} s: a checkpoint may take longer, and what is not saved is trained again",
             "--notice 120",
         )
-    if limit < 300 and job.notice < limit - 60:
-        yield warning(
-            "max-run-short",
-            f"max_run={job.max_run} s is short: the imports alone take up to a minute",
-            "a time with its unit, as --max-run 6h",
-        )
+    if job.notice < limit - 60:
+        yield from job_checks.short_run(job, 300)
 
 
 def _array(job: SlurmJob) -> Iterator[Finding]:
@@ -151,12 +148,3 @@ def _weights(config: Config) -> Iterator[Finding]:
     for key, place in files_of_weights(config):
         if "://" not in place and not os.path.exists(place):
             yield error("weights-missing", f"{key}={place!r}: there is no such file", "the path of one that nodes see")
-
-
-def _resume(job: SlurmJob, config: Config) -> Iterator[Finding]:
-    if job.requeue and not config.checkpoint.resume:
-        yield error(
-            "resume-off",
-            "checkpoint.resume=false: a job that is queued again would begin its training again",
-            "leave checkpoint.resume out, or requeue: false in the job file",
-        )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error, warning
-from launch.core.preflight import looks_secret, variables
+from launch.core.preflight import variables
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.request import BUNDLE, JOB, LABEL, region
 
@@ -19,19 +20,15 @@ def names(job: VertexJob) -> Iterator[Finding]:
     if LABEL in job.labels:
         yield error("label-reserved", f"labels.{LABEL}: the launcher sets this label", "give it another name")
     yield from variables(job)
-    for key, text in job.environment.items():
+    for key in job.environment:
         if _RESERVED.fullmatch(key):
             yield error(
                 "environment-reserved",
                 f"environment.{key}: Vertex AI or the launcher sets this variable, and the training reads it",
                 "leave it out",
             )
-        if looks_secret(key, text):
-            yield warning(
-                "secret",
-                f"environment.{key} looks like a secret: everybody who may see the job can read it",
-                "keep it in Secret Manager, and read it as the service account of the job",
-            )
+    cure = "keep it in Secret Manager, and read it as the service account of the job"
+    yield from job_checks.secrets({"environment": job.environment}, cure)
     yield from _account(job)
     yield from _regions(job)
 
@@ -100,12 +97,7 @@ SHORT_S = 300
 
 
 def times(job: VertexJob) -> Iterator[Finding]:
-    if job.max_run < SHORT_S:
-        yield warning(
-            "max-run-short",
-            f"max_run={job.max_run} s is short: the containers alone take minutes to start",
-            f"--max-run {job.max_run}h, if hours were meant",
-        )
+    yield from job_checks.short_run(job, SHORT_S)
     if job.max_wait is not None and job.scheduling != "FLEX_START":
         yield error(
             "wait-without-flex",

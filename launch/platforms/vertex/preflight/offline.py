@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error, warning
-from launch.core.job import config_file
+from launch.core.job_checks import Files
 from launch.core.requirements import requirements
 from launch.platforms.vertex import bundle
 from launch.platforms.vertex.images import ImageChoice
@@ -16,19 +16,15 @@ from launch.platforms.vertex.preflight.machines import machines
 from launch.platforms.vertex.preflight.names import names, network, times
 from launch.platforms.vertex.preflight.places import places
 from launch.platforms.vertex.preflight.training import training
-from segtrain.errors import SegtrainError
 
 
 def offline(job: VertexJob, *, root: Path, choice: ImageChoice) -> list[Finding]:
     """All offline findings, with those about the image (``choice``). A check that cannot run here leaves a note."""
     findings = [*names(job), *machines(job), *places(job), *times(job), *network(job), *choice.findings]
-    files: dict[str, Path | bytes] = {}
-    try:
-        files = dict(bundle.contents(root, job))
+    files, missing = job_checks.bundled(job, root, lambda: dict(bundle.contents(root, job)))
+    findings += missing
+    if files:
         findings += _requirements(job, files, choice)
-    except SegtrainError as problem:
-        if os.path.isfile(config_file(job, root)):  # a missing config is reported by the check of the training config
-            findings.append(error("bundle", str(problem), "fix it in the job, or restore the file"))
     if job.program != "train.py":
         findings.append(
             error(
@@ -41,7 +37,7 @@ def offline(job: VertexJob, *, root: Path, choice: ImageChoice) -> list[Finding]
     return list(dict.fromkeys(findings))
 
 
-def _requirements(job: VertexJob, files: dict[str, Path | bytes], choice: ImageChoice) -> Iterator[Finding]:
+def _requirements(job: VertexJob, files: Files, choice: ImageChoice) -> Iterator[Finding]:
     text = files["requirements.txt"]
     assert isinstance(text, bytes)
     yield from requirements(text.decode(), choice.uri, choice.torch)

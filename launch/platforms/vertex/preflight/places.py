@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from shlex import quote
 
+from launch.core import job_checks
 from launch.core.findings import Finding, error, warning
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.request import output
@@ -26,14 +27,9 @@ def places(job: VertexJob) -> Iterator[Finding]:
     for key in ("output", "staging", "checkpoints"):
         yield from _written(key, getattr(job, key))
     yield from _data(job)
-    data = job.data.rstrip("/")
-    for key, folder in (("output", output(job)), ("checkpoints", job.checkpoints), ("staging", job.staging)):
-        if folder and data.startswith("gs://") and f"{folder.rstrip('/')}/".startswith(f"{data}/"):
-            yield warning(
-                "results-in-data",
-                f"{key}={folder!r} is inside data={job.data!r}: a later run would read what this one has written",
-                f"--{key} gs://BUCKET/ANOTHER-FOLDER",
-            )
+    if job.data.startswith("gs://"):
+        results = {"output": output(job), "checkpoints": job.checkpoints, "staging": job.staging}
+        yield from job_checks.results_in_data("data", job.data, results)
 
 
 def placeholders(job: VertexJob) -> dict[str, str]:

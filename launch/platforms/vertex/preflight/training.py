@@ -10,9 +10,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from launch.core import preflight
+from launch.core import job_checks, preflight
 from launch.core.findings import Finding, error, note, warning
-from launch.core.forecast import file_of, on_type, plan_findings
+from launch.core.forecast import file_of, on_type
 from launch.core.preflight import Read, files_of_weights
 from launch.platforms.vertex.job import VertexJob
 from launch.platforms.vertex.machines import GPUS, machine_of
@@ -35,9 +35,7 @@ def training(job: VertexJob, root: Path, bundled: Collection[str]) -> Iterator[F
         return
     yield from _data(job, config, read)
     yield from _weights(job, config)
-    yield from preflight.batch(config, _machines(job))
-    yield from preflight.hardware(config, _machines(job))
-    yield from plan_findings(partial(_predicted, job, config), config)
+    yield from job_checks.trains(job, config, _machines(job), _predicted)
     yield from _kept(job, config)
     yield from preflight.trackers(job, config)
     yield from preflight.files(job, root, bundled)
@@ -129,10 +127,6 @@ def _kept(job: VertexJob, config: Config) -> Iterator[Finding]:
             "remove out=, or give --checkpoints gs://BUCKET/FOLDER",
             "Vertex AI: use Spot VMs with training" if lost else "",
         )
-    if not config.checkpoint.resume and not job.disable_retries:
+    if not job.disable_retries:
         level = error if job.scheduling == "SPOT" or job.restart_all else warning
-        yield level(
-            "resume-off",
-            "checkpoint.resume=false: every restart of a worker would begin the training again",
-            "leave checkpoint.resume out",
-        )
+        yield from job_checks.resume_off(config, level, "every restart of a worker")

@@ -50,7 +50,7 @@ def rehearse(
             spec, request=request, sample=sample, data_uri=place if place.startswith("gs://") else "",
             settings=changes, said=tuple(said),
         )  # fmt: skip
-        return perform("launch.platforms.vertex.rehearse", spec, prefix, say)
+        return perform("launch.platforms.vertex.rehearse.play", spec, prefix, say)
 
 
 def _place_of_data(job: VertexJob) -> str:
