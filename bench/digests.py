@@ -232,7 +232,7 @@ SLURM: dict[str, dict[str, Any]] = {
 
 def print_requests(root: Path) -> None:
     """Requests of the captured jobs of SageMaker and Vertex AI, and scripts of Slurm jobs, as digests by name."""
-    sys.path[:0] = [str(root), str(root / "tests")]
+    sys.path[:0] = [str(root), *(str(root / "tests" / part) for part in ("platforms", "kit", ""))]
     import test_contracts as sagemaker
     import test_vertex_contracts as vertex
 

@@ -10,14 +10,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segtrain.config import Config
 from segtrain.errors import ConfigError, DataError, MissingExtra, SegtrainError, refuse_windows
 from segtrain.evaluation.named_scores import NamedScores
-from segtrain.observe.journal import FILE, curve, finished, last_status, read_journal
+from segtrain.observe.journal import FILE, best_evaluation, curve, finished, last_status, read_journal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -55,11 +54,10 @@ class Run:
         """The best scores so far. Read them on the host of rank 0. Raises DataError if nothing was scored yet."""
         from segtrain.evaluation.load import read_description
 
-        found = [event["scores"] for event in curve(read_journal(self.path), "eval")]
-        scored = [scores for scores in found if scores["miou"] is not None]
-        if not scored:
+        best = best_evaluation(curve(read_journal(self.path), "eval"))
+        if not best:
             raise DataError(f"{self.path} has no evaluation with a score yet", code="no-scores", run=self.path)
-        return NamedScores.of(max(scored, key=itemgetter("miou")), read_description(self.path)[1].names)
+        return NamedScores.of(best["scores"], read_description(self.path)[1].names)
 
     def plot(self) -> Any:
         """The loss and the mIoU over the steps, as a matplotlib figure. Raises MissingExtra without matplotlib."""
@@ -113,21 +111,22 @@ def train(
     from segtrain.installed import discover, provided
     from segtrain.training.rank import train as train_rank
     from segtrain.training.start import early_checks as early
-    from segtrain.training.start.user_objects import Parts, refuse_parts
+    from segtrain.training.start.user_objects import UserObjects, refuse_parts
 
     if not isinstance(config, Config):
         text = f"segtrain.train takes a Config, not {config!r:.80}: pass segtrain.Config.load('FILE.yaml')"
         raise ConfigError(text, code="not-a-config", found=type(config).__name__)
-    parts = Parts(model, criterion, train_data, val_data, tuple(trackers) if isinstance(trackers, list) else trackers)
-    refuse_parts(parts)
+    own_trackers = tuple(trackers) if isinstance(trackers, list) else trackers
+    objects = UserObjects(model, criterion, train_data, val_data, own_trackers)
+    refuse_parts(objects)
     cluster = discover()
-    ranks = _processes(config, parts != Parts()) if cluster.alone else cluster.world_size
-    early.refuse(config, cluster, ranks, parts.names())
+    ranks = _processes(config, objects != UserObjects()) if cluster.alone else cluster.world_size
+    early.refuse(config, cluster, ranks, objects.names())
     with (
         _kept(),
         _other_ranks(config, cluster, ranks) if cluster.alone and ranks > 1 else nullcontext(cluster) as member,
     ):
-        code = train_rank(config, member, parts=parts, provided=provided())
+        code = train_rank(config, member, objects=objects, provided=provided())
     # A limit (train.deadline) ends a run with 0. Only the host of rank 0 has a journal; its last event may still come.
     at_limit = code == 0 and (config.run_dir / FILE).is_file() and last_status(config.run_dir) == "stopped"
     return Run(config.run_dir, done=code == 0 and not at_limit)

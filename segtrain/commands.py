@@ -23,11 +23,11 @@ from segtrain.installed import discover, provided, run_services, watch_for_notic
 def train(args: Namespace, overrides: list[str], argv: list[str]) -> int:
     from segtrain.training.start.first_signal import ending_at_first_signal
 
-    with ending_at_first_signal() as met:
-        return _train(args, overrides, argv, met)
+    with ending_at_first_signal() as on_connected:
+        return _train(args, overrides, argv, on_connected)
 
 
-def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable[[], None]) -> int:
+def _train(args: Namespace, overrides: list[str], argv: list[str], on_connected: Callable[[], None]) -> int:
     from segtrain.config import load_config
     from segtrain.observe.journal import say_on_stderr
     from segtrain.parallel import spawn
@@ -45,7 +45,7 @@ def _train(args: Namespace, overrides: list[str], argv: list[str], met: Callable
         # This imports torch. It is done here so that all ranks import it at the same time.
         from segtrain.training.rank import train
 
-        return train(config, cluster, met=met, provided=provided())
+        return train(config, cluster, on_connected=on_connected, provided=provided())
 
 
 def score(args: Namespace, overrides: list[str], argv: list[str]) -> None:

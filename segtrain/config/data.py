@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-from typing import Annotated, Any, Literal, Union, get_args
+from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from segtrain.config.facts import setting
 from segtrain.config.label_values import check_class_names, check_label_map
-from segtrain.config.section import Section, SettingError, Size, UserPath
+from segtrain.config.rules import check_data
+from segtrain.config.section import Section, Size, UserPath
 from segtrain.config.sources import pinned
 from segtrain.config.split_by import SplitBy
 
@@ -22,39 +23,64 @@ Auto = Literal["auto"]
 class Data(Section):
     """Where the images and masks are, what the labels mean, and how training samples are augmented."""
 
-    root: UserPath = Field(
+    root: UserPath = setting(
+        ["untrained", "per_host", "listing", "eval", "plan_neutral"],
         "",
         description="folder of the data set, or s3://BUCKET/FOLDER (gs://, az://); empty for layout 'scenes'",
     )
-    layout: Literal["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"] = Field(
-        "scenes", description="how images and masks are stored; see layouts.md. 'scenes' generates street scenes"
+    layout: Literal["scenes", "camvid", "cityscapes", "ade20k", "voc", "folders", "list", "shards"] = setting(
+        ["storage", "listing", "eval"],
+        "scenes",
+        description="how images and masks are stored; see layouts.md. 'scenes' generates street scenes",
     )
-    train_split: str = Field("train", description="split to train on")
-    split: str = Field("val", description="split to evaluate on")
-    images: str = Field("images/{split}", description="layout 'folders': folder of the images, relative to data.root")
-    masks: str = Field("masks/{split}", description="layout 'folders': folder of the masks, relative to data.root")
-    pair: Union[tuple[str, str], None] = Field(
+    train_split: str = setting(["eval"], "train", description="split to train on")
+    split: str = setting(["untrained", "eval"], "val", description="split to evaluate on")
+    images: str = setting(
+        ["storage", "listing", "eval"],
+        "images/{split}",
+        description="layout 'folders': folder of the images, relative to data.root",
+    )
+    masks: str = setting(
+        ["storage", "listing", "eval"],
+        "masks/{split}",
+        description="layout 'folders': folder of the masks, relative to data.root",
+    )
+    pair: Union[tuple[str, str], None] = setting(
+        ["listing", "eval"],
         None,
         description="layout 'folders': name patterns of an image and its mask, such as `['{name}_frame.jpg', "
         "'{name}_mask.png']`; a pattern without an extension matches any. null: same name, or a mask with a "
         "common suffix such as _mask. `{split}` stands for the split",
     )
-    index: str = Field("{split}.csv", description="layout 'list': CSV or JSONL file with columns image and mask")
-    classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = Field(
+    index: str = setting(
+        ["storage", "listing", "eval"],
+        "{split}.csv",
+        description="layout 'list': CSV or JSONL file with columns image and mask",
+    )
+    classes: Union[str, tuple[str, ...], dict[str, Union[Color, tuple[Color, ...]]]] = setting(
+        ["storage", "eval"],
         "",
         description="class names: a list; or a mapping of each name to its color (or colors) in RGB masks, such as "
         "`{road: [128, 64, 128]}`; or a text, CSV, YAML, or JSON file. Names such as 'void' and 'ignore' are "
         "not classes: their pixels are ignored. Empty: the classes of the layout",
     )
-    label_map: dict[int, int] = Field(
-        default_factory=dict, description="raw id -> train id; -1 means ignore. Empty: the mapping of the layout"
+    label_map: dict[int, int] = setting(
+        ["storage", "eval", "speed_neutral"],
+        default_factory=dict,
+        description="raw id -> train id; -1 means ignore. Empty: the mapping of the layout",
     )
-    ignore_index: int = Field(255, ge=0, le=255, description="class id of pixels that losses and metrics ignore")
-    bits: Union[Annotated[int, Field(ge=8, le=16)], Auto] = Field(
-        "auto", description="bits used in 16-bit images, 8 to 16. auto: 16, and nearly black images are an error"
+    ignore_index: int = setting(
+        ["eval", "speed_neutral"], 255, ge=0, le=255, description="class id of pixels that losses and metrics ignore"
     )
-    extra_bands: Literal["error", "drop"] = Field(
-        "error", description="TIFF images with more than three bands: an error, or only the first three bands are used"
+    bits: Union[Annotated[int, Field(ge=8, le=16)], Auto] = setting(
+        ["eval", "predict"],
+        "auto",
+        description="bits used in 16-bit images, 8 to 16. auto: 16, and nearly black images are an error",
+    )
+    extra_bands: Literal["error", "drop"] = setting(
+        ["eval", "predict"],
+        "error",
+        description="TIFF images with more than three bands: an error, or only the first three bands are used",
     )
     mean: Union[tuple[Share, Share, Share], None] = Field(
         None,
@@ -62,24 +88,32 @@ class Data(Section):
         "weights do, else ImageNet's",
     )
     std: Union[tuple[Std, Std, Std], None] = Field(None, description="standard deviation of the images, like data.mean")
-    split_by: SplitBy = Field(default_factory=SplitBy, description="how to make splits: `{val: 20%}`; see below")
-    overlap: Literal["refuse", "accept"] = Field(
-        "refuse", description="training images that are also in the validation split: an error, or a warning"
+    split_by: SplitBy = setting(
+        ["storage", "eval"], default_factory=SplitBy, description="how to make splits: `{val: 20%}`; see below"
     )
-    limit: int = Field(0, ge=0, description="use only this many images of each split, evenly spaced; 0: all")
+    overlap: Literal["refuse", "accept"] = setting(
+        ["untrained", "plan_neutral"],
+        "refuse",
+        description="training images that are also in the validation split: an error, or a warning",
+    )
+    limit: int = setting(
+        ["listing", "eval"], 0, ge=0, description="use only this many images of each split, evenly spaced; 0: all"
+    )
     crop: Size = Field((256, 256), description="height and width of a training crop in pixels")
     scale: tuple[float, float] = Field((0.5, 2.0), description="range of the random scale factor")
     scale_end: Union[tuple[float, float], None] = Field(
         None, description="the scale range moves linearly to this range over the run; null: it does not change"
     )
-    base_scale: float = Field(
+    base_scale: float = setting(
+        ["eval", "predict"],
         1.0,
         ge=0.01,
         le=100,
         description="fixed scale factor of all images, in training and evaluation; the random scale multiplies it",
     )
     flip: Share = Field(0.5, description="probability of a horizontal flip")
-    flip_pairs: tuple[tuple[Union[int, str], Union[int, str]], ...] = Field(
+    flip_pairs: tuple[tuple[Union[int, str], Union[int, str]], ...] = setting(
+        ["eval", "predict"],
         (),
         description="pairs of classes, by name or train id, that a mirrored image exchanges, such as "
         "`[[left arm, right arm]]`: in data.flip and eval.flip, not in your own transforms",
@@ -93,8 +127,10 @@ class Data(Section):
     )
     hue: float = Field(0.0, ge=0, le=0.5, description="largest random hue shift, in turns of the color wheel")
     color_jitter_prob: Share = Field(1.0, description="probability of color jitter (data.jitter and data.hue)")
-    color_jitter_on: Literal["auto", "cpu", "device"] = Field(
-        "auto", description="where color jitter is computed. auto: on CUDA without rotate or transforms, else workers"
+    color_jitter_on: Literal["auto", "cpu", "device"] = setting(
+        ["untrained", "per_host", "plan_neutral"],
+        "auto",
+        description="where color jitter is computed. auto: on CUDA without rotate or transforms, else workers",
     )
     class_balanced_crop_prob: Share = Field(
         0.0, description="probability that a crop is centered on a pixel of a random class, which favors rare classes"
@@ -109,7 +145,8 @@ class Data(Section):
         "after",
         description="whether transforms run 'after' scale, crop, flip, and color jitter, or 'replace' them",
     )
-    cache: Literal["off", "ram", "disk"] = Field(
+    cache: Literal["off", "ram", "disk"] = setting(
+        ["untrained", "per_host"],
         "off",
         description="'ram' keeps decoded images in memory, for small data sets. 'disk' keeps what was read from a "
         "bucket on the local disk; see layouts.md. For data on a disk, 'disk' changes nothing",
@@ -117,38 +154,66 @@ class Data(Section):
     cache_dir: UserPath = Field(
         "", description="folder of cache 'disk', which all runs may share; empty: `buckets` in the user's cache folder"
     )
-    cache_gb: Union[Annotated[float, Field(gt=0)], Auto] = Field(
-        "auto", description="bound of cache 'disk' in GB (1e9 bytes). auto: most of the free space of its disk"
+    cache_gb: Union[Annotated[float, Field(gt=0)], Auto] = setting(
+        ["plan_neutral"],
+        "auto",
+        description="bound of cache 'disk' in GB (1e9 bytes). auto: most of the free space of its disk",
     )
-    check: Literal["full", "off"] = Field(
-        "full", description="'full' reads and checks all images and masks before training, and caches the result"
+    check: Literal["full", "off"] = setting(
+        ["untrained", "speed_neutral", "plan_neutral"],
+        "full",
+        description="'full' reads and checks all images and masks before training, and caches the result",
     )
-    faults: Literal["error", "skip"] = Field("error", description="faulty files: stop before training, or skip them")
-    outage_s: float = Field(
-        300.0, gt=0, description="buckets: seconds without an answer after which the run ends with an error"
+    faults: Literal["error", "skip"] = setting(
+        ["untrained", "listing", "speed_neutral", "plan_neutral"],
+        "error",
+        description="faulty files: stop before training, or skip them",
     )
-    workers: Union[Annotated[int, Field(ge=0, le=256)], Auto] = Field(
-        "auto", description="loader workers per rank; 0: the training loop loads. auto: adapts, up to the rank's cores"
+    outage_s: float = setting(
+        ["untrained", "plan_neutral"],
+        300.0,
+        gt=0,
+        description="buckets: seconds without an answer after which the run ends with an error",
     )
-    worker_kind: Literal["auto", "thread", "process"] = Field(
-        "auto", description="auto: threads, because decoding releases the GIL; processes if data.transforms is set"
+    workers: Union[Annotated[int, Field(ge=0, le=256)], Auto] = setting(
+        ["untrained", "per_host", "eval"],
+        "auto",
+        description="loader workers per rank; 0: the training loop loads. auto: adapts, up to the rank's cores",
     )
-    helpers: Literal["none", "ray", "ray-data"] = Field(
+    worker_kind: Literal["auto", "thread", "process"] = setting(
+        ["untrained", "per_host"],
+        "auto",
+        description="auto: threads, because decoding releases the GIL; processes if data.transforms is set",
+    )
+    helpers: Literal["none", "ray", "ray-data"] = setting(
+        ["untrained"],
         "none",
         description="'ray': hosts without GPUs make samples too, in the Ray cluster at RAY_ADDRESS. 'ray-data': Ray "
         "Data makes all samples there, in an order of its own, and the run cannot resume; see helpers.md",
     )
-    helper_cores: Union[Annotated[int, Field(ge=1, le=65536)], Auto] = Field(
-        "auto", description="cores of helping hosts that the ranks use together. auto: all of them"
+    helper_cores: Union[Annotated[int, Field(ge=1, le=65536)], Auto] = setting(
+        ["untrained"], "auto", description="cores of helping hosts that the ranks use together. auto: all of them"
     )
-    helper_timeout_s: float = Field(
-        2.0, gt=0, le=600, description="seconds without a sign of life after which a helper's samples are made again"
+    helper_timeout_s: float = setting(
+        ["untrained"],
+        2.0,
+        gt=0,
+        le=600,
+        description="seconds without a sign of life after which a helper's samples are made again",
     )
-    prefetch: int = Field(4, ge=1, le=1024, description="batches that each rank keeps ready")
-    scenes: int = Field(
-        240, ge=2, le=1_000_000, description="layout 'scenes': training images; a quarter as many for validation"
+    prefetch: int = setting(
+        ["untrained", "per_host"], 4, ge=1, le=1024, description="batches that each rank keeps ready"
     )
-    scene_size: Size = Field((144, 192), description="layout 'scenes': height and width of an image in pixels")
+    scenes: int = setting(
+        ["eval"],
+        240,
+        ge=2,
+        le=1_000_000,
+        description="layout 'scenes': training images; a quarter as many for validation",
+    )
+    scene_size: Size = setting(
+        ["eval"], (144, 192), description="layout 'scenes': height and width of an image in pixels"
+    )
 
     _check_classes = field_validator("classes", mode="before")(check_class_names)
     _check_label_map = field_validator("label_map", mode="before")(check_label_map)
@@ -197,67 +262,4 @@ class Data(Section):
             return {"val": value}
         return value or {}
 
-    @model_validator(mode="after")
-    def _root(self) -> Data:
-        if self.layout != "scenes" and not self.root:
-            raise SettingError(f"data.root is empty, but layout {self.layout!r} reads files: set data.root=FOLDER")
-        if self.layout == "scenes" and self.root:
-            layouts = " or ".join(get_args(Data.model_fields["layout"].annotation)[1:])
-            raise SettingError(
-                f"data.layout=scenes reads no files, but data.root is set: set data.layout to {layouts}. To detect it: "
-                f"segtrain data check {shlex.quote(self.root)}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _divided(self) -> Data:
-        if not self.split_by.on:
-            return self
-        if self.layout == "scenes":
-            raise SettingError("data.split_by: layout 'scenes' generates its splits: remove data.split_by")
-        if not self.split_by.of and self.own_splits:
-            keys = {"folders": " ({split} in data.images or data.masks)", "list": " ({split} in data.index)"}
-            why = f"layout {self.layout!r} has its own splits{keys.get(self.layout, '')}"
-            unsplit = "; if the shards have no splits, {of: all, val: 20%}" if self.layout == "shards" else ""
-            fix = f"name the split to divide, such as data.split_by={{of: train, val: 20%}}{unsplit}"
-            raise SettingError(f"data.split_by: {why}: {fix}")
-        if self.train_split in ("val", "test"):
-            why = f"data.train_split={self.train_split}: data.split_by makes this split: set it to train"
-            raise SettingError(why, advice={"data.train_split": "train"})
-        return self
-
-    @model_validator(mode="after")
-    def _helped(self) -> Data:
-        if self.helpers == "none":
-            return self
-        if self.workers == 0:
-            raise SettingError(
-                f"data.workers=0: data.helpers={self.helpers} needs a local worker, for what helpers leave: use 1",
-                advice={"data.workers": 1},
-            )
-        if self.helpers == "ray-data" and self.worker_kind == "process":
-            raise SettingError(
-                "data.worker_kind=process: data.helpers=ray-data needs threads, which copy: set it to auto",
-                advice={"data.worker_kind": "auto"},
-            )
-        if self.cache == "ram":
-            why = "data.cache=ram keeps images in this host's memory, where no helper is: set it to off"
-            raise SettingError(why, advice={"data.cache": "off"})
-        return self
-
-    @model_validator(mode="after")
-    def _policies(self) -> Data:
-        if self.worker_kind == "process" and self.cache == "ram":
-            why = "each process would keep its own copy of data.cache=ram: set data.cache=off, or use thread"
-            raise SettingError(f"data.worker_kind=process: {why}", "cache-with-processes", {"data.cache": "off"})
-        if self.faults == "skip" and self.check == "off":
-            why = "data.faults=skip needs the check that finds faulty files: set data.check=full"
-            raise SettingError(why, advice={"data.check": "full"})
-        if self.color_jitter_on == "device" and (self.transforms or self.rotate):
-            key = "transforms" if self.transforms else "rotate"
-            why = f"data.color_jitter_on=device: data.{key} runs after color jitter, on the CPU: use auto"
-            raise SettingError(why, advice={"data.color_jitter_on": "auto"})
-        if self.transforms and self.transforms_mode == "replace" and self.class_balanced_crop_prob > 0:
-            why = "data.class_balanced_crop_prob must be 0 with data.transforms_mode=replace: set it to 0"
-            raise SettingError(why, advice={"data.class_balanced_crop_prob": 0})
-        return self
+    _check_rules = model_validator(mode="after")(check_data)

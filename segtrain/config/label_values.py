@@ -9,10 +9,8 @@ from typing import Any
 from segtrain.config.paste import command, flow
 from segtrain.config.section import SettingError
 
-_RANGE = re.compile(r"(\d+) ?(?:-|\.\.\.?) ?(\d+)")
+_RANGE = re.compile(r"\d+ ?(?:-|\.\.\.?) ?\d+")
 _EXPECTED = "expected pairs of integers, mask value: class id, such as data.label_map={0: 0, 255: 1}"
-# A message lists at most this many ids.
-_MAX_LISTED = 64
 
 
 def check_class_names(given: Any) -> Any:
@@ -53,26 +51,14 @@ def check_label_map(given: Any) -> Any:
     """Return ``given``. Raises SettingError unless it maps integers to integers."""
     if not isinstance(given, Mapping):
         raise SettingError(f"data.label_map={given!r}: {_EXPECTED}", "wrong-type", found=given)
-    pairs: dict[Any, Any] = {}
     for raw, train in given.items():
-        if not _is_integer(train) or not (_is_integer(raw) or _range(raw)):
+        if isinstance(raw, str) and _RANGE.fullmatch(raw):
+            why = f"{raw!r} is not an integer: list each id, as in data.label_map={{0: 0, 1: 0}}"
+            raise SettingError(f"data.label_map: {why}", "label-range", found=raw)
+        if not _is_integer(train) or not _is_integer(raw):
             pair = f"{{{flow(raw)}: {flow(train)}}}"
             raise SettingError(f"data.label_map={pair}: {_EXPECTED}", "wrong-type", found={raw: train})
-        pairs |= dict.fromkeys(_range(raw) or [raw], train)
-    ranges = [raw for raw in given if not _is_integer(raw)]
-    if ranges:
-        fix = "data.label_map={0: 0, 1: 0, ...}"
-        if len(pairs) <= _MAX_LISTED:
-            fix = command({"data.label_map": pairs})
-        why = f"{ranges[0]!r} is not an integer. Ranges are not supported; list each id"
-        raise SettingError(f"data.label_map: {why}: {fix}", "label-range", fix=fix)
     return given
-
-
-def _range(raw: Any) -> range | None:
-    """The ids in a text such as `0-6` or `0..6`, at most ``_MAX_LISTED + 1`` ids. None for any other value."""
-    match = _RANGE.fullmatch(raw) if isinstance(raw, str) else None
-    return range(int(match[1]), int(match[2]) + 1)[: _MAX_LISTED + 1] if match else None
 
 
 def _is_integer(value: Any) -> bool:

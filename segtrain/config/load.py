@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from segtrain.base.files import read_text
 from segtrain.config.mistakes import COMMAND_LINE, explained, fields
-from segtrain.config.paste import command, set_nested, shell_word
+from segtrain.config.paste import command, set_nested
 from segtrain.config.run import Config
 from segtrain.config.section import blocks, members
 from segtrain.config.yaml_text import RefusedYaml, load_yaml
@@ -49,7 +49,8 @@ def _value(key: str, text: str) -> Any:
         is_text = str in kinds and {"[": tuple, "{": dict, '"': str}.get(text[:1]) not in kinds
         if is_text and text.isprintable():
             return text
-        raise _not_yaml(error, f"{key}={text[:80]}", _quoted(key, text), key=key) from None
+        fix = "close its brackets, quote the whole argument if it has spaces, and put text with backslashes in '...'"
+        raise _not_yaml(error, f"{key}={text[:80]}", fix, key=key) from None
     # YAML 1.1 reads 1e-3 as text, but a number is meant.
     if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value) and str not in kinds:
         return float(value)
@@ -66,13 +67,6 @@ def _not_yaml(error: Exception, where: str, fix: str, **values: Any) -> ConfigEr
         return ConfigError(f"{where}: {why}", code="refused-yaml", reason=why, **values)
     text = f"{where} is not valid YAML ({why})" + (f": {fix}" if fix else "")
     return ConfigError(text, code="invalid-yaml", fix=fix, **values)
-
-
-def _quoted(key: str, text: str) -> str:
-    """The fix for an argument with an open bracket or quote."""
-    bare = text.replace('"', "").replace("'", "''")
-    fix = shell_word(f"{key}='{bare}'")
-    return f"close its brackets, quote the whole argument if it has spaces, or quote plain text: {fix}"
 
 
 def _merge(base: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, field_validator, model_validator
 
+from segtrain.config.facts import setting
 from segtrain.config.section import Section, SettingError
 
 
@@ -78,15 +79,22 @@ class Loss(Section):
     """A weighted sum of loss terms over the valid pixels of the global batch."""
 
     terms: tuple[LossTerm, ...] = Field((CrossEntropyTerm(),), min_length=1, description="terms to add up; see below")
-    class_weights: Union[Literal["none", "auto"], tuple[float, ...]] = Field(
-        "none", description="one weight per class, or 'auto' to compute them from the training masks"
+    class_weights: Union[Literal["none", "auto"], tuple[float, ...]] = setting(
+        ["speed_neutral"], "none", description="one weight per class, or 'auto' to compute them from the training masks"
     )
-    class_weight_power: float = Field(
-        0.5, ge=0, le=1, description="'auto' weights are (median share / share of the class) ** power; 0: all equal"
+    class_weight_power: float = setting(
+        ["speed_neutral"],
+        0.5,
+        ge=0,
+        le=1,
+        description="'auto' weights are (median share / share of the class) ** power; 0: all equal",
     )
-    aux_weight: float = Field(0.4, ge=0, description="weight of auxiliary heads, for networks that have them")
+    aux_weight: float = setting(
+        ["speed_neutral"], 0.4, ge=0, description="weight of auxiliary heads, for networks that have them"
+    )
     stride: int = Field(1, ge=1, le=8, description="compute the loss on every n-th row and column, at random offsets")
-    upsample: Literal["auto", "direct", "products", "fused"] = Field(
+    upsample: Literal["auto", "direct", "products", "fused"] = setting(
+        ["untrained"],
         "auto",
         description="how logits are upsampled: by the network itself (direct), as two matrix products, or inside the "
         "loss's own kernels (fused; NVIDIA GPUs, all losses but lovasz). auto: on a GPU the fastest one, with "

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from segtrain.config.paste import in_yaml
 from segtrain.config.run import Config
-from segtrain.config.section import Section, SettingError, blocks, is_section
+from segtrain.config.section import Section, SettingError, blocks, is_section, sections_of
 from segtrain.errors import ConfigError, closest
 
 COMMAND_LINE = "the command line"
@@ -54,14 +54,6 @@ _WRONG_TYPE = ("_type", "_parsing", "_parsing_size", "_from_float", "literal_err
 _TYPE_NAMES = {int: "integer", float: "number", str: "text", bool: "true, false", type(None): "null"}
 
 
-def parts(field: FieldInfo) -> list[type[Section]]:
-    """The section of a field, or the sections to choose from. Empty for a plain value and for a list of sections."""
-    kind = field.annotation
-    if is_section(kind):
-        return [kind]
-    return [] if typing.get_origin(kind) is tuple else list(blocks(kind).values())
-
-
 @functools.lru_cache(maxsize=1)
 def fields() -> dict[str, FieldInfo]:
     """Every key of a config (``out``, ``data``, ``data.root``, ``data.split_by.val``, ...) with its field."""
@@ -70,7 +62,7 @@ def fields() -> dict[str, FieldInfo]:
     def walk(kind: type[Section], prefix: str) -> None:
         for name, field in kind.model_fields.items():
             found.setdefault(f"{prefix}{name}", field)
-            for part in parts(field):
+            for part in sections_of(field.annotation):
                 walk(part, f"{prefix}{name}.")
 
     walk(Config, "")
@@ -169,48 +161,46 @@ def _unknown(key: str, value: Any, choice: dict[str, type[Section]], chosen: str
 
     ``name``: the key without its section.
     """
+    section, _, last = key.rpartition(".")
+    own = (
+        list(choice[chosen].model_fields)
+        if chosen
+        else [_name_of(k) for k in fields() if k.rpartition(".")[0] == section]
+    )
+    near = _suggestion(key, value, own)
     if "." in name:
-        nested = in_yaml({nearest(key) or key: value})
+        nested = in_yaml({near or key: value})
         text = f"unknown key {key!r}: dots are for the command line. In a file, nest the key: {nested}"
         return SettingError(text, "dotted-key", key=key, fix=nested)
-    section, _, last = key.rpartition(".")
     owners = [name for name, kind in choice.items() if last in kind.model_fields]
     if owners and chosen:
         why = f"{chosen!r} has no setting {last!r}, unlike {' and '.join(map(repr, owners))}"
         text = f"{key}={value!r}: {why}: remove it, or set {section}.name={owners[0]}"
         return SettingError(text, "setting-of-another-choice", key=key, found=value, owners=tuple(owners))
-    near = None
-    if chosen and (similar := closest(last, choice[chosen].model_fields, 0.7)):
-        near = f"{section}.{similar}"
-    elif not section and isinstance(value, dict):
-        near = closest(key, Config.model_fields, 0.5)
-    if near is None and last in ABSENT:
-        hint = ABSENT[last]
-    elif near is None and last in OTHER_TRAINERS:
-        near = OTHER_TRAINERS[last]
-        hint = f"use {near}"
-    elif near := near or nearest(key):
-        hint = f"did you mean {near!r}?"
-    else:
-        known = list(choice[chosen].model_fields if chosen else Config.model_fields)
-        if not chosen and section:
-            known = [name.rpartition(".")[2] for name in fields() if name.rpartition(".")[0] == section] or known
-        owner = f"{repr(chosen) if chosen else section} has the keys" if section else "the top-level keys are"
-        hint = f"{owner} {', '.join(known)}"
+    hint = f"did you mean {near!r}?" if near else f"{chosen or section or 'a config'} has the keys {', '.join(own)}"
+    if last in ABSENT:
+        near, hint = None, ABSENT[last]
     return SettingError(f"unknown key {key!r}: {hint}", "unknown-key", key=key, suggestion=near)
 
 
-def nearest(key: str) -> str | None:
-    """The known key that ``key`` was probably meant to be: a typo in its section, or a key of another section."""
-    section, dot, last = key.rpartition(".")
-    names = {known: known.rpartition(".")[2] for known in fields()}
-    near = closest(last, [name for known, name in names.items() if not dot or known == f"{section}.{name}"], 0.7)
-    if near and dot:
-        return f"{section}.{near}"
-    if dot and last == "name":  # that of the run is not what model.name or loss.name means
+def _suggestion(key: str, value: Any, own: Sequence[str]) -> str | None:
+    """The setting that an unknown key probably means, by its section's ``own`` names, or by those of all sections."""
+    section, _, last = key.rpartition(".")
+    if near := closest(last, own, 0.5 if isinstance(value, dict) else 0.7):
+        return f"{section}.{near}".lstrip(".")
+    if last in OTHER_TRAINERS:
+        return OTHER_TRAINERS[last]
+    if section and last == "name":  # that of the run is not what model.name or loss.name means
         return None
-    same = [known for known, name in names.items() if name == (near or last)]
+    if not section:
+        last = closest(last, map(_name_of, fields()), 0.7) or last
+    same = [known for known in fields() if _name_of(known) == last]
     return min(same, key=lambda known: known.count("."), default=None)
+
+
+def _name_of(key: str) -> str:
+    """The name of a setting without its section."""
+    return key.rpartition(".")[2]
 
 
 def in_words(kind: Any, mark: str = "`") -> str:

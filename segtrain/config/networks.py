@@ -14,13 +14,27 @@ from segtrain.config.training import Model
 from segtrain.errors import ConfigError, closest
 
 SMP = (
-    "unet", "unetplusplus", "manet", "linknet", "fpn", "pspnet", "deeplabv3", "deeplabv3plus", "pan", "upernet",
-    "segformer", "dpt",
-)  # fmt: skip
+    "unet",
+    "unetplusplus",
+    "manet",
+    "linknet",
+    "fpn",
+    "pspnet",
+    "deeplabv3",
+    "deeplabv3plus",
+    "pan",
+    "upernet",
+    "segformer",
+    "dpt",
+)
 TORCHVISION = (
-    "fcn_resnet50", "fcn_resnet101", "deeplabv3_resnet50", "deeplabv3_resnet101", "deeplabv3_mobilenet_v3_large",
+    "fcn_resnet50",
+    "fcn_resnet101",
+    "deeplabv3_resnet50",
+    "deeplabv3_resnet101",
+    "deeplabv3_mobilenet_v3_large",
     "lraspp_mobilenet_v3_large",
-)  # fmt: skip
+)
 
 
 def architectures() -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from segtrain.config.facts import setting
 from segtrain.config.section import Section, SettingError, durations
 
 POLY_POWER = 0.9
@@ -15,14 +16,22 @@ class _Optim(Section):
     """Settings that all optimizers share."""
 
     name: str = ""
-    lr: float = Field(1e-3, gt=0, description="peak learning rate, before the schedule")
-    encoder_lr: float = Field(1.0, ge=0, description="factor on lr for the encoder")
-    weight_decay: float = Field(1e-2, ge=0, description="weight decay; not applied to biases and normalization layers")
-    schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = Field(
-        "poly", description="learning rate schedule; after the warm-up, all but 'constant' decay to 0"
+    lr: float = setting(["speed_neutral"], 1e-3, gt=0, description="peak learning rate, before the schedule")
+    encoder_lr: float = setting(["speed_neutral"], 1.0, ge=0, description="factor on lr for the encoder")
+    weight_decay: float = setting(
+        ["speed_neutral"], 1e-2, ge=0, description="weight decay; not applied to biases and normalization layers"
     )
-    poly_power: Union[float, None] = Field(POLY_POWER, gt=0, description="'poly': lr * (1 - step / steps) ** power")
-    warmup: str = Field("0st", description="linear warm-up, or rising part of 'onecycle': '1ep', '500st', or '15%'")
+    schedule: Literal["constant", "poly", "cosine", "onecycle", "linear"] = setting(
+        ["speed_neutral"],
+        "poly",
+        description="learning rate schedule; after the warm-up, all but 'constant' decay to 0",
+    )
+    poly_power: Union[float, None] = setting(
+        ["speed_neutral"], POLY_POWER, gt=0, description="'poly': lr * (1 - step / steps) ** power"
+    )
+    warmup: str = setting(
+        ["speed_neutral"], "0st", description="linear warm-up, or rising part of 'onecycle': '1ep', '500st', or '15%'"
+    )
     clip: float = Field(0.0, ge=0, description="largest global gradient norm; 0: no clipping")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights; 0: off")
 
@@ -57,23 +66,27 @@ class AdamWOptim(_Optim):
     """AdamW."""
 
     name: Literal["adamw"] = Field("adamw", description="which optimizer")
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay rates of the two moments")
+    betas: tuple[Beta, Beta] = setting(["speed_neutral"], (0.9, 0.999), description="decay rates of the two moments")
 
 
 class SGDOptim(_Optim):
     """SGD with Nesterov momentum."""
 
     name: Literal["sgd"] = Field("sgd", description="which optimizer")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum; 0: plain SGD")
+    momentum: float = setting(["speed_neutral"], 0.9, ge=0, lt=1, description="momentum; 0: plain SGD")
 
 
 class MuonOptim(_Optim):
     """Muon for convolution filters, AdamW for all other weights."""
 
     name: Literal["muon"] = Field("muon", description="which optimizer")
-    muon_lr: float = Field(2e-2, gt=0, description="learning rate of convolution filters; lr is for all other weights")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the convolution filters")
-    betas: tuple[Beta, Beta] = Field((0.9, 0.999), description="decay rates of the two moments of AdamW")
+    muon_lr: float = setting(
+        ["speed_neutral"], 2e-2, gt=0, description="learning rate of convolution filters; lr is for all other weights"
+    )
+    momentum: float = setting(["speed_neutral"], 0.9, ge=0, lt=1, description="momentum of the convolution filters")
+    betas: tuple[Beta, Beta] = setting(
+        ["speed_neutral"], (0.9, 0.999), description="decay rates of the two moments of AdamW"
+    )
 
 
 Optim = Annotated[Union[AdamWOptim, SGDOptim, MuonOptim], Field(discriminator="name")]

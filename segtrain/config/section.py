@@ -105,6 +105,13 @@ def blocks(kind: Any) -> dict[str, type[Section]]:
     return found
 
 
+def sections_of(kind: Any) -> list[type[Section]]:
+    """The section that an annotation names, or those to choose from. Empty for a plain value and a list of sections."""
+    if is_section(kind):
+        return [kind]
+    return [] if typing.get_origin(kind) is tuple else list(blocks(kind).values())
+
+
 def durations(*units: str, zero: bool = False, auto: bool = False) -> Callable[[Any], Any]:
     """A validator for durations in ``units``. ``zero`` allows 0, ``auto`` the word auto."""
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, field_validator, model_validator
 
+from segtrain.config.facts import setting
 from segtrain.config.limits import dollars_of, limit, seconds_of
 from segtrain.config.section import Section, SettingError, Size, UserPath, durations
 
@@ -15,10 +16,14 @@ class Model(Section):
 
     arch: str = Field("pico", description="'pico' (small, for CPUs), one of SMP (unet, fpn, ...), or torchvision/NAME")
     encoder: str = Field("resnet18", description="encoder of an SMP architecture; tu-NAME is an encoder of timm")
-    encoder_weights: Union[UserPath, None] = Field(
-        None, description="weights of the encoder: 'imagenet', another name that SMP knows, or a file; null: random"
+    encoder_weights: Union[UserPath, None] = setting(
+        ["speed_neutral", "plan_neutral"],
+        None,
+        description="weights of the encoder: 'imagenet', another name that SMP knows, or a file; null: random",
     )
-    init: UserPath = Field("", description="initial weights: a run folder, an export, FILE.safetensors, or FILE.pth")
+    init: UserPath = setting(
+        ["plan_neutral"], "", description="initial weights: a run folder, an export, FILE.safetensors, or FILE.pth"
+    )
     freeze: Literal["none", "encoder"] = Field("none", description="'encoder': its weights and batch norms stay fixed")
     fast: bool = Field(True, description="replace slow layers by faster ones with the same weights and gradients")
     options: dict[str, Any] = Field(default_factory=dict, description="extra arguments of the network's constructor")
@@ -34,15 +39,32 @@ class Model(Section):
 class Train(Section):
     """Length, batch size, precision, and device."""
 
-    duration: str = Field("20ep", description="length of the run: '20ep' (epochs) or '5000st' (optimizer steps)")
-    batch_size: int = Field(16, ge=1, description="images per optimizer step, over all ranks and micro-batches")
-    accumulate: int = Field(1, ge=1, description="micro-batches per optimizer step (gradient accumulation)")
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = Field(
+    duration: str = setting(
+        ["speed_neutral", "plan_neutral"],
+        "20ep",
+        description="length of the run: '20ep' (epochs) or '5000st' (optimizer steps)",
+    )
+    batch_size: int = setting(
+        ["plan_neutral"], 16, ge=1, description="images per optimizer step, over all ranks and micro-batches"
+    )
+    accumulate: int = setting(
+        ["untrained", "plan_neutral"], 1, ge=1, description="micro-batches per optimizer step (gradient accumulation)"
+    )
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = setting(
+        ["eval"],
         "fp32",
         description="arithmetic; weights stay fp32. auto: bf16 or fp16 if the device has units for it, else fp32",
     )
-    seed: int = Field(0, ge=0, lt=2**64, description="seed of initial weights, sample order, and augmentation")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda if there is a GPU, otherwise cpu")
+    seed: int = setting(
+        ["speed_neutral", "plan_neutral"],
+        0,
+        ge=0,
+        lt=2**64,
+        description="seed of initial weights, sample order, and augmentation",
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting(
+        ["untrained", "eval", "plan_neutral"], "auto", description="auto: cuda if there is a GPU, otherwise cpu"
+    )
 
     @field_validator("device", mode="before")
     @classmethod
@@ -51,15 +73,17 @@ class Train(Section):
             raise SettingError("train.device=mps: Apple's GPU is not supported: use cpu", "unknown-choice")
         return device
 
-    channels_last: Union[bool, Literal["auto"]] = Field(
-        "auto", description="channels_last memory format. auto: on with CUDA, and on CPUs with AVX-512"
+    channels_last: Union[bool, Literal["auto"]] = setting(
+        ["untrained"], "auto", description="channels_last memory format. auto: on with CUDA, and on CPUs with AVX-512"
     )
-    compile: Union[bool, Literal["regions", "reduce-overhead"]] = Field(
+    compile: Union[bool, Literal["regions", "reduce-overhead"]] = setting(
+        ["untrained"],
         False,
         description="use torch.compile: a slower start, then faster steps. true: the whole network; regions: each of "
         "its repeated blocks; reduce-overhead: the whole network, replayed as CUDA graphs",
     )
-    cuda_graph: bool = Field(
+    cuda_graph: bool = setting(
+        ["untrained"],
         False,
         description="on one GPU, replay forward, loss, and backward of a step as CUDA graphs: for networks so small "
         "that the host is the limit",
@@ -69,14 +93,22 @@ class Train(Section):
         (), description="`[[until, factor], ...]`: until that fraction of the run, multiply the crop size by factor"
     )
 
-    deadline: str = Field(
-        "", description="stop with a checkpoint before the run has taken this long: '90m', '2h'; empty: no limit"
+    deadline: str = setting(
+        ["untrained", "plan_neutral"],
+        "",
+        description="stop with a checkpoint before the run has taken this long: '90m', '2h'; empty: no limit",
     )
-    budget: str = Field(
-        "", description="stop with a checkpoint before the run's machines have cost this much: '20$'; empty: no limit"
+    budget: str = setting(
+        ["untrained", "plan_neutral"],
+        "",
+        description="stop with a checkpoint before the run's machines have cost this much: '20$'; empty: no limit",
     )
-    price: Union[float, None] = Field(
-        None, gt=0, le=100_000, description="dollars per hour of one machine. null: SageMaker's on-demand price"
+    price: Union[float, None] = setting(
+        ["untrained", "plan_neutral"],
+        None,
+        gt=0,
+        le=100_000,
+        description="dollars per hour of one machine. null: SageMaker's on-demand price",
     )
 
     _check_duration = field_validator("duration", mode="before")(durations("ep", "st"))
@@ -102,10 +134,14 @@ class Parallel(Section):
         "auto", description="auto: ddp with several ranks, otherwise single"
     )
     backend: Literal["auto", "nccl", "gloo"] = Field("auto", description="auto: nccl with CUDA, otherwise gloo")
-    procs: Union[Count, Literal["auto"]] = Field(
-        "auto", description="ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core"
+    procs: Union[Count, Literal["auto"]] = setting(
+        ["per_host"],
+        "auto",
+        description="ranks that `segtrain train` starts. auto: one per GPU; without a GPU, one per CPU core",
     )
-    threads: Union[Count, Literal["auto"]] = Field("auto", description="compute threads per rank. auto: cores / ranks")
+    threads: Union[Count, Literal["auto"]] = setting(
+        ["per_host"], "auto", description="compute threads per rank. auto: cores / ranks"
+    )
     sync_bn: bool = Field(False, description="compute batch norm statistics over all ranks (SyncBatchNorm)")
     bucket_mb: float = Field(25.0, gt=0, le=65_536, description="ddp: size of a gradient bucket in MiB (bucket_cap_mb)")
     bucket_view: bool = Field(True, description="ddp: gradients are views into the buckets (gradient_as_bucket_view)")
@@ -116,7 +152,9 @@ class Parallel(Section):
         "bytes; powersgd sends much less, changes the result, and cannot resume",
     )
     broadcast_buffers: bool = Field(False, description="ddp: copy rank 0's batch norm statistics before each forward")
-    timeout_s: float = Field(600.0, gt=0, le=2_592_000, description="seconds that a collective waits for other ranks")
+    timeout_s: float = setting(
+        ["speed_neutral"], 600.0, gt=0, le=2_592_000, description="seconds that a collective waits for other ranks"
+    )
 
 
 Scale = Annotated[float, Field(ge=0.01, le=16)]
@@ -128,13 +166,21 @@ class Eval(Section):
     """How the model is evaluated."""
 
     every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}")
-    batch_size: int = Field(1, ge=1, le=65_536, description="images per forward pass; does not change the score")
-    tile: Union[Size, None] = Field(None, description="height and width of a sliding window; null: the whole image")
-    overlap: float = Field(0.5, ge=0, le=0.95, description="fraction of a window that overlaps its neighbor")
-    scales: tuple[Scale, ...] = Field((1.0,), min_length=1, description="scale factors; predictions are averaged")
-    flip: bool = Field(False, description="average with the prediction of the mirrored image")
-    size: Union[Size, None] = Field(
-        None, description="score at this height and width, with resized masks; null: the size of each mask"
+    batch_size: int = setting(
+        ["eval"], 1, ge=1, le=65_536, description="images per forward pass; does not change the score"
+    )
+    tile: Union[Size, None] = setting(
+        ["eval", "predict"], None, description="height and width of a sliding window; null: the whole image"
+    )
+    overlap: float = setting(
+        ["eval", "predict"], 0.5, ge=0, le=0.95, description="fraction of a window that overlaps its neighbor"
+    )
+    scales: tuple[Scale, ...] = setting(
+        ["eval", "predict"], (1.0,), min_length=1, description="scale factors; predictions are averaged"
+    )
+    flip: bool = setting(["eval", "predict"], False, description="average with the prediction of the mirrored image")
+    size: Union[Size, None] = setting(
+        ["eval"], None, description="score at this height and width, with resized masks; null: the size of each mask"
     )
 
     _check_duration = field_validator("every", mode="before")(durations("ep", "st", auto=True))
@@ -144,9 +190,13 @@ class Checkpoint(Section):
     """What is saved, and when."""
 
     every: str = Field("auto", description=f"'1ep' or '500st'; {AUTO}. SIGTERM and Ctrl-C also save")
-    keep: int = Field(2, ge=1, description="number of recent checkpoints to keep; the best one is also kept")
+    keep: int = setting(
+        ["speed_neutral"], 2, ge=1, description="number of recent checkpoints to keep; the best one is also kept"
+    )
     background: bool = Field(True, description="write checkpoints in a thread while training continues")
-    resume: bool = Field(True, description="continue from the newest complete checkpoint in the run folder")
+    resume: bool = setting(
+        ["speed_neutral"], True, description="continue from the newest complete checkpoint in the run folder"
+    )
     data_changed: Literal["refuse", "accept"] = Field(
         "refuse", description="if the data changed since the run began: an error, or a warning of what no longer holds"
     )
@@ -159,25 +209,28 @@ class Log(Section):
 
     every: int = Field(10, ge=1, description="optimizer steps between two log lines")
     tensorboard: bool = Field(True, description="write scalars and pictures to RUN/tensorboard")
-    mlflow: str = Field("", description="MLflow tracking URI; empty: off")
-    wandb: str = Field("", description="Weights & Biases project; empty: off")
-    vertex: str = Field("", description="Vertex AI experiment: NAME or PROJECT/REGION/NAME; empty: off")
-    vertex_tensorboard: str = Field(
+    mlflow: str = setting(["per_host"], "", description="MLflow tracking URI; empty: off")
+    wandb: str = setting(["per_host"], "", description="Weights & Biases project; empty: off")
+    vertex: str = setting(["per_host"], "", description="Vertex AI experiment: NAME or PROJECT/REGION/NAME; empty: off")
+    vertex_tensorboard: str = setting(
+        ["per_host"],
         "",
         description="Vertex TensorBoard for log.vertex, by its id or full name; none: no time series; empty: that of "
         "the job or the experiment, or the region's default",
     )
-    pictures: int = Field(
-        8, ge=0, description="validation images to draw; at the end, also half as many of the worst and best"
+    pictures: int = setting(
+        ["eval"], 8, ge=0, description="validation images to draw; at the end, also half as many of the worst and best"
     )
     digest: bool = Field(False, description="write a checksum of the samples and pixels of each step to the journal")
     spans: bool = Field(True, description="record the time of each phase, by rank and worker, in RUN/spans")
     sentinel: int = Field(500, ge=0, description="steps between checks that all ranks hold the same weights; 0: off")
-    hang_s: Union[Annotated[float, Field(ge=0)], Literal["auto"]] = Field(
+    hang_s: Union[Annotated[float, Field(ge=0)], Literal["auto"]] = setting(
+        ["speed_neutral"],
         "auto",
         description="seconds without progress before ranks report what they wait for; 0: never. auto: timeout_s / 2",
     )
-    profile_ms: int = Field(
+    profile_ms: int = setting(
+        ["per_host"],
         500,
         ge=0,
         le=60_000,

@@ -12,15 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from segtrain.base.memory import memory_free
-from segtrain.config import Config, make_config
+from segtrain.config import Config, keys_with, make_config
 from segtrain.config.load import parse_overrides
 from segtrain.errors import ConfigError
 from segtrain.evaluation.tiles import Forward, Size, View, scaled
 
-SETTINGS = (
-    "eval.tile", "eval.overlap", "eval.scales", "eval.flip",
-    "data.base_scale", "data.bits", "data.extra_bands", "data.flip_pairs",
-)  # fmt: skip
 SHARE = 0.7  # share of the free memory that an image in one piece may take
 TILE_SHARE = 0.3  # share that a window may take
 PROBE = 256  # side of the image on which memory is estimated
@@ -28,14 +24,15 @@ PROGRESS_S = 10.0  # between two progress lines about the windows of one image
 
 
 def with_settings(config: Config, overrides: Iterable[str]) -> Config:
-    """``config`` with overrides ``section.key=value`` of SETTINGS. Raises ConfigError for other keys and bad values."""
+    """``config`` with overrides ``section.key=value``. Raises ConfigError for keys that predict does not take."""
     given = parse_overrides(list(overrides))
     settings = config.model_dump(mode="json")
     for section, values in given.items():
         for key, value in values.items() if isinstance(values, dict) else [("", values)]:
-            if f"{section}.{key}" not in SETTINGS:
+            if f"{section}.{key}" not in keys_with("predict"):
                 name = f"{section}.{key}".rstrip(".")
-                why = f"predict takes {', '.join(SETTINGS)}, not {name}: give it to segtrain train or segtrain eval"
+                known = ", ".join(sorted(keys_with("predict")))
+                why = f"predict takes {known}, not {name}: give it to segtrain train or segtrain eval"
                 raise ConfigError(why, code="setting-not-for-predict", key=name)
             settings[section][key] = value
     return make_config(settings, "the command line", saved=True) if given else config

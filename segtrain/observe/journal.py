@@ -23,7 +23,8 @@ Every line has ``event`` (its name, always the first key, so that a reader can s
                 {phase: seconds} of rank 0 since the last ``step`` event (they add up to the wall time, see clock.py),
                 ``cpu_s``
 ``eval``        ``step``, ``epoch``, ``scores`` {"miou": ..., "iou": [...], ...} as fractions, ``protocol``,
-                ``seconds``, ``cpu_s``; for up to 64 classes ``confusion`` [[pixels]], with a row per true class
+                ``seconds``, ``cpu_s``, ``best`` (whether no earlier evaluation was better); for up to 64 classes
+                ``confusion`` [[pixels]], with a row per true class
 ``checkpoint``  ``step``, ``file``, ``reason``, ``seconds`` for which the loop stopped
 ``helpers``     what happens to the helpers of rank 0 (``data.helpers``): ``text`` as on the console, ``what``
                 (``working``, with ``cores`` {host: count}; ``lost`` and ``refused``, with ``host``, ``cores``,
@@ -55,7 +56,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,13 @@ def curve(events: Iterable[Mapping[str, Any]], event: str = "step") -> list[dict
             kept = [old for old in kept if old["step"] < step] if kept and kept[-1]["step"] >= step else kept
             kept.append(dict(item))
     return kept
+
+
+def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The event of the best evaluation, as the run decided; empty if nothing has a score. ``evaluations``: a ``curve``.
+
+    Earlier versions do not write ``best``: in their journals, it is the one with the highest mIoU.
+    """
+    scored = [event for event in evaluations if isinstance(event["scores"].get("miou"), (int, float))]
+    best = [event for event in scored if event.get("best")][-1:]
+    return dict(max(best or scored, key=lambda event: event["scores"]["miou"], default={}))

@@ -175,8 +175,10 @@ def refuse_foreign(
         raise CheckpointError(
             f"the newest checkpoint in {run_dir} is from a different run ({len(found)} differences; {found[0]}): "
             "move it out of checkpoints/, or choose another out=FOLDER",
-            code="checkpoint-foreign", run=run_dir, found=found,
-        )  # fmt: skip
+            code="checkpoint-foreign",
+            run=run_dir,
+            found=found,
+        )
 
 
 def _faults(state: Mapping[str, Any], own: Mapping[str, Tensor]) -> list[str]:
@@ -276,6 +278,8 @@ def load_best(run_dir: Path, which: str = "best") -> tuple[dict[str, Tensor], Or
         raise CheckpointError(
             f"the {which} checkpoint of {run_dir} holds values that are not finite, in {some_of(bad, 1)}: "
             "take an earlier checkpoint, or train again with a lower optim.lr",
-            code="not-finite", run=str(run_dir), found=bad,
-        )  # fmt: skip
+            code="not-finite",
+            run=str(run_dir),
+            found=bad,
+        )
     return weights, state["origin"]

@@ -64,8 +64,10 @@ class RunLock(Ownership):
             raise ConfigError(
                 f"{self.folder} is a bucket mounted by {program}, which can lose a checkpoint that is renamed and a "
                 "journal that is appended to: write to the bucket itself, with out=gs://BUCKET/FOLDER, s3://, or az://",
-                code="run-folder-on-bucket-mount", run=str(self.folder), found=program,
-            )  # fmt: skip
+                code="run-folder-on-bucket-mount",
+                run=str(self.folder),
+                found=program,
+            )
         try:
             self._local = is_local(self.folder)
             remarks = super().acquire(say)
@@ -161,8 +163,9 @@ class RunLock(Ownership):
                 raise SegtrainError(
                     f"cannot read {self.path} ({error.strerror}), and nothing is written without the lock: restore the "
                     "folder, or set out to its new path, and start the same command again",
-                    code="lock-not-read", file=str(self.path),
-                ) from None  # fmt: skip
+                    code="lock-not-read",
+                    file=str(self.path),
+                ) from None
         super().check()
 
     def _remove(self, me: Holder) -> None:

@@ -42,74 +42,76 @@ _PREFIX = 1 << 20  # bytes compared at once
 class Mirror:
     """The run folder ``folder`` and its copy below ``prefix`` (with a slash) in a bucket.
 
-    ``keep``: how many recent checkpoints stay. ``only``: name prefixes of the files that this host writes; if empty, it
-    writes all. ``theirs``: names of files that other hosts write: this host neither writes nor fetches them.
+    ``keep``: how many recent checkpoints stay. ``own``: name prefixes of the files that this host writes; if empty, it
+    writes all. ``foreign``: names of files that other hosts write: this host neither writes nor fetches them.
     Methods raise DataError if the bucket cannot be reached for ``outage_s``, and OSError for the local files.
     """
 
     def __init__(
-        self, client: Client, prefix: str, folder: Path, keep: int, only: tuple[str, ...] = (),
-        theirs: frozenset[str] = frozenset(),
-    ) -> None:  # fmt: skip
+        self,
+        client: Client,
+        prefix: str,
+        folder: Path,
+        keep: int,
+        own: tuple[str, ...] = (),
+        foreign: frozenset[str] = frozenset(),
+    ) -> None:
         self.client, self.folder, self.keep = client, folder, keep
-        self._prefix, self._only, self._theirs = prefix, only, theirs
-        self._there: dict[str, tuple[str, int]] = {}  # name -> etag and size of the object
-        self._marks: dict[str, list[object]] = {}  # name -> etag, size, and time of a file that is equal to its object
+        self._prefix, self._own, self._foreign = prefix, own, foreign
+        self._objects: dict[str, tuple[str, int]] = {}  # name -> etag and size of the object
+        # name -> etag, size, and time of a file that is equal to its object
+        self._uploaded: dict[str, list[object]] = {}
         self.sent = [0, 0]  # files and bytes
 
-    def look(self, outage_s: float) -> None:
+    def list_objects(self, outage_s: float) -> None:
         """List the objects, and read the marks: which version of each object is equal to the file on this host."""
-        self._marks = dict(read_json(self.folder / MARKS))
+        self._uploaded = dict(read_json(self.folder / MARKS))
         start = len(self._prefix)
-        self._there = {
+        self._objects = {
             item["path"][start:]: (str(item.get("e_tag") or item["last_modified"]), item["size"])
             for page in self.client.below(self._prefix, outage_s)
             for item in page
-            if item["path"][start:] not in (LEASE, *self._theirs)
+            if item["path"][start:] not in (LEASE, *self._foreign)
         }
 
-    def id_there(self, outage_s: float) -> str | None:
+    def remote_id(self, outage_s: float) -> str | None:
         """The id of the run in the bucket; "" if the run was copied there by hand, None if there is no run."""
-        if ID in self._there:
+        if ID in self._objects:
             content = self.client.get(self._prefix + ID, None, "", outage_s).content
             with contextlib.suppress(ValueError):
                 found = json.loads(bytes(content))
                 return str(found.get("id", "")) if isinstance(found, dict) else ""
-        return "" if "config.yaml" in self._there or self._checkpoints() else None
+        return "" if "config.yaml" in self._objects or self._checkpoints() else None
 
-    def id_here(self) -> str | None:
+    def local_id(self) -> str | None:
         found = read_json(self.folder / ID).get("id")
         return found if isinstance(found, str) else None
 
     def take_id(self, run: str) -> str:
         """Write the run id ``run`` (``""``: a new id) into the local folder, and return it."""
         run = run or uuid.uuid4().hex
-        if self.id_here() != run:
+        if self.local_id() != run:
             self.folder.mkdir(parents=True, exist_ok=True)
             write_json(self.folder / ID, {"id": run})
         return run
 
-    def refused(self, theirs: str | None) -> bool:
+    def holds_another_run(self, theirs: str | None) -> bool:
         """Whether the local folder holds another run than the bucket. ``theirs``: the id there; None: no run there."""
-        own = self.id_here()
+        own = self.local_id()
         # If this run was uploaded, and the bucket holds no run now, somebody removed it there on purpose.
-        return own is not None and (bool(self._marks) if theirs is None else own != theirs)
+        return own is not None and (bool(self._uploaded) if theirs is None else own != theirs)
 
     def put_aside(self) -> Path:
         """Rename the local folder, so that the run starts with an empty one. Returns the new path."""
         when = time.strftime("%Y%m%d-%H%M%S")
         aside = self.folder.with_name(f"{self.folder.name}.{when}.{uuid.uuid4().hex[:4]}")
         self.folder.rename(aside)
-        self._marks = {}
+        self._uploaded = {}
         return aside
-
-    # Reading
 
     def fetch(self, outage_s: float) -> None:
         """Fetch what the run needs to resume. The newest checkpoint is used, whether it is here or in the bucket."""
-        for name in sorted(self._there):
-            if name.startswith((*_NEEDED, *_APPENDED, BEST)):
-                self._fetch_record(name, outage_s)
+        self.fetch_records((*_NEEDED, *_APPENDED, BEST), outage_s)
         here, there = checkpoint.checkpoints(self.folder), self._checkpoints()
         for name in reversed(there):
             step = checkpoint.step_of(Path(name))
@@ -127,40 +129,40 @@ class Mirror:
                 if f"{FOLDER}{path.name}" not in there:
                     path.unlink(missing_ok=True)
             break
-        self._keep_marks()
+        self._write_uploaded()
 
-    def fetch_of_ranks(self, outage_s: float) -> None:
-        """Fetch the spans, which ranks append to."""
-        for name in sorted(self._there):
-            if name.startswith("spans/"):
+    def fetch_records(self, prefixes: tuple[str, ...], outage_s: float) -> None:
+        """Fetch the files whose names begin with one of ``prefixes``, except checkpoints."""
+        for name in sorted(self._objects):
+            if name.startswith(prefixes):
                 self._fetch_record(name, outage_s)
-        self._keep_marks()
+        self._write_uploaded()
 
     def _checkpoints(self) -> list[str]:
         """Names of the checkpoints in the bucket, oldest first."""
-        paths = (Path(name) for name in self._there if name.startswith(FOLDER))
+        paths = (Path(name) for name in self._objects if name.startswith(FOLDER))
         known = (path for path in paths if path.suffix == checkpoint.SUFFIX and path.stem.startswith("step-"))
         return [f"{FOLDER}{path.name}" for path in sorted(known) if path.stem.removeprefix("step-").isdecimal()]
 
     def _fetch_checkpoint(self, name: str, outage_s: float) -> None:
         path = self.folder / name
         # A local file of the same step and size may hold other weights, if two hosts wrote it after a lost lease.
-        if path.is_file() and self._marks.get(name) == [self._there[name][0], *(_stat(path) or ())]:
+        if path.is_file() and self._uploaded.get(name) == [self._objects[name][0], *(_stat(path) or ())]:
             return
         with self._fetched(name, outage_s) as partial:
             os.replace(partial, path)
-        self._mark(name, self._there[name][0], _stat(path))
+        self._note_uploaded(name, self._objects[name][0])
 
     def _fetch_record(self, name: str, outage_s: float) -> None:
         """Fetch a file that has changed in the bucket, unless the local one has the same lines and perhaps more."""
-        path, etag = self.folder / name, self._there[name][0]
-        if path.is_file() and self._marks.get(name, [""])[0] == etag:
+        path, etag = self.folder / name, self._objects[name][0]
+        if path.is_file() and self._uploaded.get(name, [""])[0] == etag:
             return
         with self._fetched(name, outage_s) as partial:
             if path.is_file() and _begins_with(path, partial):
                 return
             os.replace(partial, path)
-        self._mark(name, etag, _stat(path))
+        self._note_uploaded(name, etag)
 
     @contextlib.contextmanager
     def _fetched(self, name: str, outage_s: float) -> Iterator[Path]:
@@ -169,12 +171,10 @@ class Mirror:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
         try:
-            download(self.client, self._prefix + name, partial, self._there[name][1], outage_s)
+            download(self.client, self._prefix + name, partial, self._objects[name][1], outage_s)
             yield partial
         finally:
             partial.unlink(missing_ok=True)
-
-    # Writing
 
     def upload_checkpoints(self, outage_s: float, confirm: Callable[[], None], stop: threading.Event) -> None:
         """Upload new checkpoints and best.json, and then remove old checkpoints.
@@ -223,14 +223,14 @@ class Mirror:
             if name.startswith(only or ("",)):
                 self._upload(name, outage_s, stop)
         # A list of faulty files that was removed must not come back with the next start.
-        for name in [name for name in self._marks if name.startswith(_NEEDED) and name not in here]:
-            if not self._only:
+        for name in [name for name in self._uploaded if name.startswith(_NEEDED) and name not in here]:
+            if not self._own:
                 self.client.delete([self._prefix + name], outage_s)
                 self._forget(name)
 
     def waiting(self) -> tuple[int, int]:
         """How many files are not uploaded in their current version, and their bytes."""
-        names = [*self._records(), *([] if self._only else [*self._to_upload(), BEST])]
+        names = [*self._records(), *([] if self._own else [*self._to_upload(), BEST])]
         sizes = [stat[0] for name in names if self._differs(name) and (stat := _stat(self.folder / name))]
         return len(sizes), sum(sizes)
 
@@ -241,13 +241,13 @@ class Mirror:
             for name in sorted(names):
                 if name[0] != "." and not (top and name in (BEST, LOCK, LEASE)):
                     found = (Path(folder) / name).relative_to(self.folder).as_posix()
-                    if found.startswith(self._only or ("",)) and found not in self._theirs:
+                    if found.startswith(self._own or ("",)) and found not in self._foreign:
                         yield found
 
     def _differs(self, name: str) -> bool:
         """Whether the local file exists and has changed since it was last uploaded or fetched."""
         stat = _stat(self.folder / name)
-        return stat is not None and self._marks.get(name, [])[1:] != [*stat]
+        return stat is not None and self._uploaded.get(name, [])[1:] != [*stat]
 
     def _upload(self, name: str, outage_s: float, stop: threading.Event) -> bool:
         """Upload a file if it has changed. Returns False if it was removed here. Raises Stopped after ``stop``."""
@@ -256,30 +256,29 @@ class Mirror:
         path = self.folder / name
         before = _stat(path)
         if before is None or not self._differs(name):
-            return before is not None or name in self._there
+            return before is not None or name in self._objects
         try:
             etag = self.client.put(self._prefix + name, path, outage_s, stop)
         except (FileNotFoundError, DataError):
             if not path.exists():
                 return False
             raise
-        self._there[name] = etag, before[0]
-        self._mark(name, etag, before)
-        self._keep_marks()
+        self._objects[name] = etag, before[0]
+        self._uploaded[name] = [etag, *before]
+        self._write_uploaded()
         self.sent = [self.sent[0] + 1, self.sent[1] + before[0]]
         return True
 
-    def _mark(self, name: str, etag: str, stat: tuple[int, int] | None) -> None:
-        if stat is not None:
-            self._marks[name] = [etag, *stat]
+    def _note_uploaded(self, name: str, etag: str) -> None:
+        self._uploaded[name] = [etag, *(_stat(self.folder / name) or ())]
 
     def _forget(self, name: str) -> None:
-        self._there.pop(name, None)
-        self._marks.pop(name, None)
+        self._objects.pop(name, None)
+        self._uploaded.pop(name, None)
 
-    def _keep_marks(self) -> None:
+    def _write_uploaded(self) -> None:
         if self.folder.is_dir():
-            write_json(self.folder / MARKS, self._marks)
+            write_json(self.folder / MARKS, self._uploaded)
 
 
 def _stat(path: Path) -> tuple[int, int] | None:

@@ -105,8 +105,11 @@ class Ownership(ABC):
         raise ConfigError(
             f"{holder} is training into {self.place}: wait for its end or stop it, or choose another folder with "
             "out=FOLDER",
-            code="run-folder-locked", run=self.place, pid=holder.pid, host=holder.host,
-        )  # fmt: skip
+            code="run-folder-locked",
+            run=self.place,
+            pid=holder.pid,
+            host=holder.host,
+        )
 
     def _beat(self) -> None:
         while not self._stop.wait(self._beat_s) and not self.lost:
@@ -138,8 +141,9 @@ class Ownership(ABC):
             raise SegtrainError(
                 f"{self._winner} has taken over {self.place}, because this process did not respond for too long (was "
                 "it suspended?): it stops and writes nothing more; the other one resumes from the newest checkpoint",
-                code="lock-lost", run=self.place,
-            )  # fmt: skip
+                code="lock-lost",
+                run=self.place,
+            )
 
     def release(self) -> None:
         """Release the claim if this process has it. In an outage it stays; its holder soon counts as dead."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import segtrain
 from segtrain.base.files import write_atomically
-from segtrain.config import PARTS, PLAN, RUN_HEADER, Config, load_saved, read_parts, refuse_older_run
+from segtrain.config import PARTS, PLAN, RUN_HEADER, Config, keys_with, load_saved, read_parts, refuse_older_run
 from segtrain.data.dataset import Dataset
 from segtrain.data.datasets import open_dataset
 from segtrain.data.index.split_by import splits as by_rule
@@ -84,18 +84,21 @@ def _refuse_other_parts(run_dir: Path, parts: dict[str, str]) -> None:
             raise ConfigError(
                 f"{run_dir} holds a run whose {role} is {was}, but now it is {now}: pass the same part to "
                 "segtrain.train, or choose another out=FOLDER",
-                code="parts-changed", part=role, expected=before.get(role),
-            )  # fmt: skip
-
-
-# Settings for where and how samples are stored. same_data.py compares the samples themselves.
-_STORED = {"layout", "images", "masks", "index", "classes", "label_map", "split_by"}
+                code="parts-changed",
+                part=role,
+                expected=before.get(role),
+            )
 
 
 def _packed_alone(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether the only difference between two runs is that one reads files and the other one shards."""
+    """Whether two runs differ only in how samples are stored: one reads files and the other one shards.
+
+    same_data.py compares the samples themselves.
+    """
+    stored = keys_with("storage")
     before, after = (
-        {**settings, "data": {k: v for k, v in settings["data"].items() if k not in _STORED}} for settings in (old, new)
+        {**settings, "data": {key: value for key, value in settings["data"].items() if f"data.{key}" not in stored}}
+        for settings in (old, new)
     )
     layouts = {old["data"]["layout"], new["data"]["layout"]}
     return before == after and len(layouts) == 2 and "shards" in layouts

@@ -50,17 +50,17 @@ class BucketFolder:
     """A run folder in a bucket, as a context manager. Rank 0 alone calls ``fetch`` and ``acquire``.
 
     The first rank of every other host uploads what the ranks of that host record, after ``follow`` was called.
-    ``whole``: whether this rank uploads the whole run folder (rank 0). ``theirs``: see ``Mirror``.
+    ``whole``: whether this rank uploads the whole run folder (rank 0). ``foreign``: see ``Mirror``.
     """
 
-    def __init__(self, config: Config, whole: bool, theirs: frozenset[str] = frozenset()) -> None:
+    def __init__(self, config: Config, whole: bool, foreign: frozenset[str] = frozenset()) -> None:
         self.folder = config.run_dir
         self.upload_s = 0.0  # the longest upload of checkpoints so far
         base, prefix = split_url(config.out)
         client = client_of(base)
         prefix = f"{prefix}/" if prefix else ""
         self.url, self._outage_s, self._whole = config.out_bucket, config.data.outage_s, whole
-        self._mirror = Mirror(client, prefix, self.folder, config.checkpoint.keep, () if whole else OF_HOSTS, theirs)
+        self._mirror = Mirror(client, prefix, self.folder, config.checkpoint.keep, () if whole else OF_HOSTS, foreign)
         self._lease = Lease(client, prefix, self._outage_s)
         self._uploading: threading.Thread | None = None
         self._wake, self._abandon, self._ending = threading.Event(), threading.Event(), False
@@ -73,12 +73,12 @@ class BucketFolder:
         with self._writing_here():
             remarks = self._lease.acquire(say_on_stderr)
             mirror = self._mirror
-            mirror.look(self._outage_s)
-            theirs = mirror.id_there(self._outage_s)
-            if mirror.refused(theirs):
-                holds = "the run that was there has been removed" if theirs is None else "it holds another run"
+            mirror.list_objects(self._outage_s)
+            remote = mirror.remote_id(self._outage_s)
+            if mirror.holds_another_run(remote):
+                holds = "the run that was there has been removed" if remote is None else "it holds another run"
                 remarks.append(f"{self.url}: {holds}, so {self.folder} is now {mirror.put_aside()}")
-            run = mirror.take_id(theirs or mirror.id_here() or "")
+            run = mirror.take_id(remote or mirror.local_id() or "")
             mirror.fetch(self._outage_s)
         return run, remarks
 
@@ -96,11 +96,11 @@ class BucketFolder:
             return
         mirror = self._mirror
         with self._writing_here():
-            mirror.look(self._outage_s)
-            if mirror.id_here() not in (None, run):
+            mirror.list_objects(self._outage_s)
+            if mirror.local_id() not in (None, run):
                 say_on_stderr(f"{self.url} holds another run, so {self.folder} is now {mirror.put_aside()}")
             mirror.take_id(run)
-            mirror.fetch_of_ranks(self._outage_s)
+            mirror.fetch_records(("spans/",), self._outage_s)
         self._begin()
 
     @contextlib.contextmanager
@@ -112,8 +112,10 @@ class BucketFolder:
             raise ConfigError(
                 f"cannot write to {self.folder}, the copy of {self.url} on this host: {error.strerror or error}: free "
                 "some space, or set SEGTRAIN_CACHE to a folder on another disk",
-                code="run-folder-not-writable", run=str(self.folder), reason=error.strerror,
-            ) from None  # fmt: skip
+                code="run-folder-not-writable",
+                run=str(self.folder),
+                reason=error.strerror,
+            ) from None
 
     def _begin(self) -> None:
         self._uploading = threading.Thread(target=self._work, name="run-upload", daemon=True)
@@ -219,9 +221,12 @@ class BucketFolder:
         return CheckpointError(
             f"{files} files of the run ({_mb(size)}) are not in {self.url} ({error}); everything is in {self.folder} "
             f"on host {socket.gethostname()}: start the same command there again: it uploads them",
-            code="run-not-uploaded", run=self.url, folder=str(self.folder), files=files,
+            code="run-not-uploaded",
+            run=self.url,
+            folder=str(self.folder),
+            files=files,
             reason=getattr(error, "code", "") or str(error),
-        )  # fmt: skip
+        )
 
     def release(self) -> None:
         self._lease.release()

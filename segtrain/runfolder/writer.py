@@ -103,8 +103,10 @@ class CheckpointWriter:
             self._error = CheckpointError(
                 f"cannot write the checkpoint {path}: {reason.splitlines()[0]}; earlier checkpoints are untouched: "
                 f"{fix}, and start the same command again",
-                code="checkpoint-not-written", file=str(path), reason=reason,
-            )  # fmt: skip
+                code="checkpoint-not-written",
+                file=str(path),
+                reason=reason,
+            )
 
     def _prune(self, best: Best | None) -> None:
         for path in checkpoints(self.folder.parent)[: -self.keep]:

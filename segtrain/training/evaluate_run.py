@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import nn
 
 from segtrain.base.cores import cores
 from segtrain.base.terminal import say
-from segtrain.config import Config, parse_overrides, read_parts
+from segtrain.config import Config, keys_with, parse_overrides, read_parts
 from segtrain.config.mistakes import fields
 from segtrain.data.audit.audit import refuse_void
 from segtrain.data.audit.flips import flip_finding
@@ -40,11 +39,6 @@ from segtrain.training.start.user_objects import sharing_listings
 _SHOWN = 5  # worst images that are listed
 # A run counts as trained on these samples if there are more than _SURE x (1 + number by chance) matches.
 _SURE = 3
-# Settings that an evaluation reads.
-_READ = re.compile(
-    r"name|parallel\..*|train\.(device|precision)|log\.pictures|eval\.(?!every$).*|data\.(root|layout|split|train_split|images|"
-    r"masks|pair|index|classes|label_map|ignore_index|flip_pairs|bits|extra_bands|split_by|limit|base_scale|workers|scenes|scene_size)"
-)
 
 
 def score(
@@ -84,10 +78,15 @@ def score(
             model.to(strategy.device),
             dataset,
             config.eval,
-            device=strategy.device, precision=chosen_precision(config.train.precision, strategy),
-            rank=strategy.rank, world_size=strategy.world_size, all_reduce=strategy.reduce,
-            workers=workers.start, base_scale=config.data.base_scale, extremes=extremes(config) if images else 0,
-        )  # fmt: skip
+            device=strategy.device,
+            precision=chosen_precision(config.train.precision, strategy),
+            rank=strategy.rank,
+            world_size=strategy.world_size,
+            all_reduce=strategy.reduce,
+            workers=workers.start,
+            base_scale=config.data.base_scale,
+            extremes=extremes(config) if images else 0,
+        )
     flips = flip_finding("eval.flip" if config.eval.flip else "", dataset.labels)
     caveats = (*label_warnings(labels.names, result.scores.pixels), *_trained_on(run_dir, dataset, trained))
     caveats += tuple(finding.text() for finding in flips)
@@ -126,7 +125,7 @@ def _refuse_unread(overrides: list[str]) -> None:
     for section, values in parse_overrides(overrides).items():
         for name in values if isinstance(values, dict) else [""]:
             key = f"{section}.{name}".rstrip(".")
-            if key in fields() and not _READ.fullmatch(key):
+            if key in fields() and key not in keys_with("eval"):
                 text = f"{key} has no effect on an evaluation: leave it out, or give it to segtrain train"
                 raise ConfigError(text, code="setting-not-for-eval", key=key)
 
@@ -149,8 +148,10 @@ def _dataset(run_dir: Path, config: Config, labels: LabelSpace, items: Any, over
         raise DataError(
             f"{dataset.name} has {dataset.labels.num_classes} classes, but the run {run_dir} was trained on "
             f"{labels.num_classes}: score it on data with the same classes",
-            code="class-count-differs", found=dataset.labels.num_classes, expected=labels.num_classes,
-        )  # fmt: skip
+            code="class-count-differs",
+            found=dataset.labels.num_classes,
+            expected=labels.num_classes,
+        )
     return dataset
 
 

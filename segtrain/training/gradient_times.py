@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-ALONG = ("single", "ddp", "smddp")  # strategies whose parameters are those of the network
+UNSHARDED = ("single", "ddp", "smddp")  # strategies whose parameters are those of the network
 
 
-class Ready:
+class GradientTimes:
     """Hooks on the network of one rank for one step. Its last micro-batch counts.
 
     On a GPU, the marks are events on its stream, for which the host never waits. On a CPU, they are the CPU time of the

@@ -74,8 +74,10 @@ class StepGraphs:
             raise ConfigError(
                 f"train.cuda_graph=true: a step of this network and loss cannot be captured as a CUDA graph "
                 f"({str(error).splitlines()[0]}): set it to false",
-                code="cuda-graph-impossible", key="train.cuda_graph", found=str(error),
-            ) from error  # fmt: skip
+                code="cuda-graph-impossible",
+                key="train.cuda_graph",
+                found=str(error),
+            ) from error
         current.wait_stream(self._stream)
         self._drop()
         if buffers:
@@ -109,10 +111,18 @@ class StepGraphs:
         learner, strategy = self._learner, self._strategy
         votes = torch.zeros(1, dtype=torch.float64, device=strategy.device)
         share, _ = gradients(
-            learner.model, [learner.micro(batch)], learner.criterion, strategy, learner.precision,
-            seed=0, votes=votes, aux_weight=self._aux_weight, loss_scale=learner.scaler.factor, clock=Clock(),
+            learner.model,
+            [learner.micro(batch)],
+            learner.criterion,
+            strategy,
+            learner.precision,
+            seed=0,
+            votes=votes,
+            aux_weight=self._aux_weight,
+            loss_scale=learner.scaler.factor,
+            clock=Clock(),
             backward=backward,
-        )  # fmt: skip
+        )
         return share
 
     def _drop(self) -> None:

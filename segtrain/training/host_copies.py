@@ -15,7 +15,7 @@ CHUNK = 64 << 20  # bytes that are page-locked at a time; torch rounds them up t
 ALIGNED = 64  # bytes
 
 
-def sent_home(value: Tensor) -> tuple[Tensor, Any]:
+def copy_to_host(value: Tensor) -> tuple[Tensor, Any]:
     """A copy of ``value`` on the host, and the event after which it is there (None on a CPU, where it is there now)."""
     if value.device.type != "cuda":
         return value, None

@@ -22,11 +22,11 @@ from segtrain.observe.hang import Notice, RankPosition, Watchdog
 from segtrain.observe.spans import Begin, Spans, Work, file_of
 from segtrain.parallel.board import open_board
 from segtrain.parallel.strategy import Strategy
-from segtrain.training.gradient_times import ALONG, Ready
+from segtrain.training.gradient_times import UNSHARDED, GradientTimes
 from segtrain.training.graphs import StepGraphs
 from segtrain.training.on_demand import Stacker, Tracer
 from segtrain.training.session import Session
-from segtrain.training.start.oversubscription import crowding
+from segtrain.training.start.oversubscription import oversubscription_slowdown
 from segtrain.training.start.warmup import compile_ahead, settle_buckets
 
 # The share of a float32 gradient's bytes that parallel.compress sends; powersgd sends so little that it counts as 0.
@@ -102,19 +102,31 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
     cluster = strategy.cluster
     images, size = [part.stop - part.start for part in loader.parts], session.plan.crop_and_scale(session.state.step)[0]
     begin = Begin(
-        rank=strategy.rank, host=socket.gethostname(), local_rank=cluster.local_rank, world_size=strategy.world_size,
-        local_world_size=cluster.local_world_size, device=str(strategy.device), cores=cores(),
-        batch_size=config.train.batch_size, accumulate=config.train.accumulate,
+        rank=strategy.rank,
+        host=socket.gethostname(),
+        local_rank=cluster.local_rank,
+        world_size=strategy.world_size,
+        local_world_size=cluster.local_world_size,
+        device=str(strategy.device),
+        cores=cores(),
+        batch_size=config.train.batch_size,
+        accumulate=config.train.accumulate,
         bytes_gradient=_bytes_gradient(learner.parameters, strategy),
-        crowded=crowding(learner, strategy, config, size, max(images), session.output.screen.say),
+        crowded=oversubscription_slowdown(learner, strategy, config, size, max(images), session.output.screen.say),
         machine=cluster.machine,
         gpu=torch.cuda.get_device_name(strategy.device) if strategy.device.type == "cuda" else "",
-    )  # fmt: skip
+    )
     spans = Spans(
-        file_of(config.run_dir, strategy.rank), begin, clock, lambda: _work(session, loader), first=session.state.step,
-        images=sum(images), threads=torch.get_num_threads(), shared=lambda: _shared(learner.model),
+        file_of(config.run_dir, strategy.rank),
+        begin,
+        clock,
+        lambda: _work(session, loader),
+        first=session.state.step,
+        images=sum(images),
+        threads=torch.get_num_threads(),
+        shared=lambda: _shared(learner.model),
         bucket=_bucket(loader),
-    )  # fmt: skip
+    )
 
     def slow(cause: str, text: str) -> None:
         session.output.screen.say(f"slow      {text}")
@@ -147,14 +159,14 @@ def _recording(session: Session, clock: Clock, loader: TrainLoader) -> Iterator[
 def _gradients(session: Session) -> Callable[[int], None]:
     """What to call after each step. Rank 0 of a new run measures its second step for the event ``gradients``."""
     strategy, learner = session.strategy, session.learner
-    if strategy.rank or strategy.name not in ALONG or session.config.train.compile or session.state.step:
+    if strategy.rank or strategy.name not in UNSHARDED or session.config.train.compile or session.state.step:
         return lambda done: None
-    ready: Ready | None = None
+    ready: GradientTimes | None = None
 
     def step(done: int) -> None:
         nonlocal ready
         if done == 1:
-            ready = Ready(learner.plain, strategy.device)
+            ready = GradientTimes(learner.plain, strategy.device)
         elif ready is not None:
             ready.remove()
             rows = ready.rows()
@@ -169,9 +181,16 @@ def _work(session: Session, loader: TrainLoader) -> Work:
     pool, tally, (asked, ready) = session.pool, session.pool.tally, loader.queue()
     made = pool.made()
     return Work(
-        pool.count, pool.kind, tally.samples, *tally.cost, asked=asked, ready=ready, process_cpu_s=pool.cpu_s(),
-        helped=made.helped if made else {}, receive_s=made.received.seconds if made else 0.0,
-    )  # fmt: skip
+        pool.count,
+        pool.kind,
+        tally.samples,
+        *tally.cost,
+        asked=asked,
+        ready=ready,
+        process_cpu_s=pool.cpu_s(),
+        helped=made.helped if made else {},
+        receive_s=made.received.seconds if made else 0.0,
+    )
 
 
 def _bucket(loader: TrainLoader) -> Callable[[], dict[str, Any] | None]:
@@ -219,10 +238,17 @@ def _watching(session: Session, clock: Clock) -> Iterator[None]:
         output.journal.write("hang", text=sentence, ranks=[asdict(notice) for notice in notices])
 
     watchdog = Watchdog(
-        position, lambda: list(clock.recent), config.run_dir, rank=strategy.rank, world_size=strategy.world_size,
-        hang_s=hang_s, limit_s=limit, board=open_board(strategy.cluster), found=found,
+        position,
+        lambda: list(clock.recent),
+        config.run_dir,
+        rank=strategy.rank,
+        world_size=strategy.world_size,
+        hang_s=hang_s,
+        limit_s=limit,
+        board=open_board(strategy.cluster),
+        found=found,
         patient=lambda: config.train.compile and state.step == begun,  # the first step compiles
-    )  # fmt: skip
+    )
     try:
         yield
     finally:

@@ -37,7 +37,7 @@ from segtrain.runfolder import checkpoint
 from segtrain.training.compiled import compiled
 from segtrain.training.start.initial import Initial, starting_network
 from segtrain.training.start.numerics import wants_channels_last
-from segtrain.training.start.user_objects import Parts
+from segtrain.training.start.user_objects import UserObjects
 from segtrain.training.step import Micro, Precision
 
 
@@ -58,9 +58,13 @@ class Learner:
     def micro(self, batch: Batch) -> Micro:
         """The micro-batch with normalized images. They arrive on the device as uint8 and are converted there."""
         images = normalize(
-            batch.images, *normalization(self.plain), self.channels_last, colors=batch.colors, covered=batch.covered,
+            batch.images,
+            *normalization(self.plain),
+            self.channels_last,
+            colors=batch.colors,
+            covered=batch.covered,
             dtype=self.image_dtype,
-        )  # fmt: skip
+        )
         return Micro(images, batch.masks)
 
     @property
@@ -74,10 +78,18 @@ class Learner:
         return next((loss for loss in own if isinstance(loss, nn.Module)), nn.Identity())
 
 
+@dataclass(frozen=True)
+class StartingNetwork:
+    """The network on the CPU, and what it took from ``model.init``."""
+
+    model: SegModel
+    initial: Initial | None
+
+
 def build_network(
-    config: Config, parts: Parts, labels: LabelSpace, strategy: Strategy, resumes: bool
-) -> tuple[SegModel, Initial | None]:
-    """The network with its first weights, on the CPU, and what it took from ``model.init``. A collective.
+    config: Config, parts: UserObjects, labels: LabelSpace, strategy: Strategy, resumes: bool
+) -> StartingNetwork:
+    """The network with its first weights. A collective.
 
     A resumed run has its own weights, so it needs neither the file nor the download that it began with.
     """
@@ -98,12 +110,12 @@ def build_network(
         text = f"data.mean and data.std: {settings.init} was trained with {initial.origin.images()}: leave them out"
         raise ConfigError(text, code="normalization-differs", key="data.mean", found=settings.init)
     network.origin = origin
-    return network, initial
+    return StartingNetwork(network, initial)
 
 
 def build_learner(
     config: Config,
-    parts: Parts,
+    parts: UserObjects,
     network: SegModel,
     labels: LabelSpace,
     class_weights: list[float],
@@ -128,9 +140,12 @@ def build_learner(
         criterion = as_criterion(own, labels.num_classes, labels.ignore_index)
     # The parameters of the wrapped model, because fsdp has replaced the original ones.
     optimizer = build_optimizer(
-        plain, plain.encoder_parameters(), config.optim, plain.head_parameters(),
+        plain,
+        plain.encoder_parameters(),
+        config.optim,
+        plain.head_parameters(),
         bf16=precision == "bf16" and on_gpu,
-    )  # fmt: skip
+    )
     if config.loss.upsample == "fused":
         refuse_fused(criterion, strategy.device)
     # The user's own loss is called on the whole micro-batch at once, not image by image.
@@ -160,8 +175,10 @@ def restore_learner(learner: Learner, saved: Mapping[str, Any], strategy: Strate
             f"{source}: parallel.compress=powersgd keeps unsent gradients in the memory of each rank, and no "
             "checkpoint has them, so this run cannot go on as it would have: set parallel.compress to none, fp16, "
             "or bf16, or begin again with another out=FOLDER",
-            code="compression-cannot-resume", run=source, found="powersgd",
-        )  # fmt: skip
+            code="compression-cannot-resume",
+            run=source,
+            found="powersgd",
+        )
     ema = learner.ema
     checkpoint.refuse_foreign(saved, learner.plain.state_dict(), source, ema.shadow if ema else None)
     weights = {**saved["model"], **saved["buffers"]}

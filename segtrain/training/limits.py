@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from segtrain.base.units import duration
 from segtrain.config import Config
@@ -23,7 +22,7 @@ from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.start.derived import Plan
 from segtrain.training.start.price import price_of, refuse_budget
-from segtrain.training.state import on_rank_0
+from segtrain.training.state import on_every_rank
 
 # The last checkpoint may take this much longer than the slowest one so far.
 SPARE = 1.5
@@ -84,45 +83,26 @@ def open_limit(config: Config, strategy: Strategy, begun: float) -> Limit | None
     if not (config.train.deadline or config.train.budget):
         return None
     refuse_budget(config, strategy.cluster.machine)
-    found: list[Limit | None] = []
+    return on_every_rank(strategy, lambda: _remaining(config, strategy, begun) if strategy.rank == 0 else None)
 
-    def read() -> dict[str, Any]:
-        journal = config.run_dir / FILE
-        before = (
-            spent(read_journal(journal), price_of(config, strategy.cluster.machine)) if journal.is_file() else Spent()
+
+def _remaining(config: Config, strategy: Strategy, begun: float) -> Limit | None:
+    journal = config.run_dir / FILE
+    price = price_of(config, strategy.cluster.machine)
+    before = spent(read_journal(journal), price) if journal.is_file() else Spent()
+    limit = limit_of(config, strategy.cluster, before)
+    used = before.seconds and limit and limit.left_s <= time.time() - begun + CLOSING_S
+    if limit and used and not finished(journal):
+        key = limit.name.partition("=")[0]
+        took = f"{duration(before.seconds)} and ${before.dollars:,.2f}" if limit.rate else duration(before.seconds)
+        raise ConfigError(
+            f"{limit.name} is used up: the run in {config.run_place} has taken {took}: set a larger {key} to go "
+            "on from its newest checkpoint",
+            code="limit-used-up",
+            key=key,
+            found=before.seconds,
         )
-        limit = limit_of(config, strategy.cluster, before)
-        used = before.seconds and limit and limit.left_s <= time.time() - begun + CLOSING_S
-        if limit and used and not finished(journal):
-            key = limit.name.partition("=")[0]
-            took = f"{duration(before.seconds)} and ${before.dollars:,.2f}" if limit.rate else duration(before.seconds)
-            raise ConfigError(
-                f"{limit.name} is used up: the run in {config.run_place} has taken {took}: set a larger {key} to go "
-                "on from its newest checkpoint",
-                code="limit-used-up", key=key, found=before.seconds,
-            )  # fmt: skip
-        found.append(limit)
-        return {}
-
-    on_rank_0(strategy, read)
-    return found[0] if found else None
-
-
-@dataclass
-class _Slowest:
-    """Seconds of something that the loop waits for: the mean and the longest one of those seen."""
-
-    count: int = 0
-    total: float = 0.0
-    longest: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.count, self.total = self.count + 1, self.total + seconds
-        self.longest = max(self.longest, seconds)
-
-    @property
-    def mean(self) -> float:
-        return self.total / max(1, self.count)
+    return limit
 
 
 class Guard:
@@ -147,10 +127,11 @@ class Guard:
         self.limit, self.reached = limit, False
         self._plan, self._images, self._written_s, self._say, self._note = plan, images, written_s, say, note
         self._now, self._begin = now, now() - begun
-        self._evals, self._saves = _Slowest(), _Slowest()
+        self._eval_s: list[float] = []
+        self._save_s: list[float] = []
         # (step, time without evaluations and checkpoints) at the last log lines.
         self._marks: deque[tuple[int, float]] = deque(maxlen=WINDOWS)
-        self._told: int | None = None
+        self._predicted: int | None = None
         self._near = False
 
     @property
@@ -158,10 +139,10 @@ class Guard:
         return self._now() - self._begin
 
     def evaluated(self, seconds: float) -> None:
-        self._evals.add(seconds)
+        self._eval_s.append(seconds)
 
     def saved(self, seconds: float) -> None:
-        self._saves.add(seconds)
+        self._save_s.append(seconds)
 
     def over(self, step: int, delay: int) -> bool:
         """Whether the run must end. Call it before each step; the ranks end ``delay`` steps later."""
@@ -175,19 +156,23 @@ class Guard:
     @property
     def reserve_s(self) -> float:
         """Seconds that the last checkpoint and the end of the process may take."""
-        return SPARE * (self._saves.longest + self._written_s()) + CLOSING_S
+        return SPARE * (max(self._save_s, default=0.0) + self._written_s()) + CLOSING_S
 
     def logged(self, step: int) -> None:
         """Predict the end, and say it if it is new. Call it at each log line, after ``step`` steps."""
-        self._marks.append((step, self.taken_s - self._evals.total - self._saves.total))
+        self._marks.append((step, self.taken_s - sum(self._eval_s) - sum(self._save_s)))
         if len(self._marks) < 2 or self.reached:
             return
         ends, steps = self.ends_at(step), self._plan.steps
         near = self.limit.left_s - self.taken_s < NEAR * self.limit.whole_s and ends < steps
-        moved = self._told is None or abs(ends - self._told) > MOVED * steps or (ends < steps) != (self._told < steps)
+        moved = (
+            self._predicted is None
+            or abs(ends - self._predicted) > MOVED * steps
+            or (ends < steps) != (self._predicted < steps)
+        )
         if not moved and not (near and not self._near):
             return
-        self._told, self._near = ends, self._near or near
+        self._predicted, self._near = ends, self._near or near
         if ends < steps:
             left = f"{duration(max(0.0, self.limit.left_s - self.taken_s))} left: " if near else ""
             text = f"{left}{self.limit.name} will end this run at about step {ends:,} of {steps:,}"
@@ -216,9 +201,15 @@ class Guard:
     def _record(self, what: str, step: int, ends: int, text: str) -> None:
         seconds, dollars = self.took()
         self._note(
-            what=what, limit=self.limit.name, step=step, ends_at=ends, steps=self._plan.steps, seconds=seconds,
-            dollars=dollars, text=text,
-        )  # fmt: skip
+            what=what,
+            limit=self.limit.name,
+            step=step,
+            ends_at=ends,
+            steps=self._plan.steps,
+            seconds=seconds,
+            dollars=dollars,
+            text=text,
+        )
 
     def _needed(self, step: int, until: int, pending: int = 0) -> float:
         """Seconds from ``step`` to ``until``, with the evaluations and checkpoints that are due between them.
@@ -230,8 +221,8 @@ class Guard:
         pixel_s = self._pixel_s()
         train = pixel_s * self._pixels(step, until)
         # Until an evaluation was measured, an image counts as much there as in training.
-        one = self._evals.mean or pixel_s * self._pixels(step, step + 1) / plan.batch_size * self._images
-        return train + evals * one + saves * self._saves.mean
+        evaluation_s = _mean(self._eval_s) or pixel_s * self._pixels(step, step + 1) / plan.batch_size * self._images
+        return train + evals * evaluation_s + saves * _mean(self._save_s)
 
     def _pixel_s(self) -> float:
         """Seconds of training per pixel of a crop; 0 before it was measured."""
@@ -248,6 +239,10 @@ class Guard:
             if end > begin:
                 total, begin = total + (end - begin) * height * width, end
         return total
+
+
+def _mean(seconds: list[float]) -> float:
+    return sum(seconds) / max(1, len(seconds))
 
 
 def _due(step: int, until: int, every: int, last: bool) -> int:

@@ -29,12 +29,19 @@ from segtrain.training.step import Votes, gradients
 def run(session: Session, signals: list[int]) -> int:
     """Train from the session's step to the last one, or until a signal or a limit. Returns the exit code."""
     config, plan, state, strategy, learner = (
-        session.config, session.plan, session.state, session.strategy, session.learner,
-    )  # fmt: skip
+        session.config,
+        session.plan,
+        session.state,
+        session.strategy,
+        session.learner,
+    )
     model, optimizer, scaler, ema = learner.model, learner.optimizer, learner.scaler, learner.ema
     parameters, begun, logged = learner.parameters, state.step, state.step
     clock, votes, loader = clock_of(strategy.device), Votes(strategy), _train_loader(session)
-    sentinel = Sentinel(config, plan, strategy, learner, session.dataset, state.step)
+    sentinel = Sentinel(config, plan, strategy, learner, session.train, state.step)
+    # With a limit, the time that a checkpoint takes must be known before the last one.
+    limited = config.train.deadline or config.train.budget
+    first_save = begun + config.log.every if limited else None
     model.train()
     with instruments(session, loader, clock) as on_step_end:
         with clock("forward"):
@@ -57,24 +64,30 @@ def run(session: Session, signals: list[int]) -> int:
             for parameter in parameters:
                 parameter.grad = None
             over = session.guard is not None and session.guard.over(step, votes.delay)
-            own = votes.own(len(signals), over, _digest(loaded) if config.log.digest else 0)
+            own = votes.pack(len(signals), over, _digest(loaded) if config.log.digest else 0)
             if config.train.compile == "reduce-overhead":  # the outputs of the last step may be overwritten now
                 torch.compiler.cudagraph_mark_step_begin()
             # Forward, loss, and backward of each micro-batch, with one collective for the denominators of the loss.
             if graphs is None:
                 share, summed = gradients(
-                    model, micros, learner.criterion, strategy, learner.precision,
-                    seed=config.train.seed + step, votes=own, aux_weight=config.loss.aux_weight,
-                    loss_scale=scaler.factor, clock=clock,
-                )  # fmt: skip
+                    model,
+                    micros,
+                    learner.criterion,
+                    strategy,
+                    learner.precision,
+                    seed=config.train.seed + step,
+                    votes=own,
+                    aux_weight=config.loss.aux_weight,
+                    loss_scale=scaler.factor,
+                    clock=clock,
+                )
             else:
                 share, summed = graphs.gradients(placed[0], seed=config.train.seed + step, votes=own, clock=clock)
-            votes.send_home(summed)
+            votes.copy_to_host(summed)
             with clock("update"):
                 scaler.unscale_(parameters)
                 norm = clip_(parameters, config.optim.clip) if config.optim.clip or scaler.enabled else None
-                if session.copies is not None:
-                    session.copies.before_update()
+                session.saver.before_update()
                 skipped = scaler.step(optimizer, norm)
                 if ema is not None:
                     ema.update(step, skipped)
@@ -89,28 +102,25 @@ def run(session: Session, signals: list[int]) -> int:
                 logged = state.step
             sentinel.step(state.step, loaded, clock)
 
-            _score_and_save(session, clock, last)
+            _score_and_save(session, clock, last, first_save)
             on_step_end(state.step)
     return finish(session)
 
 
-def _score_and_save(session: Session, clock: Clock, last: bool) -> None:
+def _score_and_save(session: Session, clock: Clock, last: bool, first_save: int | None) -> None:
     """Evaluate, and write a checkpoint, when they are due.
 
-    Both are due at their intervals and after the last step, and a checkpoint also at a new best score, and once at the
-    beginning of a run with a limit.
+    Both are due at their intervals and after the last step. A checkpoint is also due at a new best score, and after
+    the step ``first_save``.
     """
-    state, plan, better = session.state, session.plan, False
-    if last or state.step % plan.eval_every == 0:
+    step, plan, best = session.state.step, session.plan, False
+    if last or step % plan.eval_every == 0:
         with clock("eval"):
-            miou = session.score()
+            best = session.score()
         session.learner.model.train()
-        better = miou > state.best_miou
-        if better:
-            state.best_miou, state.best_step = miou, state.step
-    if last or better or state.step % plan.save_every == 0 or state.step == session.first_save:
+    if last or best or step % plan.save_every == 0 or step == first_save:
         with clock("checkpoint"):
-            session.save("end" if last else "best" if better else "periodic")
+            session.save("end" if last else "best" if best else "periodic")
 
 
 def _train_loader(session: Session) -> TrainLoader:
@@ -120,7 +130,7 @@ def _train_loader(session: Session) -> TrainLoader:
     if session.helpers is not None:
         make = partial(session.helpers.loader, session.output.screen.say, partial(on_rank_0, strategy))
     return make(
-        session.dataset,
+        session.train,
         config.data,
         seed=config.train.seed,
         batch_size=config.train.batch_size,
@@ -165,10 +175,9 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
     loss = float(session.strategy.reduce(share))
     if not math.isfinite(loss):
         raise not_finite(state.step, f"the loss ({loss})", config, updated=state.step > 1)
-    session.settle()
+    session.saver.settle()
     session.watch.lap(state)
-    if session.lock.lost:
-        session.lock.check()
+    session.saver.refuse_lost_lock()
     # Evaluation and checkpoints are not phases of a step.
     spans = {phase: seconds for phase, seconds in clock.take().items() if phase not in ("eval", "checkpoint")}
     whole = sum(spans.values()) or 1e-9
@@ -180,8 +189,15 @@ def _log(session: Session, clock: Clock, share: Tensor, votes: Tensor, lr: float
         session.guard.logged(state.step)
     digest = {"digest": int(votes[2])} if config.log.digest else {}
     output.journal.write(
-        "step", step=state.step, epoch=epoch, loss=loss, lr=lr, images_per_s=rate, spans=spans, cpu_s=state.cpu_s,
+        "step",
+        step=state.step,
+        epoch=epoch,
+        loss=loss,
+        lr=lr,
+        images_per_s=rate,
+        spans=spans,
+        cpu_s=state.cpu_s,
         **digest,
-    )  # fmt: skip
+    )
     rates = {"train/images_per_s": rate, "train/wait": wait, "train/epoch_s": whole / plan.epoch(steps)}
     output.trackers.scalars({"train/loss": loss, "train/lr": lr, **rates}, state.step)

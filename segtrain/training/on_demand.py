@@ -12,12 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from segtrain.base.json_text import write_json
-from segtrain.base.stacks import StackSampler, read_order
+from segtrain.base.stacks import StackRequest, StackSampler, read_order
 from segtrain.data.stages import StageTotals
 from segtrain.data.workers.pool import WorkerPool
 from segtrain.errors import SegtrainError
@@ -29,18 +30,38 @@ LOOK_S = 0.5  # seconds between two checks for a request
 SPANS = 200  # most spans of one step
 MARKS = 5  # events at the start of a trace that align the clocks of the profiler and of the spans
 
+R = TypeVar("R", bound=trace.TraceRequest | StackRequest)
+
+
+class _Requests(Generic[R]):
+    """New requests in a file that ``read`` reads. A request from before the start is ignored."""
+
+    def __init__(self, read: Callable[[Path], R | None], run: Path) -> None:
+        self._read, self._run, self._next_look = read, run, 0.0
+        self._last = read(run)
+
+    def new(self) -> R | None:
+        """A request that was not returned before. The file is read at most every LOOK_S seconds."""
+        now = time.perf_counter()
+        if now < self._next_look:
+            return None
+        self._next_look = now + LOOK_S
+        request, last = self._read(self._run), self._last
+        if request is None or (last is not None and request.asked == last.asked):
+            return None
+        self._last = request
+        return request
+
 
 class Tracer:
-    """Writes traces. Call ``step`` after each step. A request from before the start is ignored."""
+    """Writes traces. Call ``step`` after each step."""
 
     def __init__(
         self, run: Path, rank: int, clock: Clock, tally: StageTotals, say: Callable[[str], None] = say_on_stderr
     ) -> None:
         self._run, self._rank, self._clock, self._tally, self._say = run, rank, clock, tally, say
-        old = trace.read_order(run)
-        self._answered = old.asked if old else 0.0
+        self._requests = _Requests(trace.read_order, run)
         self._order: trace.TraceRequest | None = None  # a request whose trace has not begun
-        self._next_look = 0.0
         self._open: _OpenTrace | None = None
 
     def step(self, done: int) -> None:
@@ -52,14 +73,9 @@ class Tracer:
             self._write(self._open)
             self._open = None
             return
-        now = time.perf_counter()
-        if now >= self._next_look:
-            self._next_look = now + LOOK_S
-            order = trace.read_order(self._run)
-            if order is not None and order.asked != self._answered:
-                self._order = order
+        self._order = self._requests.new() or self._order
         if self._order is not None and done + 1 >= self._order.first:
-            self._answered, steps, self._order = self._order.asked, self._order.steps, None
+            steps, self._order = self._order.steps, None
             self._open = self._begin(done + 1, steps)
 
     def _begin(self, first: int, steps: int) -> _OpenTrace | None:
@@ -127,24 +143,17 @@ class _OpenTrace:
 
 
 class Stacker:
-    """Samples stacks. Call ``step`` after each step. A request from before the start is ignored."""
+    """Samples stacks. Call ``step`` after each step."""
 
     def __init__(self, run: Path, rank: int, pool: WorkerPool) -> None:
         self._run, self._rank, self._pool = run, rank, pool
-        old = read_order(run)
-        self._answered = old.asked if old else 0.0
-        self._next_look = 0.0
+        self._requests = _Requests(read_order, run)
         self._open: StackSampler | None = None
 
     def step(self) -> None:
-        now = time.perf_counter()
-        if now < self._next_look:
+        order = self._requests.new()
+        if order is None:
             return
-        self._next_look = now + LOOK_S
-        order = read_order(self._run)
-        if order is None or order.asked == self._answered:
-            return
-        self._answered = order.asked
         self.close()
         name, host = f"rank-{self._rank:05d}", socket.gethostname()
         workers = self._pool.sample_stacks(str(self._run.absolute()), name, order)

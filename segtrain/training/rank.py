@@ -17,7 +17,7 @@ from segtrain.training.output import further, write_end
 from segtrain.training.provided import CORE, Provided
 from segtrain.training.session import Session, open_session
 from segtrain.training.start.trial import try_parts
-from segtrain.training.start.user_objects import Parts
+from segtrain.training.start.user_objects import UserObjects
 from segtrain.training.state import stop_signals
 
 
@@ -25,17 +25,17 @@ def train(
     config: Config,
     cluster: Cluster,
     received: list[int] | None = None,
-    parts: Parts | None = None,
-    met: Callable[[], None] = lambda: None,
+    objects: UserObjects | None = None,
+    on_connected: Callable[[], None] = lambda: None,
     report: Callable[[Exception], int] | None = None,
     provided: Provided = CORE,
 ) -> int:
     """Train as one rank of ``cluster``. Returns the exit code: 0, or EXIT_RESUMABLE after a signal.
 
     ``received``: the signals that a caller has recorded since the process started; if one rank passes it, all must.
-    ``parts``: a model, a loss, datasets and trackers that replace those of the config. ``met``: called when all ranks
-    are connected. ``report``: prints an error and returns the exit code, in place of segtrain's own report, if this
-    process must end at once because of the error, and the caller would not get it (NCCL, several ranks).
+    ``objects``: a model, a loss, datasets and trackers that replace those of the config. ``on_connected``: called when
+    all ranks are connected. ``report``: prints an error and returns the exit code, in place of segtrain's own report,
+    if this process must end at once because of the error, and the caller would not get it (NCCL, several ranks).
     ``provided``: by packages above the core.
     """
     with (
@@ -43,14 +43,14 @@ def train(
         start(config.parallel, cluster, config.train.device, report) as strategy,
         lock_of(config, strategy.cluster) as lock,
     ):
-        met()
+        on_connected()
         try:
             count = torch.tensor([len(signals)], device=strategy.device)
             if received is not None and strategy.reduce(count).item():
                 if strategy.rank == 0:
                     print("stopped by a signal before the first step: start the same command again")
                 return EXIT_RESUMABLE
-            return _run(open_session(config, strategy, lock, parts, provided), signals)
+            return _run(open_session(config, strategy, lock, objects, provided), signals)
         except (RuntimeError, ValueError, MemoryError) as error:
             explained = _explained(error, config, cluster, str(strategy.device))
             if explained is None:
@@ -77,7 +77,7 @@ def _run(session: Session, signals: list[int]) -> int:
         raise
     finally:
         # The lock is released after this, so wait until no checkpoint is being written. If that fails too, say so.
-        if session.writer and (unsaved := session.writer.settle()):
+        if unsaved := session.saver.close():
             output.screen.say(f"warning: {unsaved}")
         output.close()
 
@@ -92,8 +92,10 @@ def _explained(error: Exception, config: Config, cluster: Cluster, device: str) 
             f"out of memory on {device} with {images} images of {size} at once: raise train.accumulate, or lower "
             "data.crop or train.batch_size; in an evaluation set eval.tile, or lower eval.size, eval.scales or "
             f"eval.batch_size ({reason})",
-            code="out-of-memory", device=device, images=images,
-        )  # fmt: skip
+            code="out-of-memory",
+            device=device,
+            images=images,
+        )
     if "the same" in reason and "type" in reason:
         text = (
             f"the model computes in another type than float32 ({reason}): pass model.float(), and set train.precision"
@@ -104,6 +106,7 @@ def _explained(error: Exception, config: Config, cluster: Cluster, device: str) 
             f"batch norm of model.arch={config.model.arch} gets a single value per channel from {images} image of "
             f"{size}: raise train.batch_size or data.crop, lower train.accumulate or the number of ranks, or set "
             "parallel.sync_bn=true",
-            code="batch-norm-single-value", images=images,
-        )  # fmt: skip
+            code="batch-norm-single-value",
+            images=images,
+        )
     return None

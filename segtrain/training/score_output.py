@@ -33,14 +33,23 @@ def extremes(config: Config) -> int:
     return (config.log.pictures + 1) // 2
 
 
-def tell(output: Output, state: State, epoch: float, labels: LabelSpace, result: Evaluation) -> None:
-    """Write the scores to the journal, the terminal, and the trackers."""
+def announce_scores(
+    output: Output, state: State, epoch: float, labels: LabelSpace, result: Evaluation, best: bool
+) -> None:
+    """Write the scores to the journal, the terminal, and the trackers. ``best``: whether they are the best so far."""
     scores = result.scores
     few = {"confusion": result.confusion} if len(result.confusion) <= MOST_CLASSES else {}
     output.journal.write(
-        "eval", step=state.step, epoch=epoch, scores=state.scores, protocol=result.protocol,
-        seconds=result.seconds, cpu_s=state.cpu_s, **few,
-    )  # fmt: skip
+        "eval",
+        step=state.step,
+        epoch=epoch,
+        scores=state.scores,
+        protocol=result.protocol,
+        seconds=result.seconds,
+        cpu_s=state.cpu_s,
+        best=best,
+        **few,
+    )
     output.screen.say(
         f"epoch {epoch:.2f}  step {state.step}  mIoU {100 * scores.miou:.2f}%{of_classes(scores.pixels)}  "
         f"pixel accuracy {100 * scores.accuracy:.2f}%  ({result.seconds:.1f} s, {result.protocol['line']})"
@@ -49,13 +58,14 @@ def tell(output: Output, state: State, epoch: float, labels: LabelSpace, result:
     output.trackers.scalars({**values, **{f"val/iou/{n}": v for n, v in zip(labels.names, scores.iou)}}, state.step)
 
 
-def keep(output: Output, config: Config, state: State, validation: Dataset, result: Evaluation, last: bool) -> None:
+def write_tables(
+    output: Output, config: Config, state: State, validation: Dataset, result: Evaluation, best: bool, last: bool
+) -> None:
     """Write tables and pictures into the run folder. Raises CheckpointError or DataError."""
     run_dir = config.run_dir
-    better = result.scores.miou > state.best_miou
-    if better or last:
+    if best or last:
         table = image_table.as_csv(result.images.rows(validation))
-        for name, wanted in ((image_table.BEST, better), (image_table.LAST, last)):
+        for name, wanted in ((image_table.BEST, best), (image_table.LAST, last)):
             if wanted:
                 write_atomically(run_dir / name, table)
     score = f"mIoU {100 * result.scores.miou:.1f}%{of_classes(result.scores.pixels)}"

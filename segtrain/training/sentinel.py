@@ -34,7 +34,7 @@ from segtrain.data.train_loader import Batch
 from segtrain.errors import DataError, SegtrainError
 from segtrain.observe.clock import Clock
 from segtrain.optim import Ema
-from segtrain.parallel.collective import digest, names_of, table, words
+from segtrain.parallel.collective import digest, names_of, table
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.learner import Learner
 from segtrain.training.start.derived import Plan
@@ -104,8 +104,9 @@ class Sentinel:
             f"steps {self._first + 1} to {step} did not use the samples that the sampling order specifies: "
             f"{'; '.join(lines) or 'some are of another epoch, or of no epoch'}: check that each process has its own "
             "RANK and all have one WORLD_SIZE; the same command goes on from the newest checkpoint",
-            code="samples-out-of-order", step=step,
-        )  # fmt: skip
+            code="samples-out-of-order",
+            step=step,
+        )
 
 
 def alike(model: nn.Module, ema: Ema | None, strategy: Strategy) -> dict[str, Tensor]:
@@ -134,7 +135,7 @@ def _whole(halves: Sequence[int]) -> tuple[int, int]:
 
 
 def _weights_differ(tensors: dict[str, Tensor], strategy: Strategy, step: int) -> SegtrainError:
-    """The error that names the first tensor that differs, on which rank, and by how much. All ranks must call this."""
+    """The error that names the first tensor that differs, and on which ranks. All ranks must call this."""
     device = strategy.device
     each = torch.stack([digest([value], device) for value in tensors.values()])
     columns = list(zip(*table(strategy, each).tolist()))
@@ -143,21 +144,15 @@ def _weights_differ(tensors: dict[str, Tensor], strategy: Strategy, step: int) -
     column = columns[first]
     usual = max(column, key=column.count)  # if several are equally frequent, that of the lowest rank
     outliers, model = [rank for rank, value in enumerate(column) if value != usual], column.index(usual)
-    name, value = list(tensors.items())[first]
-    bits = words(value).clone() if strategy.rank == model else torch.zeros_like(words(value))
-    theirs = strategy.reduce(bits).view(torch.uint8)[: value.numel() * value.element_size()].view(value.dtype)
-    own = value.detach().contiguous().reshape(-1)
-    unlike, apart = own != theirs, (own.double() - theirs.double()).abs()
-    sums = torch.zeros(2, dtype=torch.float64, device=device)
-    if strategy.rank == outliers[0] and len(own):
-        sums = torch.stack([unlike.sum().double(), apart.max()])
-    count, most_apart = strategy.reduce(sums).tolist()
+    name = list(tensors)[first]
     return SegtrainError(
         f"after step {step} the network is not the same on all ranks: {name} on {names_of(strategy, outliers)} differs "
-        f"from rank {model} in {count:,.0f} of {value.numel():,} values, by up to {most_apart:.3g} (it is the first of "
-        f"{len(differing):,} of {len(tensors):,} tensors): look for code that changes weights on some ranks only, for "
-        "hosts with other hardware or versions, or for faulty memory; the same command goes on from the newest "
-        "checkpoint, which holds rank 0's weights; log.sentinel=0 turns this check off, as running statistics in a "
-        "layer of your own need it, whose mean over ranks is scored and saved",
-        code="rank-weights-differ", step=step, tensor=name, ranks=outliers,
-    )  # fmt: skip
+        f"from rank {model} (it is the first of {len(differing):,} of {len(tensors):,} tensors): look for code that "
+        "changes weights on some ranks only, for hosts with other hardware or versions, or for faulty memory; the same "
+        "command goes on from the newest checkpoint, which holds rank 0's weights; log.sentinel=0 turns this check "
+        "off, as running statistics in a layer of your own need it, whose mean over ranks is scored and saved",
+        code="rank-weights-differ",
+        step=step,
+        tensor=name,
+        ranks=outliers,
+    )

@@ -9,9 +9,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,13 @@ from torch import Tensor, nn
 from segtrain.base import stopping
 from segtrain.config import Config
 from segtrain.errors import CheckpointError, ConfigError, SegtrainError
+from segtrain.metrics import Scores
 from segtrain.optim import Ema
-from segtrain.parallel.collective import broadcast_json, table
+from segtrain.parallel.collective import broadcast_json, names_of, table
 from segtrain.parallel.model import load_state, taken
 from segtrain.parallel.strategy import Strategy
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -36,17 +39,22 @@ class State:
     wall_s: float = 0.0  # wall time while training, without evaluation
     scores: dict[str, Any] = field(default_factory=dict)
 
+    def note(self, scores: Scores) -> bool:
+        """Keep the scores of this step. Returns whether they are the best so far: nothing else decides that."""
+        self.scores = scores.to_dict()
+        best = scores.miou > self.best_miou
+        if best:
+            self.best_miou, self.best_step = float(scores.miou), self.step
+        return best
+
     @classmethod
     def read(cls, saved: Mapping[str, Any], source: str) -> State:
         """The state in a checkpoint of the run folder ``source``. Raises CheckpointError for invalid entries."""
-        kinds: dict[str, tuple[type, ...]] = {
-            part.name: (dict,) if part.name == "scores" else (int,) if "step" in part.name else (int, float)
-            for part in fields(cls)
-        }
+        kinds = {name: get_origin(kind) or kind for name, kind in get_type_hints(cls).items()}
         invalid = [
             f"{key}={value!r}" if key in kinds else f"the unknown entry {key!r}"
             for key, value in saved.items()
-            if not isinstance(value, kinds.get(key, ())) or isinstance(value, bool)
+            if type(value) is not kinds.get(key) and not (kinds.get(key) is float and type(value) is int)
         ]
         if not invalid:
             state = cls(**saved)
@@ -56,8 +64,10 @@ class State:
         raise CheckpointError(
             f"the newest checkpoint in {source} is damaged or from another version (its state has {invalid[0]}): move "
             "it out of checkpoints/ to resume from the previous one, or choose another out=FOLDER",
-            code="checkpoint-damaged", run=source, found=invalid[0],
-        )  # fmt: skip
+            code="checkpoint-damaged",
+            run=source,
+            found=invalid[0],
+        )
 
 
 class Stopwatch:
@@ -133,24 +143,30 @@ def on_rank_0(strategy: Strategy, work: Callable[[], dict[str, Any]]) -> dict[st
     return dict(outcome["result"])
 
 
-def on_every_rank(strategy: Strategy, work: Callable[[], None]) -> None:
-    """Run ``work`` on every rank; all of them raise the error of the first rank where it fails. A collective."""
+def on_every_rank(strategy: Strategy, work: Callable[[], T]) -> T:
+    """Run ``work`` on every rank, and return its result. A collective.
+
+    If it fails anywhere, all ranks raise the error of the first rank where it did, with the names of these ranks.
+    """
     failure: SegtrainError | None = None
     try:
-        work()
+        result = work()
     except SegtrainError as error:
         failure = error
-    failed = table(strategy, torch.tensor([failure is not None], dtype=torch.int64, device=strategy.device)).flatten()
-    if not failed.any():
-        return
-    sent = broadcast_json(strategy, failed.tolist().index(1), failure and _sent(failure))
-    raise failure or _received(sent)
+    rows = table(strategy, torch.tensor([failure is not None], dtype=torch.int64, device=strategy.device))
+    failed = [rank for rank, row in enumerate(rows.tolist()) if row[0]]
+    if not failed:
+        return result
+    if failure is not None and strategy.world_size == 1:
+        raise failure
+    where = f"{names_of(strategy, failed)}: " if len(failed) < strategy.world_size else ""
+    raise _received(broadcast_json(strategy, failed[0], failure and _sent(failure, where)))
 
 
-def _sent(error: SegtrainError) -> dict[str, Any]:
-    """An error as JSON values, for the other ranks."""
+def _sent(error: SegtrainError, where: str = "") -> dict[str, Any]:
+    """An error as JSON values, for the other ranks. ``where``: words before its text."""
     values = json.loads(json.dumps(error.values, default=str))
-    return {"text": str(error), "code": error.code, "exit_code": error.exit_code, "values": values}
+    return {"text": f"{where}{error}", "code": error.code, "exit_code": error.exit_code, "values": values}
 
 
 def _received(sent: Mapping[str, Any]) -> SegtrainError:

@@ -19,7 +19,7 @@ from segtrain.losses.upsampling import Thinned, Upsample
 from segtrain.observe.clock import Clock
 from segtrain.parallel.model import unwrapped
 from segtrain.parallel.strategy import Strategy
-from segtrain.training.host_copies import sent_home
+from segtrain.training.host_copies import copy_to_host
 
 
 @dataclass
@@ -212,14 +212,14 @@ class Votes:
         self.signaled = False  # whether a rank that voted for the stop had received a signal
         self._coming: deque[tuple[Tensor, Any]] = deque()
 
-    def own(self, *numbers: float) -> Tensor:
+    def pack(self, *numbers: float) -> Tensor:
         """This rank's numbers, float64 on the device: of its signals, of its limits that are reached, and others."""
         here = torch.empty(len(numbers), dtype=torch.float64, pin_memory=self._on_gpu)
         return here.copy_(torch.tensor(numbers, dtype=torch.float64)).to(self._device, non_blocking=True)
 
-    def send_home(self, sums: Tensor) -> None:
+    def copy_to_host(self, sums: Tensor) -> None:
         """Begin to copy the sums of a step to the host. Call it once per step."""
-        self._coming.append(sent_home(sums))
+        self._coming.append(copy_to_host(sums))
 
     def stop(self) -> bool:
         """Whether one of the first two numbers was above zero on any rank, ``delay`` steps ago.

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import refused
+from own_objects import LOSS, Slow, Stripes, small
 from torch import nn
 
 import segtrain
@@ -110,25 +111,6 @@ segtrain.train(segtrain.Config.load(None, *{SMALL!r}, "loss.full_logits=true", "
     assert scores[0] == scores[1]
 
 
-class Stripes(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    """Vertical stripes of two classes in two colors."""
-
-    classes = ("dark", "bright")
-
-    def __init__(self, count: int = 6) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray, int]:
-        mask = np.zeros((32, 48 + 8 * (index % 2)), np.uint8)
-        mask[:, index : index + 20] = 1
-        image = np.repeat((40 + 160 * mask)[..., None], 3, axis=2)
-        mask[0, 0] = 255
-        return image, mask, index
-
-
 def test_each_split_of_one_dataset_has_its_own_labels() -> None:
     items, palette = Stripes(2), ((0, 0, 0), (1, 1, 1))
     plain = LabelSpace(Stripes.classes, palette, 255, {0: 0, 1: 1, 255: 255})
@@ -140,26 +122,6 @@ def test_each_split_of_one_dataset_has_its_own_labels() -> None:
         assert split.entries[1].image == "train/1"
     assert (masks[0][1:] == 1 - masks[1][1:]).all()
     assert masks[0][0, 0] == masks[1][0, 0] == 255
-
-
-class Slow(nn.Module):
-    """Logits at a third of the size."""
-
-    def __init__(self, classes: int = 2) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, classes, 5, stride=3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.conv(images)
-
-
-def small(out: Path, *more: str) -> Config:
-    words = ["data.crop=[24,24]", "data.workers=0", "train.batch_size=2", "train.duration=2st", "eval.every=2st"]
-    quiet = ["log.tensorboard=false", "log.pictures=0", "log.profile_ms=0", "log.every=1", "parallel.threads=1"]
-    return Config.load(None, *words, "checkpoint.every=2st", *quiet, f"out={out}", *more)
-
-
-LOSS = nn.CrossEntropyLoss(ignore_index=255)
 
 
 def test_a_dataset_of_images_of_several_sizes_and_a_model_of_any_stride(
@@ -356,7 +318,7 @@ def test_a_run_with_an_own_model_and_data_says_what_to_pass(tmp_path: Path) -> N
     assert np.array_equal(*masks)
     with refused("own-model-missing"):
         segtrain.load(tmp_path / "export")
-    with refused("own-data-missing", data="test_api.Stripes"):
+    with refused("own-data-missing", data="own_objects.Stripes"):
         segtrain.evaluate(run.path, model=Wide(2))
     assert segtrain.evaluate(run.path, data=Stripes(4), model=Wide(2)).miou == run.scores.miou
 

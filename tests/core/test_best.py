@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import refused
-from test_train import command, final
+from small_runs import command, final
 
 from segtrain.observe.journal import read_journal
 from segtrain.runfolder import checkpoint
@@ -95,7 +95,7 @@ def test_killed_anywhere_neither_the_best_nor_its_file_is_lost(tmp_path: Path, b
     assert len(outcomes) > 4
 
 
-DAMAGE = (None, "{", "[1]", "[" * 100_000, '{"checkpoint": 3}', '{"checkpoint": "x.pt", "step": 2, "miou": 0.1}')
+DAMAGE = (None, "[1]", "[" * 100_000, '{"checkpoint": 3}', '{"checkpoint": "x.pt", "step": 2, "miou": 0.1}')
 
 
 @pytest.mark.parametrize("text", DAMAGE)

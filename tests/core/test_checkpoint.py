@@ -188,7 +188,12 @@ def test_a_checkpoint_that_was_not_written_is_told_beside_another_error(
     config = SimpleNamespace(run_dir=tmp_path, log=SimpleNamespace(profile_ms=0))
     strategy = SimpleNamespace(cluster=Cluster(1, 2, 1, 2))
     session: Any = SimpleNamespace(
-        config=config, state=State(), output=output, plan=SimpleNamespace(steps=9), writer=writer, strategy=strategy
+        config=config,
+        state=State(),
+        output=output,
+        plan=SimpleNamespace(steps=9),
+        strategy=strategy,
+        saver=SimpleNamespace(close=writer.settle),
     )
     with pytest.raises(ValueError, match="diverged"):
         rank._run(session, [])

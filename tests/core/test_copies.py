@@ -72,8 +72,8 @@ def test_late_copies_hold_the_step_of_their_checkpoint(tmp_path: Path, monkeypat
     run = loop.run
 
     def late(session: Any, signals: list[int]) -> int:
-        session.copies = LateCopies(session)
-        used.append(session.copies)
+        session.saver._copies = LateCopies(session)
+        used.append(session.saver._copies)
         return run(session, signals)
 
     monkeypatch.setattr(loop, "run", late)

@@ -15,7 +15,7 @@ from segtrain.parallel.strategy import start
 from segtrain.runfolder.lock import RunLock
 from segtrain.training.session import Session, open_session
 from segtrain.training.start import oversubscription as crowd
-from segtrain.training.start.oversubscription import crowding
+from segtrain.training.start.oversubscription import oversubscription_slowdown
 
 
 def session_of(out: Path, threads: int, **parallel: object) -> Session:
@@ -36,7 +36,9 @@ def session_of(out: Path, threads: int, **parallel: object) -> Session:
 
 def crowded(session: Session, images: int) -> dict[str, object] | None:
     size = session.plan.crop_and_scale(0)[0]
-    return crowding(session.learner, session.strategy, session.config, size, images, session.output.screen.say)
+    return oversubscription_slowdown(
+        session.learner, session.strategy, session.config, size, images, session.output.screen.say
+    )
 
 
 @pytest.fixture(autouse=True)

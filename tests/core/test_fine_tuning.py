@@ -14,7 +14,6 @@ import torch
 from conftest import refused
 from refusals import MODEL, SCENES, assert_refused
 from safetensors.torch import save_file
-from test_prove import failures, verdicts
 from torch import Tensor, nn
 
 from segtrain.config import Model, is_file_name, load_config
@@ -243,12 +242,6 @@ def test_a_frozen_encoder_gets_no_gradient_and_keeps_its_statistics(arch: str, e
     assert not any(module.training for module in network.modules())
 
 
-def test_freezing_random_numbers_is_refused() -> None:
-    with pytest.raises(ConfigError, match="freeze=encoder would freeze random weights"):
-        load_config(None, ["model.freeze=encoder"])
-    assert load_config(None, ["model.freeze=encoder", "model.init=runs/a"]).model.freeze == "encoder"
-
-
 def started(zygote: Any, folder: Path, ranks: int, *more: str) -> str:
     processes = zygote.start_ranks(ranks, "train", *SCENES, *more, cwd=folder) if ranks > 1 else [
         zygote.start("train", *SCENES, *more, cwd=folder)
@@ -360,17 +353,6 @@ def test_ranks_that_read_other_weights_are_refused(zygote: Any, tmp_path: Path) 
     assert_refused(both(), "model.init=w.pth: rank 1 ", "found other weights there than rank 0")
     (tmp_path / "host1/w.pth").unlink()
     assert_refused(both(), "rank 1 ", "model.init=w.pth: there is no such file")
-
-
-def test_the_gradient_of_a_frozen_encoder_does_not_know_the_ranks(zygote: Any, tmp_path: Path) -> None:
-    torch.save(pico(10, seed=5).state_dict(), tmp_path / "w.pth")
-    settings = [
-        "data.scenes=9", "data.scene_size=[40,48]", "data.crop=[32,32]", "train.batch_size=4", MODEL,
-        f"model.init={tmp_path}/w.pth", "model.freeze=encoder",
-    ]  # fmt: skip
-    rows = verdicts(zygote, tmp_path, "gradient", settings=settings)
-    assert rows
-    assert failures(rows) == []
 
 
 @pytest.mark.parametrize("prefix", ["module._orig_mod.", "_orig_mod.module.", "model.module._orig_mod.", "net.model."])

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import refused
-from test_train import until
+from small_runs import until
 
 from segtrain.errors import ConfigError
 from segtrain.parallel import board, failure

@@ -15,7 +15,7 @@ import pytest
 from conftest import refused
 
 from segtrain.observe.clock import Clock
-from segtrain.observe.journal import Journal, curve, read_journal
+from segtrain.observe.journal import Journal, best_evaluation, curve, read_journal
 from segtrain.observe.spent import spent
 
 
@@ -130,6 +130,24 @@ class Hands:
 
     def __call__(self) -> float:
         return self.time
+
+
+@pytest.mark.parametrize(
+    ("marks", "expected"),
+    [
+        ((None, None, None), 2),  # of an earlier version
+        ((None, None, False), 2),  # begun by an earlier version
+        ((True, True, False), 2),
+        ((True, False, True), 3),  # the best checkpoint was lost after step 2: only later scores count
+    ],
+)
+def test_the_best_evaluation_is_the_one_that_the_run_marked(marks: tuple[bool | None, ...], expected: int) -> None:
+    evaluations = [
+        {"step": step, "scores": {"miou": miou}, **({} if mark is None else {"best": mark})}
+        for step, (miou, mark) in enumerate(zip((0.2, 0.5, 0.4), marks), 1)
+    ]
+    assert best_evaluation([*evaluations, {"step": 4, "scores": {"miou": None}}])["step"] == expected
+    assert best_evaluation([]) == {}
 
 
 def test_phases_add_up_to_the_wall_time() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import refused
-from test_resume_exact import NET
-from test_train import assert_same_weights, command, digests, final, until
+from small_runs import NET, assert_same_weights, command, digests, final, until
 
 from segtrain.config import load_config
 from segtrain.config.limits import dollars_of, seconds_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import refused
-from test_api import LOSS, Slow, Stripes, small
+from own_objects import LOSS, Slow, Stripes, small
 from torch import nn
 
 import segtrain
@@ -323,7 +323,7 @@ def test_an_outer_autocast_has_no_effect_and_switches_are_restored(tmp_path: Pat
 RANKS = """
 import os, torch, segtrain
 from pathlib import Path
-from test_api import LOSS, Slow, Stripes, small
+from own_objects import LOSS, Slow, Stripes, small
 from torch import nn
 rank = int(os.environ["RANK"])
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import refused
-from test_train import assert_same_weights, command, digests, final, until
+from small_runs import NET, assert_same_weights, command, digests, final, until
 
 from segtrain.config import Parallel
 from segtrain.errors import EXIT_RESUMABLE
@@ -19,8 +19,6 @@ from segtrain.training.learner import restore_learner
 
 ROOT = Path(__file__).parents[2]
 RANKS = 3  # of two, a sum knows no order
-# A net with skip connections and auxiliary branches: gradients do not come in the order of the parameters.
-NET = ["train.batch_size=6", "parallel.bucket_mb=1", "model.options={stem: 8, widths: [8, 16, 32, 64], decoder: 16}"]
 
 
 @pytest.mark.parametrize(("strategy", "compress"), [("ddp", "none"), ("ddp", "fp16"), ("smddp", "none")])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_train import command, final
+from small_runs import command, final
 from torch import nn
 
 from segtrain.config import make_config

@@ -31,8 +31,8 @@ from segtrain.runfolder import checkpoint
 from segtrain.runfolder.lock import RunLock
 from segtrain.training.evaluate_run import score, trained_on
 from segtrain.training.session import open_session
-from segtrain.training.start.prepare import Prepared, prepare
 from segtrain.training.start.same_data import check, differences, keep_list, list_file, split_of, write_list
+from segtrain.training.start.stages import Findings, prepare
 
 STEP = "run/checkpoints/step-00000004.pt"
 
@@ -56,12 +56,12 @@ def place(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path / "place"
 
 
-def again(*settings: str) -> dict[str, Any]:
+def again(*settings: str) -> Findings:
     """What rank 0 does before the run goes on."""
     config: Config = load_config(None, [*FOLDERS, *settings])
     train, val = (open_dataset(config.data, split) for split in (config.data.train_split, config.data.split))
     with RunLock(config.run_dir) as lock:
-        return prepare(config, lock, Prepared(), train, val)
+        return prepare(config, lock, train, val, {})[0]
 
 
 def paint(path: Path, before: int, after: int) -> None:
@@ -148,10 +148,10 @@ def test_other_data_is_refused_and_named(place: Path, case: str) -> None:
 
 @pytest.mark.parametrize("setting", ["data.check=full", "data.check=off", "data.workers=3"])
 def test_the_same_data_is_let_in(place: Path, setting: str) -> None:
-    told = again(setting)
-    assert told["data_changed"] == ""
-    assert not [remark for remark in told["remarks"] if "trained" in remark]
-    assert told["data"]["train"]["masks"]  # known from the checkpoint where nothing was read
+    findings = again(setting)
+    assert findings.changed == ""
+    assert not [remark for remark in findings.remarks if "trained" in remark]
+    assert findings.records["train"]["masks"]  # known from the checkpoint where nothing was read
 
 
 @pytest.mark.parametrize("change", ["an image more", "another image", "classes"])
@@ -165,7 +165,7 @@ def test_a_set_that_was_copied_or_touched_is_the_same(place: Path) -> None:
     shutil.copytree(place / "set", place / "copy", copy_function=shutil.copyfile)
     shutil.rmtree(place / "set")
     (place / "copy").rename(place / "set")
-    assert again()["data_changed"] == ""
+    assert again().changed == ""
 
 
 def test_a_resume_that_has_lost_the_cache_reads_no_mask_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_a_resume_that_has_lost_the_cache_reads_no_mask_again(place: Path, monke
     real = audit_module._scan
     monkeypatch.setattr(audit_module, "_scan", scan)
     monkeypatch.setenv("SEGTRAIN_CACHE", str(place / "another cache"))
-    assert again()["data_changed"] == ""
+    assert again().changed == ""
     assert scanned == []
     swap(place / "set/masks/train/a1.png")
     with refused("data-changed"):
@@ -189,7 +189,7 @@ def test_a_resume_that_has_lost_the_cache_reads_no_mask_again(place: Path, monke
 
 def test_a_moved_set_is_the_same(place: Path) -> None:
     shutil.move(place / "set", place / "elsewhere")
-    assert again("data.root=elsewhere")["data_changed"] == ""
+    assert again("data.root=elsewhere").changed == ""
     assert "elsewhere" in (place / "run/config.yaml").read_text()
 
 
@@ -219,7 +219,7 @@ def test_accepted_it_says_what_no_longer_holds_and_is_known_from_then_on(zygote:
     told = [event for event in read_journal(place / "run") if event["event"] == "data_changed"]
     assert [event["step"] for event in told] == [2]
     assert "1 added (a9)" in told[0]["text"]
-    assert again()["data_changed"] == ""  # the new checkpoint holds the new data
+    assert again().changed == ""  # the new checkpoint holds the new data
     paint(place / "set/masks/train/a9.png", 0, 1)
     with pytest.raises(DataError, match=r"masks have other labels: 1 changed \(a9\)"):
         again()
@@ -336,7 +336,7 @@ def test_a_checkpoint_that_another_run_wrote_is_said(place: Path, capsys: pytest
 
 def test_a_run_that_has_lost_its_checkpoints_begins_again_with_a_remark(place: Path) -> None:
     def remarks() -> list[str]:
-        return [remark for remark in again()["remarks"] if "no checkpoint that loads" in remark]
+        return [remark for remark in again().remarks if "no checkpoint that loads" in remark]
 
     for path in checkpoint.checkpoints(place / "run"):
         path.write_bytes(b"torn")

@@ -14,7 +14,7 @@ import pytest
 from bucket_sets import data_sets, digest, loader, opened, reading, server
 from cloud.bucket import LIES, BucketServer
 from conftest import refused
-from test_train import until
+from small_runs import until
 
 from segtrain.base import stopping
 from segtrain.bucket import client

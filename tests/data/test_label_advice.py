@@ -25,7 +25,7 @@ from segtrain.data.audit.statistics import AuditReport
 from segtrain.data.labels.classes import label_space
 from segtrain.data.own import own_dataset, own_labels
 from segtrain.errors import EXIT_ERROR
-from segtrain.training.start.faults import look
+from segtrain.training.start.faults import check_splits
 
 Encode = Callable[[np.ndarray, Path], None]
 
@@ -178,7 +178,7 @@ def test_one_class_is_refused_before_training(check_data: str, tmp_path: Path) -
     config = load_config(None, [*TINY, ONE, f"data.check={check_data}", "data.overlap=accept", f"out={tmp_path}/run"])
     splits = [own_dataset(Items(), own_labels(Items(), config.data), split) for split in ("train", "val")]
     with refused("data-check-failed") as caught:
-        look(config, *splits)
+        check_splits(config, *splits)
     mapped = {"data.label_map": {0: 0, 255: 1}} if check_data == "full" else {}
     assert caught.value.settings == {"data.classes": ["background", "crack"], **mapped}
 
@@ -187,7 +187,9 @@ def test_a_split_without_labels_is_refused_though_it_is_not_checked(tmp_path: Pa
     config = load_config(None, [*TINY, TWO, "data.check=off", "data.overlap=accept", f"out={tmp_path}/run"])
     labels = label_space(config.data.model_copy(update={"label_map": {0: -1, 255: -1}}))
     with refused("split-void", split="val"):
-        look(config, own_dataset(Items(), label_space(config.data), "train"), own_dataset(Items(), labels, "val"))
+        check_splits(
+            config, own_dataset(Items(), label_space(config.data), "train"), own_dataset(Items(), labels, "val")
+        )
 
 
 def test_an_evaluation_without_labels_is_no_evaluation(tmp_path: Path) -> None:

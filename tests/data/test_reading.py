@@ -29,7 +29,7 @@ from segtrain.data.pixels import decode
 from segtrain.data.pixels.crop import image_of, write_crop, write_whole
 from segtrain.data.pixels.reading import Reading
 from segtrain.errors import EXIT_ERROR, ConfigError, DataError
-from segtrain.training.start.faults import look
+from segtrain.training.start.faults import check_splits
 
 PLAIN = np.add.outer(np.arange(12) * 7, np.arange(16) * 11).astype(np.uint8)  # (12, 16), 0..242
 
@@ -231,10 +231,10 @@ def test_training_refuses_images_that_would_turn_black(deep_set, tmp_path):
     config = load_config(None, settings)
     splits = [open_dataset(config.data, split) for split in ("train", "val")]
     with pytest.raises(DataError, match=r"4,080 .* 12 bits") as caught:
-        look(config, *splits)
+        check_splits(config, *splits)
     assert caught.value.settings == {"data.bits": 12}
     config = load_config(None, [*settings, "data.bits=12"])
-    look(config, *(open_dataset(config.data, split) for split in ("train", "val")))
+    check_splits(config, *(open_dataset(config.data, split) for split in ("train", "val")))
 
 
 def test_the_check_names_forms_and_what_happens_to_alpha(tmp_path, monkeypatch, capsys):

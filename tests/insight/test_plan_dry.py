@@ -14,7 +14,7 @@ from segtrain.insight.plan.dry import DryModel
 from segtrain.insight.plan.memory import ALLOWED, GIB, largest, moments, need, refusal
 from segtrain.insight.plan.trace import Tally, kept_bytes
 from segtrain.models import build_model
-from segtrain.training.gradient_times import Ready
+from segtrain.training.gradient_times import GradientTimes
 
 CLASSES = 7
 MODELS = [
@@ -61,7 +61,7 @@ def test_a_run_measures_when_its_gradients_are_ready() -> None:
     """With a clock that counts its readings: of n gradients, the k-th is ready after k/n of the backward pass."""
     config = settings("pico", "resnet18")
     network, readings = build_model(config.model, CLASSES), count()
-    ready = Ready(network, torch.device("cpu"), lambda: next(readings))
+    ready = GradientTimes(network, torch.device("cpu"), lambda: next(readings))
     for _ in range(2):  # two micro-batches
         network(torch.randn(2, 3, *config.data.crop), low=True)[0].sum().backward()
     computed = DryModel(config, CLASSES, 4).step(2).gradients

@@ -5,7 +5,6 @@ Started by test_fake_cuda.py, see fake_cuda.py.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import tempfile
@@ -21,7 +20,6 @@ import torch
 import torch.distributed as dist
 from fake_cuda import FakeGpu
 
-from segtrain.bucket.tally import Requests
 from segtrain.config import Config, Eval, Model, Parallel
 from segtrain.data.datasets import open_dataset
 from segtrain.data.workers import memory
@@ -43,6 +41,7 @@ from segtrain.training import instruments, loop, sentinel
 from segtrain.training.host_copies import HostCopies
 from segtrain.training.learner import Learner
 from segtrain.training.output import Output
+from segtrain.training.saver import Saver
 from segtrain.training.session import Session
 from segtrain.training.start.derived import make_plan
 from segtrain.training.state import State, Stopwatch, averaged_weights
@@ -206,22 +205,21 @@ def whole_loop(
     net = GPU.to_fake(build_model(config.model, dataset.labels.num_classes))
     plan = make_plan(config, len(dataset), strategy.cluster, True)
     known = {
-        "config": config, "strategy": strategy, "plan": plan, "dataset": dataset,
-        "validation": open_dataset(config.data, config.data.split),
+        "config": config, "strategy": strategy, "plan": plan, "train": dataset,
+        "val": open_dataset(config.data, config.data.split),
         "learner": Learner(
             net, net, build_criterion(config.loss, dataset.labels.num_classes, 255), build_optimizer(net, [], config.optim),
             Ema(net, 0.9), LossScaler(config.train.precision == "fp16", DEVICE), Precision("cuda", config.train.precision), True,
         ),
         "state": State(), "watch": Stopwatch(strategy, lambda: 0.0), "pool": WorkerPool(0, plan.worker_kind),
-        "requests": Requests, "guard": None, "first_save": None, "unsettled": None,
-        "copies": HostCopies(DEVICE, print),
-        "output": Output(
-            Console(plan.steps, plan.epoch(plan.steps), rank=1), Journal(folder / "journal.jsonl", 1), Anything(), ()
-        ),
+        "guard": None, "helpers": None,
     }  # fmt: skip
-    session = Session.__new__(Session)
-    for field in dataclasses.fields(Session):
-        setattr(session, field.name, known.get(field.name, Anything()))
+    output = Output(
+        Console(plan.steps, plan.epoch(plan.steps), rank=1), Journal(folder / "journal.jsonl", 1), Anything(), ()
+    )
+    saver = Saver(config, strategy, known["learner"], known["state"], Anything(), output, {})
+    saver._writer, saver._copies = Anything(), HostCopies(DEVICE, print)
+    session = Session(**known, output=output, saver=saver)
     steps: dict[int, list[Any]] = {}
 
     @contextmanager
@@ -232,10 +230,10 @@ def whole_loop(
 
         yield told
 
-    def scored(self: Session) -> float:
+    def scored(self: Session) -> bool:
         with averaged_weights(self.learner.plain, self.learner.ema):
             score(self.learner.plain)
-        return 0.5
+        return self.state.step == 8
 
     instruments._recording, loop.finish, Session.score = counting, lambda session: 0, scored
     sentinel._whole = lambda halves: 0  # of sums that have no values here

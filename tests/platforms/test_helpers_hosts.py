@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from ray_hosts import HEAD, TRANSFORM, RayHosts, ray_hosts
-from test_train import assert_same_weights, final
+from small_runs import assert_same_weights, final
 from test_workers import soon
 
 from segtrain.errors import EXIT_RESUMABLE

@@ -248,14 +248,16 @@ def test_the_name_of_the_config_in_the_bundle(tmp_path: Path, monkeypatch: pytes
 
 
 def test_metrics_are_found_in_what_training_prints() -> None:
-    from segtrain.training import score_output as scored
+    from segtrain.training.score_output import announce_scores
     from segtrain.training.state import State
 
     stream = io.StringIO()
     output, result = MagicMock(), MagicMock(seconds=2.0, protocol={"line": "val, 60 images"})
     output.screen = Console(420, 14, stream=stream)
     result.scores.miou, result.scores.accuracy = 0.4512, 0.9
-    scored.tell(output, State(step=210), 7.0, MagicMock(), result)  # the line after an evaluation, as it is printed
+    announce_scores(
+        output, State(step=210), 7.0, MagicMock(), result, True
+    )  # the line after an evaluation, as it is printed
     log = step_line(50, 420, 1.67, 14, 1.2345, 6e-3, 123.4, 0.03, 100) + "\n[1,0]<stdout>:" + stream.getvalue()
     found = {metric.name: re.findall(metric.regex, log) for metric in DEFAULT_METRICS}
     assert found == {

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import ROOT
 from ray_hosts import HEAD, TRANSFORM, RayHosts, ray_hosts
-from test_train import assert_same_weights, final
+from small_runs import assert_same_weights, final
 from test_workers import soon
 
 from segtrain.observe.journal import read_journal

@@ -109,7 +109,7 @@ def test_a_real_run_in_a_bucket_is_listed_as_from_its_folder_and_continued_on_an
 ) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("obstore", reason="obstore is not installed")
-    from test_train import SMALL
+    from small_runs import SMALL
 
     (tmp_path / "store/bkt").mkdir(parents=True)
     bucket = BucketServer(tmp_path / "store")

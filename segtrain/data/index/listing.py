@@ -129,9 +129,10 @@ def _list(
 
 
 def _key(data: config.Data, split: str) -> str:
-    settings = [VERSION, os.path.abspath(data.root), data.root, data.layout, split]
-    settings += [data.images, data.masks, data.index, data.limit, data.pair, data.faults]
-    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:24]
+    settings = data.model_dump(mode="json")
+    listed = {key: settings[key.removeprefix("data.")] for key in sorted(config.keys_with("listing"))}
+    text = json.dumps([VERSION, os.path.abspath(data.root), split, listed])
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _known(file: Path) -> tuple[Entries | None, list[str]]:

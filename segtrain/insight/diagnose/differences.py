@@ -11,13 +11,6 @@ from segtrain.errors import ConfigError
 from segtrain.insight.diagnose.verdict import Verdict
 from segtrain.insight.runs.folder import flat
 
-# Settings that do not change the speed: names, lengths of runs, and values that only affect what the model learns.
-IDLE = {
-    "out", "name", "train.seed", "train.duration", "data.check", "data.faults", "data.label_map", "data.ignore_index",
-    "model.encoder_weights", "loss.class_weights", "loss.class_weight_power", "loss.aux_weight", "optim.lr",
-    "optim.encoder_lr", "optim.weight_decay", "optim.muon_lr", "optim.momentum", "optim.betas", "optim.schedule",
-    "optim.poly_power", "optim.warmup", "parallel.timeout_s", "checkpoint.keep", "checkpoint.resume", "log.hang_s",
-}  # fmt: skip
 EXACT, MORE, OTHER, WORDS = "exact", "more", "other", "words"
 
 
@@ -42,14 +35,12 @@ class Change:
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Settings that differ and can matter for speed: ``section.key`` -> both values. A missing key has its default."""
-    left, right = flat(before), flat(after)
-    usual: dict[str, Any] = {}
-    if left.keys() != right.keys():
-        from segtrain.config import Config
+    from segtrain.config import Config, keys_with
 
-        usual = flat(Config().model_dump(mode="json"))
+    left, right, neutral = flat(before), flat(after), keys_with("speed_neutral")
+    usual = flat(Config().model_dump(mode="json"))
     pairs = {key: (left.get(key, usual.get(key)), right.get(key, usual.get(key))) for key in {**left, **right}}
-    return {key: pair for key, pair in pairs.items() if key not in IDLE and not equal(*pair)}
+    return {key: pair for key, pair in pairs.items() if key not in neutral and not equal(*pair)}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any], proposed: Mapping[str, Any]) -> tuple[Change, ...]:
@@ -120,13 +111,6 @@ def shown(value: Any) -> str:
     return value or "''" if isinstance(value, str) else json.dumps(value, default=str)
 
 
-# Settings that do not change how long a run takes, beside those that name places, limits, and initial weights.
-_FREE = {
-    "data": {"root", "check", "faults", "overlap", "outage_s", "cache_gb", "color_jitter_on"},
-    "train": {"seed", "device", "deadline", "budget", "price", "duration", "batch_size", "accumulate"},
-    "model": {"encoder_weights", "init"},
-    "loss": set[str](),
-}
 # Settings that name a file, which may be in another folder on the machines of a job.
 _FILES = {"data": {"classes", "transforms"}}
 
@@ -136,11 +120,13 @@ def decisive(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     The length and the batch are left out: they are compared as numbers of images.
     """
-    found = {}
-    for section, free in _FREE.items():
+    from segtrain.config import keys_with
+
+    found, neutral = {}, keys_with("plan_neutral")
+    for section in ("data", "train", "model", "loss"):
         part = settings.get(section)
         for key, value in part.items() if isinstance(part, Mapping) else ():
-            if key not in free:
+            if f"{section}.{key}" not in neutral:
                 named = isinstance(value, str) and key in _FILES.get(section, ())
                 found[f"{section}.{key}"] = value.rpartition("/")[2] if named else value
     return found

@@ -95,9 +95,8 @@ class RunFolder:
 
     @property
     def best(self) -> Event:
-        """The evaluation with the highest mIoU; empty if there is none."""
-        scored = [event for event in self.evals if isinstance(event["scores"].get("miou"), (int, float))]
-        return max(scored, key=lambda event: event["scores"]["miou"], default={})
+        """The best evaluation; empty if there is none."""
+        return journal.best_evaluation(self.evals)
 
 
 def newest(events: tuple[Event, ...], *kinds: str) -> Event:

@@ -16,20 +16,11 @@ from segtrain.config import Config
 from segtrain.data.dataset import Dataset
 from segtrain.data.index.stamps import listing_text
 from segtrain.errors import ConfigError, DataError, some_of
-from segtrain.observe.trackers import SETTINGS
 from segtrain.parallel.collective import broadcast_bytes, broadcast_json, names_of, table
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder.rundir import differences
 from segtrain.training.start.same_data import looked_at
 
-# Settings that may differ between hosts. All others decide what is trained, or the order of the collectives.
-OWN = {
-    "out": True,
-    "name": True,
-    "data": {"root", "workers", "worker_kind", "prefetch", "cache", "color_jitter_on"},
-    "parallel": {"procs", "threads"},
-    "log": {"profile_ms", "vertex_tensorboard", *(name for name in SETTINGS if name != "tensorboard")},
-}
 SHOWN = 5  # settings in one error
 
 
@@ -38,7 +29,7 @@ def agree_on_config(config: Config, parts: dict[str, str], strategy: Strategy) -
 
     ``parts``: qualified names of the parts that were passed in, by role.
     """
-    mine = {**config.model_dump(mode="json", exclude=OWN), "passed": parts}  # type: ignore[arg-type]
+    mine = {**config.dump_without("per_host"), "passed": parts}
     _agree(mine, strategy, "settings", "start all ranks with one config, the same overrides, and the same parts")
 
 
@@ -65,8 +56,10 @@ def _agree(mine: dict[str, Any], strategy: Strategy, what: str, fix: str) -> Non
     raise ConfigError(
         f"the {things} of {names_of(strategy, outliers)} differ from those of rank 0: "
         f"{some_of(changes, SHOWN, '; ')}: {fix}",
-        code=f"rank-{what}-differ", ranks=outliers, changes=changes,
-    )  # fmt: skip
+        code=f"rank-{what}-differ",
+        ranks=outliers,
+        changes=changes,
+    )
 
 
 def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strategy) -> None:
@@ -86,8 +79,10 @@ def check_same_files(splits: dict[str, Dataset], config: Config, strategy: Strat
             raise DataError(
                 f"{split.name} {split.split} ({role}): {names_of(strategy, outliers)} found other files than rank 0, "
                 f"{found:,} images against {expected:,}; {difference}: bring the same data to every host (data.root)",
-                code="rank-files-differ", split=split.split, ranks=outliers,
-            )  # fmt: skip
+                code="rank-files-differ",
+                split=split.split,
+                ranks=outliers,
+            )
 
 
 def _outliers(strategy: Strategy, numbers: Sequence[int]) -> tuple[list[int], list[list[int]]]:

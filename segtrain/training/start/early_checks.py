@@ -47,8 +47,10 @@ def refuse_batch(config: Config, ranks: int) -> None:
             f"train.batch_size={train.batch_size} in {train.accumulate} micro-batches leaves {images} images for "
             f"{ranks} ranks: use at least {ranks * train.accumulate}, or fewer ranks"
             + (f" (parallel.procs={config.parallel.procs})" if config.parallel.procs == ranks else ""),
-            code="batch-too-small", found=images, expected=ranks,
-        )  # fmt: skip
+            code="batch-too-small",
+            found=images,
+            expected=ranks,
+        )
 
 
 def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
@@ -61,8 +63,9 @@ def refuse_sizes(config: Config, ranks: int, local_ranks: int) -> None:
         raise ConfigError(
             f"train.batch_size={train.batch_size} with data.crop=[{height}, {width}] and data.prefetch={data.prefetch} "
             f"needs {need / GIB:,.1f} GiB for samples, but this machine has {limit / GIB:,.1f} GiB: lower one of them",
-            code="samples-exceed-memory", found=int(need),
-        )  # fmt: skip
+            code="samples-exceed-memory",
+            found=int(need),
+        )
     pictures = {"eval.size": config.eval.size, "data.scene_size": data.scene_size if data.layout == "scenes" else None}
     for key, size in pictures.items():
         if size is not None and 16 * size[0] * size[1] > limit:  # bytes per pixel: three float32 colors, and labels

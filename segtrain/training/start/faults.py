@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,50 +34,51 @@ AUDITS = "data"  # folder with copies of the audits, in case that the cache is l
 _SHOWN = 20  # faults in one error
 
 
-def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any]:
-    """Check both splits as the config asks; nothing is written. Raises DataError for faults that are not skipped.
+@dataclass(frozen=True)
+class DataCheck:
+    """What a check of both splits shows. The roles of the splits are ``train`` and ``val``."""
 
-    Returns a dict. All its values are JSON, except ``reports``:
+    remarks: list[str]  # lines for the user
+    caveats: list[str]  # warnings that apply to every score of the run
+    class_weights: list[float]  # empty if the classes have none
+    skipped: dict[str, list[int]]  # indices of the samples that are left out, by role
+    lines: list[str] | None  # the list to pass to ``keep``; None if the run has its list already
+    audits: dict[str, AuditReport]  # by role
 
-    - ``remarks``: lines for the user.
-    - ``caveats``: the warnings that apply to every score of the run.
-    - ``weights``: the weights of the classes; empty if there are none.
-    - ``skipped``: the indices of the samples that are left out, by role (``train``, ``val``).
-    - ``lines``: the list to pass to ``keep``; None if the run has its list already.
-    - ``reports``: the audits by role.
-    """
+
+def check_splits(config: Config, dataset: Dataset, validation: Dataset) -> DataCheck:
+    """Check both splits as the config asks; nothing is written. Raises DataError for faults that are not skipped."""
     auto = config.loss.class_weights == "auto"
     weights = list(config.loss.class_weights) if isinstance(config.loss.class_weights, tuple) else []
     remarks = list(dict.fromkeys([*dataset.notes, *validation.notes]))
     # If the data may have changed, the indices in an old list may stand for other samples.
-    kept = config.checkpoint.resume and config.checkpoint.data_changed == "refuse"
-    resumed = kept and bool(checkpoints(config.run_dir))
-    reports: dict[str, AuditReport] = {}
+    reads_list = config.checkpoint.resume and config.checkpoint.data_changed == "refuse"
+    resumed = reads_list and bool(checkpoints(config.run_dir))
+    audits: dict[str, AuditReport] = {}
     skipped: dict[str, list[int]] = {"train": [], "val": []}
     lines: list[str] = []
     splits = {"train": dataset, "val": validation}
     checked = splits if config.data.check == "full" else {"train": dataset} if auto else {}
-    found = {} if resumed else {role: _audit(split, config.run_dir) for role, split in checked.items()}
-    caveats = [finding.text() for finding in _findings(config, dataset, found)]
+    fresh = {} if resumed else {role: _audit(split, config.run_dir) for role, split in checked.items()}
+    caveats = [finding.text() for finding in _findings(config, dataset, fresh)]
     for role, split in splits.items():
-        report = None
+        report, where = None, f"{split.name} {split.split}"
         if resumed:
             skipped[role], report, more = _again(config.run_dir, role, split, role in checked)
             remarks += more
-        elif role in found:
-            report = check_before_training(split, faults=config.data.faults, report=found[role])
+        elif role in fresh:
+            report = check_before_training(split, faults=config.data.faults, report=fresh[role])
             skipped[role] = report.bad.tolist()
             lines += _lines(role, split, report)
         else:
             refuse_void(split)
         if skipped[role]:
             remarks.append(
-                f"{split.name} {split.split}: {len(skipped[role]):,} of {len(split):,} images are faulty and left out, "
+                f"{where}: {len(skipped[role]):,} of {len(split):,} images are faulty and left out, "
                 f"listed in {config.run_dir / FILE}"
             )
         if report is not None:
-            reports[role] = report
-            where = f"{split.name} {split.split}"
+            audits[role] = report
             about_labels = label_warnings(report.classes, report.pixels, report.void)
             caveats += [f"{where}: {text}" for text in about_labels]
             remarks += [f"warning: {where}: {text}" for text in report.warnings if text not in about_labels]
@@ -87,14 +89,7 @@ def look(config: Config, dataset: Dataset, validation: Dataset) -> dict[str, Any
     caveats += _leak(config, train, val)
     remarks += rehearse(train, config.data, config.train.seed)
     remarks += [f"warning: {text}" for text in caveats]
-    return {
-        "remarks": remarks,
-        "caveats": caveats,
-        "weights": weights,
-        "skipped": skipped,
-        "lines": None if resumed else lines,
-        "reports": reports,
-    }
+    return DataCheck(remarks, caveats, weights, skipped, None if resumed else lines, audits)
 
 
 def _audit(split: Dataset, run_dir: Path) -> AuditReport:
@@ -159,8 +154,9 @@ def _again(run_dir: Path, role: str, split: Dataset, checked: bool) -> tuple[lis
         raise DataError(
             f"{where}: the split lists other files than when the run began: {moved[0]} is gone or has another position "
             f"(see {run_dir / FILE}); restore the folder, or start another run with out=FOLDER",
-            code="faulty-samples-moved", file=moved[0],
-        )  # fmt: skip
+            code="faulty-samples-moved",
+            file=moved[0],
+        )
     if not checked:
         return skipped, None, []
     report = _audit(split, run_dir)

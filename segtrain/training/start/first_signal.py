@@ -27,36 +27,36 @@ def ending_at_first_signal() -> Iterator[Callable[[], None]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None  # only the main thread may install handlers
         return
-    ours, systems = socket.socketpair()
-    systems.setblocking(False)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
     before = {number: signal.signal(number, lambda *_: None) for number in NUMBERS}
-    written = signal.set_wakeup_fd(systems.fileno(), warn_on_full_buffer=False)
-    met = threading.Event()
-    threading.Thread(target=_watch, args=(ours, met), name="first-signal", daemon=True).start()
+    former = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    connected = threading.Event()
+    threading.Thread(target=_watch, args=(reader, connected), name="first-signal", daemon=True).start()
 
-    def over() -> None:
-        if not met.is_set():
-            met.set()
-            signal.set_wakeup_fd(written)
-            systems.close()  # which ends the thread
+    def stop() -> None:
+        if not connected.is_set():
+            connected.set()
+            signal.set_wakeup_fd(former)
+            writer.close()  # which ends the thread
 
     try:
-        yield over
+        yield stop
     finally:
-        over()
+        stop()
         for number, handler in before.items():
             # None: a handler that was not installed from Python, which cannot be installed again from here.
             signal.signal(number, handler or signal.SIG_DFL)
 
 
-def _watch(ours: socket.socket, met: threading.Event) -> None:
-    with ours:
-        while heard := ours.recv(1):
-            if heard[0] in NUMBERS and not met.is_set():
-                name = signal.Signals(heard[0]).name
+def _watch(reader: socket.socket, connected: threading.Event) -> None:
+    with reader:
+        while signals := reader.recv(1):
+            if signals[0] in NUMBERS and not connected.is_set():
+                name = signal.Signals(signals[0]).name
                 with contextlib.suppress(OSError, ValueError):
                     # torchrun also ends ranks after an error of another one, which has said what to do.
-                    by_torchrun = heard[0] == signal.SIGTERM and "TORCHELASTIC_RUN_ID" in os.environ
+                    by_torchrun = signals[0] == signal.SIGTERM and "TORCHELASTIC_RUN_ID" in os.environ
                     fix = "" if by_torchrun else f": start the same command again (exit code {EXIT_RESUMABLE})"
                     print(f"stopped by {name} before the first step{fix}", file=sys.stderr, flush=True)
                 report_exit(EXIT_RESUMABLE)

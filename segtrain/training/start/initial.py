@@ -12,13 +12,14 @@ from torch import Tensor
 
 from segtrain.base import json_text
 from segtrain.config import Origin
-from segtrain.errors import ConfigError, SegtrainError, some_of
+from segtrain.errors import ConfigError, some_of
 from segtrain.evaluation.load import load_export, read_description
 from segtrain.models.base import SegModel
 from segtrain.models.weights import fill, misfit, read_weights, refuse_not_finite, renamed
-from segtrain.parallel.collective import broadcast_json, digest, names_of, table
+from segtrain.parallel.collective import digest, names_of, table
 from segtrain.parallel.strategy import Strategy
 from segtrain.runfolder import checkpoint
+from segtrain.training.state import on_every_rank
 
 KEY = "model.init"
 SHOWN = 6  # names in one line
@@ -118,8 +119,10 @@ def begin_with(network: SegModel, source: str, names: Sequence[str]) -> Initial:
         raise ConfigError(
             f"{KEY}={source} has no tensor for this network: it holds {some_of(sorted(found), SHOWN)}, this "
             f"network wants {some_of(sorted(own), SHOWN)}: {_FIX}",
-            code="weights-do-not-fit", key=KEY, found=source,
-        )  # fmt: skip
+            code="weights-do-not-fit",
+            key=KEY,
+            found=source,
+        )
     known = [name for name in names if name in theirs] if by_name and head else []
     by_row = {name: weights[name] for name in head} if known else {}
     _refuse_misfits({name: own[name][:1] for name in by_row}, {name: v[:1] for name, v in by_row.items()}, source)
@@ -148,27 +151,18 @@ def begin_together(network: SegModel, source: str, names: Sequence[str], strateg
 
     Raises ConfigError on every rank if one of them cannot read the source, or reads other weights than rank 0.
     """
-    initial, failure, device = None, {}, strategy.device
-    try:
-        initial = begin_with(network, source, names)
-    except SegtrainError as error:
-        failure = {"text": str(error), "code": error.code}
-    weights = digest(network.state_dict().values(), torch.device("cpu")).to(device)
-    row = torch.stack([torch.tensor(int(initial is None), device=device), weights])
-    rows = table(strategy, row).tolist()
-    failed = [rank for rank, row in enumerate(rows) if row[0]]
-    if failed:
-        failure = broadcast_json(strategy, failed[0], failure)
-        where = f"{names_of(strategy, failed)}: " if strategy.world_size > 1 and len(failed) < len(rows) else ""
-        raise ConfigError(f"{where}{failure['text']}", code=failure["code"], key=KEY, found=source)
+    initial = on_every_rank(strategy, lambda: begin_with(network, source, names))
+    weights = digest(network.state_dict().values(), torch.device("cpu")).to(strategy.device)
+    rows = table(strategy, weights[None]).tolist()
     outliers = [rank for rank, row in enumerate(rows) if row != rows[0]]
     if outliers:
         raise ConfigError(
             f"{KEY}={source}: {names_of(strategy, outliers)} found other weights there than rank 0: bring the same "
             "file to every host",
-            code="rank-weights-differ", key=KEY, ranks=outliers,
-        )  # fmt: skip
-    assert initial is not None
+            code="rank-weights-differ",
+            key=KEY,
+            ranks=outliers,
+        )
     return initial
 
 
@@ -181,8 +175,10 @@ def _refuse_random(network: SegModel, initial: Initial | None) -> None:
         raise ConfigError(
             f"model.freeze=encoder would keep random numbers: {initial.source} lacks {len(new)} tensors of the encoder "
             f"({some_of(new, SHOWN)}): take weights of the whole encoder, or model.freeze=none",
-            code="encoder-not-loaded", key="model.freeze", found=new,
-        )  # fmt: skip
+            code="encoder-not-loaded",
+            key="model.freeze",
+            found=new,
+        )
 
 
 def starting_network(

@@ -29,7 +29,7 @@ LATE = 0.1
 LONG = 4.0  # A first pass of more seconds is not repeated, although it includes one-time preparations.
 
 
-def crowding(
+def oversubscription_slowdown(
     learner: Learner, strategy: Strategy, config: Config, size: Size, images: int, say: Callable[[str], None]
 ) -> dict[str, Any] | None:
     """The slowdown factors of a ``forward`` and a ``backward`` pass now, against the best number of ``threads``.

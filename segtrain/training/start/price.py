@@ -20,5 +20,6 @@ def refuse_budget(config: Config, machine: str) -> None:
         raise ConfigError(
             f"train.budget={config.train.budget} needs a price, and {where}: add train.price=DOLLARS, per hour and "
             "machine, or use train.deadline",
-            code="no-price", found=machine,
-        )  # fmt: skip
+            code="no-price",
+            found=machine,
+        )

@@ -203,9 +203,10 @@ def check(config: Config, saved: Any, splits: dict[str, Split], layout: str = ""
         return [was] if layout else [], []
     if config.checkpoint.data_changed == "refuse":
         lines = [
-            f"{config.run_dir} was trained on other data than data.root={config.data.root!r} holds now", *changed,
+            f"{config.run_dir} was trained on other data than data.root={config.data.root!r} holds now",
+            *changed,
             "restore the files, or start another run with out=FOLDER; to go on anyway: checkpoint.data_changed=accept",
-        ]  # fmt: skip
+        ]
         raise DataError("\n  ".join(lines), code="data-changed", run=str(config.run_dir), changes=changed)
     return [
         "checkpoint.data_changed=accept: this run goes on with other data than it was trained on; the samples from "

@@ -28,7 +28,7 @@ def try_parts(session: Session) -> None:
     model, loss = learner.plain, learner.own_loss
     if not isinstance(model, OwnModel) and not any(isinstance(term, OwnLoss) for term in learner.criterion.terms):
         return
-    with undisturbed(model), kept(loss):
+    with undisturbed(model), state_restored(loss):
         if session.strategy.name != "fsdp":  # whose parameters are in the graph in another form
             _try_step(session)
         if isinstance(model, OwnModel):
@@ -37,11 +37,11 @@ def try_parts(session: Session) -> None:
 
 def undisturbed(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Context for forward passes that do not belong to a step."""
-    return kept(model) if isinstance(model, OwnModel) else running_statistics_kept(model)
+    return state_restored(model) if isinstance(model, OwnModel) else running_statistics_kept(model)
 
 
 @contextlib.contextmanager
-def kept(module: nn.Module) -> Iterator[None]:
+def state_restored(module: nn.Module) -> Iterator[None]:
     """Afterwards, the module has the attributes and the state that it had before.
 
     Raises ConfigError if a checkpoint would not give back its state.
@@ -106,21 +106,30 @@ def _try_step(session: Session) -> None:
 
     votes = torch.zeros(1, dtype=torch.float64, device=strategy.device)
     gradients(
-        learner.plain, [learner.micro(batch)], learner.criterion, strategy, learner.precision, seed=0, votes=votes,
-        aux_weight=config.loss.aux_weight, clock=Clock(), backward=backward,
-    )  # fmt: skip
+        learner.plain,
+        [learner.micro(batch)],
+        learner.criterion,
+        strategy,
+        learner.precision,
+        seed=0,
+        votes=votes,
+        aux_weight=config.loss.aux_weight,
+        clock=Clock(),
+        backward=backward,
+    )
     static = strategy.settings.static_graph and strategy.world_size
     missing = [name for name, ranks in zip(named, strategy.reduce(unused).tolist()) if ranks not in (0, static)]
     if missing and strategy.world_size > 1:
         raise ConfigError(
             f"{some_of(missing, 3)}: no gradient on some ranks, for which {strategy.name} would wait: freeze them "
             "(requires_grad_(False)), or, if no rank uses them, set parallel.static_graph=true",
-            code="parameters-unused", found=missing,
-        )  # fmt: skip
+            code="parameters-unused",
+            found=missing,
+        )
 
 
 def _try_evaluation(session: Session) -> None:
-    one = select(session.validation, np.arange(1), session.validation.split, ())
+    one = select(session.val, np.arange(1), session.val.split, ())
     try:
         session.evaluate(one)
     except Exception as error:

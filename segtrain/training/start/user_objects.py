@@ -1,4 +1,4 @@
-"""Parts of a run from the user: a model, a loss, datasets, and trackers that are passed in instead of configured."""
+"""The user's own model, loss, datasets, and trackers, which are passed in instead of configured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from segtrain.parallel.strategy import Strategy
 
 
 @dataclass(frozen=True)
-class Parts:
+class UserObjects:
     """The parts that were passed to ``segtrain.train``. The config describes each part that is None."""
 
     model: nn.Module | None = None
@@ -38,8 +38,11 @@ class Parts:
     def names(self) -> dict[str, str]:
         """Qualified names of the parts by role. The run folder keeps these names."""
         given = {
-            "model": self.model, "criterion": self.criterion, "train_data": self.train_data, "val_data": self.val_data,
-        }  # fmt: skip
+            "model": self.model,
+            "criterion": self.criterion,
+            "train_data": self.train_data,
+            "val_data": self.val_data,
+        }
         return {role: _qualified(part) for role, part in given.items() if part is not None}
 
 
@@ -48,7 +51,7 @@ def _qualified(part: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def refuse_parts(parts: Parts) -> None:
+def refuse_parts(parts: UserObjects) -> None:
     """Raises ConfigError for a part that cannot work with any config."""
     model, criterion, trackers = parts.model, parts.criterion, parts.trackers
     if model is not None:
@@ -68,49 +71,87 @@ def refuse_parts(parts: Parts) -> None:
         if isinstance(tracker, type) or not callable(getattr(tracker, method, None))
     ]
     checks = (
-        ("model-on-meta", any(parameter.is_meta for parameter in parameters),
-         "the model has parameters on the device meta, which hold no values: construct it on the CPU"),
-        ("model-lazy", bool(lazy),
-         f"{some_of(lazy, 3)} of the model have no shape yet: call the model on one batch before you pass it"),
-        ("model-not-trainable", model is not None and not any(parameter.requires_grad for parameter in parameters),
-         "the model has no parameter to train: at least one must have requires_grad=True"),
-        ("criterion-not-callable", isinstance(criterion, type) or not (criterion is None or callable(criterion)),
-         f"the criterion is {kind_of(criterion)}: pass a function (logits, target), or an instance, as in MyLoss()"),
-        ("criterion-with-parameters", bool(free),
-         f"no optimizer trains {some_of(free, 3)} of the criterion: freeze them with requires_grad_(False), or move "
-         "them into the model"),
-        ("trackers-not-a-list", not a_list,
-         f"the argument trackers is {kind_of(trackers)}: pass a list, as in trackers=[MyTracker()]"),
-        ("tracker-incomplete", bool(lacks),
-         f"{', '.join(lacks)} is missing: a tracker is an instance with the methods {', '.join(methods)}"),
-        ("gradients-off", not torch.is_grad_enabled() or torch.is_inference_mode_enabled(),
-         "gradients are turned off: call segtrain.train outside torch.no_grad() and torch.inference_mode()"),
-    )  # fmt: skip
+        (
+            "model-on-meta",
+            any(parameter.is_meta for parameter in parameters),
+            "the model has parameters on the device meta, which hold no values: construct it on the CPU",
+        ),
+        (
+            "model-lazy",
+            bool(lazy),
+            f"{some_of(lazy, 3)} of the model have no shape yet: call the model on one batch before you pass it",
+        ),
+        (
+            "model-not-trainable",
+            model is not None and not any(parameter.requires_grad for parameter in parameters),
+            "the model has no parameter to train: at least one must have requires_grad=True",
+        ),
+        (
+            "criterion-not-callable",
+            isinstance(criterion, type) or not (criterion is None or callable(criterion)),
+            f"the criterion is {kind_of(criterion)}: pass a function (logits, target), or an instance, as in MyLoss()",
+        ),
+        (
+            "criterion-with-parameters",
+            bool(free),
+            f"no optimizer trains {some_of(free, 3)} of the criterion: freeze them with requires_grad_(False), or move "
+            "them into the model",
+        ),
+        (
+            "trackers-not-a-list",
+            not a_list,
+            f"the argument trackers is {kind_of(trackers)}: pass a list, as in trackers=[MyTracker()]",
+        ),
+        (
+            "tracker-incomplete",
+            bool(lacks),
+            f"{', '.join(lacks)} is missing: a tracker is an instance with the methods {', '.join(methods)}",
+        ),
+        (
+            "gradients-off",
+            not torch.is_grad_enabled() or torch.is_inference_mode_enabled(),
+            "gradients are turned off: call segtrain.train outside torch.no_grad() and torch.inference_mode()",
+        ),
+    )
     for code, wrong, message in checks:
         if wrong:
             raise ConfigError(message, code=code)
 
 
-def refuse_conflicts(config: Config, parts: Parts) -> None:
+def refuse_conflicts(config: Config, parts: UserObjects) -> None:
     """Raises ConfigError for a setting that the user may rely on, but that has no effect on a part that was passed."""
     model, data = config.model, config.data
     own_data = "train_data" if parts.train_data is not None else "val_data" if parts.val_data is not None else ""
     checks = (
-        ("model", parts.model is not None and bool(model.init), f"model.init={model.init}",
-         "load the weights into the module"),
-        ("model", parts.model is not None and model.freeze != "none", f"model.freeze={model.freeze}",
-         "call requires_grad_(False) on the module's parameters"),
+        (
+            "model",
+            parts.model is not None and bool(model.init),
+            f"model.init={model.init}",
+            "load the weights into the module",
+        ),
+        (
+            "model",
+            parts.model is not None and model.freeze != "none",
+            f"model.freeze={model.freeze}",
+            "call requires_grad_(False) on the module's parameters",
+        ),
         ("model", parts.model is not None and config.parallel.strategy == "fsdp", "parallel.strategy=fsdp", "use ddp"),
-        ("criterion", parts.criterion is not None and config.loss.class_weights != "none", "loss.class_weights",
-         "give the weights to the loss"),
+        (
+            "criterion",
+            parts.criterion is not None and config.loss.class_weights != "none",
+            "loss.class_weights",
+            "give the weights to the loss",
+        ),
         (own_data, bool(own_data) and data.split_by.on, "data.split_by", "divide the dataset in Python"),
-    )  # fmt: skip
+    )
     for part, conflict, setting, fix in checks:
         if conflict:
             raise ConfigError(
                 f"{setting} has no effect on the {part} that was passed to segtrain.train: remove it, and {fix}",
-                code="part-and-setting", part=part, setting=setting.partition("=")[0],
-            )  # fmt: skip
+                code="part-and-setting",
+                part=part,
+                setting=setting.partition("=")[0],
+            )
     if own_data and parts.train_data is parts.val_data:
         text = "train_data and val_data are the same dataset: pass two, so that no training image is scored"
         raise ConfigError(text, code="same-train-and-val")
@@ -126,7 +167,7 @@ def sharing_listings(data: Data, strategy: Strategy) -> contextlib.AbstractConte
     return listed_once(start if strategy.world_size > 1 and is_bucket(data.root) else "")
 
 
-def open_data(config: Config, parts: Parts) -> tuple[Dataset, Dataset]:
+def open_splits(config: Config, parts: UserObjects) -> tuple[Dataset, Dataset]:
     """The training split and the validation split. Raises DataError or ConfigError."""
     data = config.data
     configured = {
@@ -145,5 +186,5 @@ def open_data(config: Config, parts: Parts) -> tuple[Dataset, Dataset]:
             f"the training data has the classes {list(train.labels.names)}, the validation data "
             f"{list(val.labels.names)}: both must name the same classes, in the same order",
             code="splits-classes-differ",
-        )  # fmt: skip
+        )
     return train, val

@@ -13,7 +13,7 @@ from segtrain.models.base import OwnModel
 from segtrain.parallel.strategy import Strategy
 from segtrain.training.graphs import noise
 from segtrain.training.learner import Learner
-from segtrain.training.start.trial import kept
+from segtrain.training.start.trial import state_restored
 from segtrain.training.step import running_statistics_kept
 
 VARIANTS = 32  # of one block: its widths, strides, with and without gradients, ...
@@ -56,7 +56,7 @@ def _blank_pass(
     buffers = list(learner.plain.buffers())
     before = [buffer.clone() for buffer in buffers]
     blank = learner.micro(noise(learner, images, size, strategy.device)).images
-    own = kept(learner.plain) if isinstance(learner.plain, OwnModel) else contextlib.nullcontext()
+    own = state_restored(learner.plain) if isinstance(learner.plain, OwnModel) else contextlib.nullcontext()
     with own, strategy.sharing(learner.model, last=sync):
         with learner.precision.autocast():
             heads = learner.model(blank, low=True)

@@ -1,0 +1,51 @@
+"""Small runs on generated scenes: their command, what they trained on, and their weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from segtrain.observe.journal import read_journal
+from segtrain.runfolder import checkpoint
+
+SMALL = [
+    "data.scenes=13", "data.scene_size=[40,48]", "data.crop=[32,32]", "data.workers=1", "data.prefetch=2",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+    "train.batch_size=4", "train.duration=12st", "eval.every=12st", "checkpoint.every=3st", "checkpoint.keep=3",
+    "optim.ema=0.9", "log.every=1", "log.digest=true", "log.tensorboard=false", "log.pictures=0", "parallel.procs=1",
+]  # fmt: skip
+# A net with skip connections and auxiliary branches: gradients do not come in the order of the parameters.
+NET = ["train.batch_size=6", "parallel.bucket_mb=1", "model.options={stem: 8, widths: [8, 16, 32, 64], decoder: 16}"]
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return ["train", *SMALL, f"out={out}", *more]
+
+
+def digests(out: Path) -> dict[int, int]:
+    """Checksum of what each step consumed; the last word of a resumed run counts."""
+    return {e["step"]: e["digest"] for e in read_journal(out, say=lambda _: None) if e["event"] == "step"}
+
+
+def final(out: Path) -> dict[str, Any]:
+    state, _ = checkpoint.newest(out)
+    assert state is not None
+    return state
+
+
+def assert_same_weights(a: dict[str, Any], b: dict[str, Any]) -> None:
+    for key in ("model", "ema"):
+        assert a[key].keys() == b[key].keys()
+        for name in a[key]:
+            assert torch.equal(a[key][name], b[key][name]), f"{key} {name}"
+
+
+def until(ready: Callable[[], object], seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
