@@ -87,12 +87,6 @@ def test_half_a_market_is_refused(share: float, rate: str, tmp_path: Path) -> No
         market_of(share, rate, tmp_path)
 
 
-def test_without_preemptions_only_the_checkpoints_cost() -> None:
-    assert spot.expected_seconds(1000.0, 100.0, 2.0, 300.0, 0.0) == 1020
-    assert spot.expected_seconds(1000.0, 100.0, 2.0, 300.0, 1e-12) == pytest.approx(1020)
-    assert spot.checkpoint_interval(100.0, 1.0) == 1.0
-
-
 def test_a_job_that_loses_its_hosts_too_soon_does_not_end(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     call = ["plan", "data.scenes=40", "train.duration=2000ep", "--where", "ml.g5.xlarge", "--hosts", "1,2"]
     file = tmp_path / "plan.html"

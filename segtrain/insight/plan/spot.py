@@ -48,12 +48,9 @@ def expected_seconds(work: float, every: float, checkpoint: float, resume: float
     E = exp(rate resume) (exp(rate s) - 1) / rate. Exact for a whole number of segments. Infinite beyond 700 preemptions
     in a segment or a resume.
     """
-    segments = work / every
-    if rate <= 0:
-        return work + segments * checkpoint
     if rate * (every + checkpoint + resume) > MOST_LOST:
         return inf
-    return segments * exp(rate * resume) * expm1(rate * (every + checkpoint)) / rate
+    return work / every * exp(rate * resume) * expm1(rate * (every + checkpoint)) / rate
 
 
 # Assumed seconds per checkpoint, without a run that has written one.
