@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean as mean
 from typing import Any
 
 from segtrain.insight.runs.folder import RunFolder, newest, read_folder, setting_of, silent
@@ -67,16 +68,18 @@ def evidence_of(run: RunFolder, say: Callable[[str], None] = silent) -> Evidence
 
 
 def _load(node: str, readings: Mapping[Series, Sequence[float]]) -> HostLoad:
-    def means(key: str, *names: str) -> list[float]:
-        return [sum(values) / len(values) for series, values in readings.items() if getattr(series, key) in names]
+    def means(dimension: str) -> list[float]:
+        return [mean(values) for series, values in readings.items() if series.dimension == dimension]
 
-    used, gpus = means("dimension", "CPUUtilization"), means("dimension", "GPUUtilization")
+    by_name = {series.name: values for series, values in readings.items()}
+    used, gpus = means("CPUUtilization"), means("GPUUtilization")
+    swapped = ("SwapInBytesPerSecond", "SwapOutBytesPerSecond")
     return HostLoad(
         node=node,
         cores=len(used),
         busy=sum(used) / 100,
-        iowait=sum(means("dimension", "I/OWaitPercentage")) / 100 / max(1, len(used)),
-        memory=max((max(v) for series, v in readings.items() if series.name == "MemoryUsedPercent"), default=0.0) / 100,
-        swap_bytes_s=sum(means("name", "SwapInBytesPerSecond", "SwapOutBytesPerSecond")),
-        gpu=sum(gpus) / len(gpus) / 100 if gpus else None,
+        iowait=sum(means("I/OWaitPercentage")) / 100 / max(1, len(used)),
+        memory=max(by_name.get("MemoryUsedPercent", [0.0])) / 100,
+        swap_bytes_s=sum(mean(by_name.get(name, [0.0])) for name in swapped),
+        gpu=mean(gpus) / 100 if gpus else None,
     )
