@@ -65,7 +65,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
         request = {"config": config.model_dump(mode="json"), "samples": min(samples, total), "scratch": scratch}
         here = child("stages", {**request, "packed": True})
         loader = child("rates", {**request, "workers": worker_counts(cores), "seconds": seconds})
-    best = max(loader["rates"], key=lambda found: found["per_s"])
+    best = max(loader["rates"], key=lambda row: row["per_s"])
     limit, limit_source = memory_limit()
     needed = int(4 * here["pixels"] * total)
     bytes_a_sample = here["bytes_image"] + here["bytes_mask"]
@@ -74,7 +74,7 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
     # The measured loader has at most MAX_WORKERS workers. The loaders of other ranks can use the remaining cores.
     host_per_s = best["per_s"] * max(1.0, cores / MAX_WORKERS)
     may_cache = data.cache != "ram" and accepted(config.model_dump(mode="json"), {"data.cache": "ram"})
-    found = verdict.verdicts(loader["window"], config, cores, device_per_s, cold_s, loader["rates"])
+    verdicts = verdict.verdicts(loader["window"], config, cores, device_per_s, cold_s, loader["rates"])
     return {
         "config": config.name or "defaults",
         "hash": config.hash,
@@ -99,9 +99,9 @@ def measure(config: Config, samples: int, seconds: float, device_per_s: float | 
         "measured_per_s": best["per_s"],
         "bytes_a_sample": bytes_a_sample,
         "storage_mb_per_s": bytes_a_sample * best["per_s"] / 1e6,
-        "bound": found[0].cause if found else HEALTHY,
-        "why": found[0].evidence if found else "the samples are there before the device needs them",
-        "verdicts": [each.to_dict() for each in found],
+        "bound": verdicts[0].cause if verdicts else HEALTHY,
+        "why": verdicts[0].evidence if verdicts else "the samples are there before the device needs them",
+        "verdicts": [each.to_dict() for each in verdicts],
         "cures": verdict.fixes(here, may_cache and needed <= 0.8 * limit),
         "device_per_s": device_per_s,
         "feeding": verdict.feeding(best["per_s"], host_per_s, device_per_s) if device_per_s else [],

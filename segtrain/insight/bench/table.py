@@ -48,15 +48,15 @@ def _stages(result: dict[str, Any]) -> list[str]:
 
 def _loader(result: dict[str, Any]) -> list[str]:
     rows = [("the loader", "samples/s", "CPU ms/sample", "memory")]
-    for found in result["rates"]:
-        plural = "" if found["workers"] == 1 else "es" if found["kind"] == "process" else "s"
-        name = f"  {found['workers']} {found['kind']}{plural}"
-        rows.append((name, f"{found['per_s']:.1f}", f"{found['cpu_ms']:.2f}", size(found["memory"])))
+    for row in result["rates"]:
+        plural = "" if row["workers"] == 1 else "es" if row["kind"] == "process" else "s"
+        name = f"  {row['workers']} {row['kind']}{plural}"
+        rows.append((name, f"{row['per_s']:.1f}", f"{row['cpu_ms']:.2f}", size(row["memory"])))
     return columns(rows, right=range(1, 4))
 
 
 def _verdict(result: dict[str, Any]) -> list[str]:
-    best = max(result["rates"], key=lambda found: found["per_s"])
+    best = max(result["rates"], key=lambda row: row["per_s"])
     fits = "fits" if result["data"]["fits_in_memory"] else "does not fit"
     limit = f"{result['limit_per_s']:.1f} samples/s ({cores(result['host']['cores'])}, {best['cpu_ms']:.2f} ms each)"
     lines = [
@@ -65,7 +65,7 @@ def _verdict(result: dict[str, Any]) -> list[str]:
         f"{size(result['data']['stored_bytes'])}, {fits} in memory",
     ]
     advice = [("bound", f"{result['bound']}: {result['why']}")]
-    advice += [("do", found["cure"]) for found in result["verdicts"][:1]]
+    advice += [("do", row["cure"]) for row in result["verdicts"][:1]]
     gains = [f"{fix['gain']:.2f} x samples per CPU-second: {fix['do']}" for fix in result["cures"]]
     advice += [("or" if number else "fix", gain) for number, gain in enumerate(gains)]
     for word, text in advice:
@@ -75,10 +75,10 @@ def _verdict(result: dict[str, Any]) -> list[str]:
 
 def _feeding(result: dict[str, Any]) -> list[str]:
     rows = [(f"devices of {result['device_per_s']:.1f} images/s", "wanted", "given", "waiting", "")]
-    for found in result["feeding"]:
-        ranks = f"  {found['ranks']} rank{'s' if found['ranks'] > 1 else ''}"
-        rates = f"{found['wanted_per_s']:.1f}", f"{found['given_per_s']:.1f}", f"{found['wait']:.1%}"
-        rows.append((ranks, *rates, "" if found["fed"] else "too few samples"))
+    for row in result["feeding"]:
+        ranks = f"  {row['ranks']} rank{'s' if row['ranks'] > 1 else ''}"
+        rates = f"{row['wanted_per_s']:.1f}", f"{row['given_per_s']:.1f}", f"{row['wait']:.1%}"
+        rows.append((ranks, *rates, "" if row["fed"] else "too few samples"))
     return columns(rows, right=(1, 2, 3))
 
 

@@ -49,15 +49,15 @@ def verdicts(
     records = Records(0, (begin,), ({**window, "phases": phases, "workers": work},))
     settings = config.model_dump(mode="json")
     figures = run_stats(Evidence((records,), config=settings))
-    found = data_verdicts(figures) if figures else []
+    ranked = data_verdicts(figures) if figures else []
     best = {one["kind"]: one["per_s"] for one in sorted(rates, key=lambda one: one["per_s"])}
     fastest, kind = max(best, key=lambda kind: best[kind], default=""), worker_kind(config.data)
-    if found and best.get(fastest, 0.0) > WORTH * best.get(kind, float("inf")):
+    if ranked and best.get(fastest, 0.0) > WORTH * best.get(kind, float("inf")):
         measured = f"measured: {best[fastest]:.0f} samples/s instead of {best[kind]:.0f}"
-        fix = Fix({"data.worker_kind": fastest}, measured, found[0].fix.choices)
-        found[0] = replace(found[0], fix=fix, gain=best[fastest] / best[kind])
+        fix = Fix({"data.worker_kind": fastest}, measured, ranked[0].fix.choices)
+        ranked[0] = replace(ranked[0], fix=fix, gain=best[fastest] / best[kind])
     takes = lambda change: not best or change.get("data.worker_kind", fastest) == fastest  # noqa: E731
-    return [possible(verdict, settings, takes) for verdict in found]
+    return [possible(verdict, settings, takes) for verdict in ranked]
 
 
 def fixes(now: dict[str, Any], fits: bool) -> list[dict[str, Any]]:
@@ -66,18 +66,18 @@ def fixes(now: dict[str, Any], fits: bool) -> list[dict[str, Any]]:
     ``now``: see ``stages.measure``. ``fits``: whether data.cache=ram is possible and not set, and its images fit into
     memory.
     """
-    found = []
+    gains = []
     cost = {name: times["wall_mean_ms"] for name, times in now["stages"].items()}
     if fits and now["bytes_image"]:
         left = cost["whole"] - cost["read"] - cost["decode"]
-        found.append(("pixels in memory", IN_MEMORY.text, cost["whole"] / max(left, 1e-3)))
+        gains.append(("pixels in memory", IN_MEMORY.text, cost["whole"] / max(left, 1e-3)))
     rows = {row["name"]: row for row in now["packed"]}
     for form, row in rows.items():
         if form != "files" and row["ms"]:
             size = row["sample"] / (rows["files"]["sample"] or 1)
             words = f"{PACK} --image {form}: {row['pixels']}, {size:.2g} x the bytes"
-            found.append((f"pack {form}", words, rows["files"]["ms"] / row["ms"]))
-    named = [{"name": name, "do": words, "gain": gain} for name, words, gain in found if gain > WORTH]
+            gains.append((f"pack {form}", words, rows["files"]["ms"] / row["ms"]))
+    named = [{"name": name, "do": words, "gain": gain} for name, words, gain in gains if gain > WORTH]
     return sorted(named, key=lambda fix: -fix["gain"])
 
 

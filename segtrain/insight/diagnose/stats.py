@@ -205,8 +205,8 @@ def _steady(records: Records) -> tuple[dict[str, Any], ...]:
 
 def _usable(windows: Sequence[Mapping[str, Any]], records: Records) -> list[dict[str, Any]]:
     """The windows that contain steps; empty if they cover no time."""
-    found = [_without_the_end(w, records) for w in windows if w["last"] >= w["first"]]
-    return found if sum(sum(w["phases"].values()) for w in found) > 0 else []
+    usable = [_without_the_end(w, records) for w in windows if w["last"] >= w["first"]]
+    return usable if sum(sum(w["phases"].values()) for w in usable) > 0 else []
 
 
 def _rank(records: Records, windows: Sequence[Mapping[str, Any]]) -> Rank:

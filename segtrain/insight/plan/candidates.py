@@ -84,11 +84,11 @@ def partition(name: str) -> list[Machine]:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         text = f"--where=slurm:{name}: sinfo failed ({reason}): check that the cluster can be reached from this host"
         raise ConfigError(text, code="sinfo-failed", found=name)
-    found = nodes(done.stdout)
-    if not found:
+    kinds = nodes(done.stdout)
+    if not kinds:
         text = f"--where=slurm:{name}: sinfo lists no node in this partition: `sinfo` lists the partitions"
         raise ConfigError(text, code="no-such-partition", found=name)
-    return found
+    return kinds
 
 
 def nodes(text: str) -> list[Machine]:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 def seconds_of(text: str) -> float:
     """Seconds of a time such as "90m", "2h", or "1d"; 0 for "". Raises ConfigError for anything else."""
-    found = limits.seconds_of(text)
-    if text and found is None:
+    seconds = limits.seconds_of(text)
+    if text and seconds is None:
         raise ConfigError(f"--deadline={text}: not a time: write 90m, 2h, or 1d", code="bad-time", found=text)
-    return found or 0.0
+    return seconds or 0.0
 
 
 def budget_of(dollars: float | None) -> float:
@@ -89,16 +89,16 @@ def _like(args: Namespace, overrides: list[str], services: Services) -> None:
         text = f"--like={args.like}: there is no such folder: name the folder of a run, such as runs/NAME"
         raise ConfigError(text, code="folder-missing", found=args.like)
     terms, own = terms_like(run.folder, args.on)
-    found = offers.plan(terms, hosts, where, own)
+    planned = offers.plan(terms, hosts, where, own)
     market = market_of(args.spot, args.preemptions, run.folder)
     if args.save:
         settings = settings_of(run_home(run.folder))
-        _note(f"kept in {save(found, settings, args.save, found.terms.machine)}")
+        _note(f"kept in {save(planned, settings, args.save, planned.terms.machine)}")
     shown = run.shown or str(run.folder)
     if args.json:
-        print(json.dumps({**words.as_dict(found, *limits, market), "terms": vars(found.terms)}))
+        print(json.dumps({**words.as_dict(planned, *limits, market), "terms": vars(planned.terms)}))
     else:
-        _show(args, found, words.about_run(found, shown), shown, limits, market)
+        _show(args, planned, words.about_run(planned, shown), shown, limits, market)
 
 
 def _config(args: Namespace, overrides: list[str]) -> None:
@@ -113,19 +113,19 @@ def _config(args: Namespace, overrides: list[str]) -> None:
     market = market_of(args.spot, args.preemptions)
     config = load_config(args.config, overrides)
     described = described_of(args.images, args.image_size)
-    found = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, described=described, say=_note)
+    planned = plan_of(config, where=args.where, hosts=hosts, probe=args.probe, described=described, say=_note)
     if args.save:
-        _note(f"kept in {save(found, config.model_dump(mode='json'), args.save)}")
-    offer = found.best(*limits) or next(iter(found.offers), None)
+        _note(f"kept in {save(planned, config.model_dump(mode='json'), args.save)}")
+    offer = planned.best(*limits) or next(iter(planned.offers), None)
     if args.json:
-        print(json.dumps({**words.as_dict(found, *limits, market), **about_job(found, offer)}))
+        print(json.dumps({**words.as_dict(planned, *limits, market), **about_job(planned, offer)}))
     else:
-        _show(args, found, about_config(found, offer), config.name or "the defaults", limits, market)
+        _show(args, planned, about_config(planned, offer), config.name or "the defaults", limits, market)
 
 
 def _show(
     args: Namespace,
-    found: Plan,
+    planned: Plan,
     about: tuple[str, list[str]],
     of: str,
     limits: tuple[float, float],
@@ -133,12 +133,12 @@ def _show(
 ) -> None:
     from segtrain.insight.plan import words
 
-    text = words.page(found, about, *limits, args.all, market)
+    text = words.page(planned, about, *limits, args.all, market)
     say(text)
     if args.page:
         from segtrain.insight.plan import page
 
-        _note(f"page: {page.write(args.page, found, text, of, *limits)}")
+        _note(f"page: {page.write(args.page, planned, text, of, *limits)}")
 
 
 def _record(args: Namespace, overrides: list[str], services: Services) -> None:
@@ -147,11 +147,11 @@ def _record(args: Namespace, overrides: list[str], services: Services) -> None:
         raise ConfigError(f"--record takes folders of runs alone: remove {other}", code="plan-of-two", found=other)
     from segtrain.insight.plan import record
 
-    found = record.record(args.record or ["runs"], args.on, services)
+    records = record.record(args.record or ["runs"], args.on, services)
     if args.json:
-        print(json.dumps({**vars(found), "errors": record.errors(found.rows)}))
+        print(json.dumps({**vars(records), "errors": record.errors(records.rows)}))
     else:
-        say(record.text(found))
+        say(record.text(records))
 
 
 def _note(text: str) -> None:

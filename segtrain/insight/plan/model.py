@@ -116,13 +116,13 @@ def buckets_of(gradients: Sequence[tuple[float, float]], most: float = BUCKET) -
     A bucket takes gradients in the order in which the backward pass makes them, until its size is reached (torch,
     reducer.cpp, compute_bucket_assignment_by_size). Only with torch's own limit, the first one is smaller.
     """
-    found, size, limit = list[tuple[float, float]](), 0.0, FIRST_BUCKET if most == BUCKET else most
+    buckets, size, limit = list[tuple[float, float]](), 0.0, FIRST_BUCKET if most == BUCKET else most
     for each, ready in gradients:
         size += each
         if size >= limit:
-            found.append((size, ready))
+            buckets.append((size, ready))
             size, limit = 0.0, most
-    return (*found, (size, 1.0)) if size else tuple(found)
+    return (*buckets, (size, 1.0)) if size else tuple(buckets)
 
 
 def slowest(ranks: int, spread: float) -> float:

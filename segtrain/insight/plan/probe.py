@@ -127,13 +127,13 @@ def measured_sample(config: Config, dataset: Dataset) -> Sample:
     uncached = config.model_copy(update={"data": config.data.model_copy(update={"cache": "off"})})
     with tempfile.TemporaryDirectory(prefix="segtrain-plan-") as scratch:
         request = {"samples": min(SAMPLES, len(dataset)), "scratch": scratch, "packed": False}
-        found = child("stages", {"config": uncached.model_dump(mode="json"), **request})
-    whole, kept = found["stages"]["whole"], config.data.cache == "ram"
+        measured = child("stages", {"config": uncached.model_dump(mode="json"), **request})
+    whole, kept = measured["stages"]["whole"], config.data.cache == "ram"
     cpu, wall, left = whole["cpu_mean_ms"] / 1000, whole["wall_ms"] / 1000, 1.0
     if kept:
-        once = sum(found["stages"][stage]["wall_mean_ms"] for stage in ("read", "decode"))
+        once = sum(measured["stages"][stage]["wall_mean_ms"] for stage in ("read", "decode"))
         left = 1 - once / whole["wall_mean_ms"]
-    says = f"{found['samples']} samples on one core of this machine ({found['path_says']})"
+    says = f"{measured['samples']} samples on one core of this machine ({measured['path_says']})"
     first = cpu if kept else 0.0
     return Sample(left * cpu, left * max(cpu, wall), MEASURED_SPREAD, says, measured=True, first=first)
 

@@ -182,8 +182,8 @@ def _terms(figures: Figures, evidence: Evidence, name: str) -> Terms:
 
 def _gradients(evidence: Evidence) -> tuple[tuple[float, float], ...]:
     """(bytes, share of the backward pass after which it is ready) of each gradient; () if the run measured none."""
-    found = next(iter(evidence.events_of("gradients")), {})
-    sizes, ready = found.get("bytes"), found.get("ready")
+    event = next(iter(evidence.events_of("gradients")), {})
+    sizes, ready = event.get("bytes"), event.get("ready")
     compress = evidence.setting("parallel.compress", "none")
     if not isinstance(sizes, list) or not isinstance(ready, list) or compress == "powersgd":
         return ()

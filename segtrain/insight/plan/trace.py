@@ -108,16 +108,16 @@ class Autocast(TorchFunctionMode):
 @contextmanager
 def kept_bytes(known: set[int]) -> Iterator[dict[int, int]]:
     """Address -> bytes of each storage that autograd keeps for the backward pass, except the ``known`` ones."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage._cdata not in known:
-            found[storage._cdata] = storage.nbytes()
+            sizes[storage._cdata] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield found
+        yield sizes
 
 
 def _flops(operator: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> float:

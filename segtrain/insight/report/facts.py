@@ -24,23 +24,23 @@ def _text(value: Any) -> str:
 
 def environment(run: RunFolder) -> dict[str, str]:
     start = run.start
-    found = {
+    facts = {
         "segtrain": start.get("version"), **start.get("versions", {}), "host": start.get("host"),
         "device": start.get("device"), "ranks": start.get("world_size"), **start.get("derived", {}),
     }  # fmt: skip
-    return {str(key): str(value) for key, value in found.items() if key != "data" and value not in (None, "")}
+    return {str(key): str(value) for key, value in facts.items() if key != "data" and value not in (None, "")}
 
 
 def data(run: RunFolder) -> dict[str, str]:
     """Facts about the data and the evaluation protocol: scores can be compared if the protocol is equal."""
-    found = {key: value for key, value in run.start.get("derived", {}).items() if key == "data"}
+    facts = {key: value for key, value in run.start.get("derived", {}).items() if key == "data"}
     for event in run.events:
         if event["event"] == "faults":
             skipped = f"{event.get('skipped')} of {event.get('images')} images, see {event.get('file')}"
-            found[f"left out of {event.get('role')}"] = skipped
+            facts[f"left out of {event.get('role')}"] = skipped
     protocol = run.evals[-1].get("protocol", {}) if run.evals else {}
-    found |= {f"scored: {key.replace('_', ' ')}": value for key, value in protocol.items() if key != "line"}
-    return {key: _text(value) for key, value in found.items()}
+    facts |= {f"scored: {key.replace('_', ' ')}": value for key, value in protocol.items() if key != "line"}
+    return {key: _text(value) for key, value in facts.items()}
 
 
 def config_table(run: RunFolder) -> str:

@@ -85,19 +85,19 @@ def where_time_went(pace: Speed, device: str) -> str:
 
 def tiles(run: RunFolder, pace: Speed | None) -> list[tuple[str, str, str]]:
     """(what, value, remark) of the figures that matter most."""
-    found = [("best mIoU", "-", "not evaluated")]
+    figures = [("best mIoU", "-", "not evaluated")]
     if best := run.best:
-        found = [("best mIoU", percent(best["scores"]["miou"], 2), f"step {best['step']}{few(best)}")]
+        figures = [("best mIoU", percent(best["scores"]["miou"], 2), f"step {best['step']}{few(best)}")]
     if pace is not None:
         rate = "-" if pace.images_per_s is None else f"{pace.images_per_s:.3g}"
-        found += [
+        figures += [
             ("images/s", rate, "median, all ranks"),
             ("time of a step", short_seconds(pace.step_s), "median, without evaluation"),
             ("waiting for data", percent(pace.wait), "of the time of steps"),
         ]
         if pace.cores is not None:
-            found.append(("CPU use", f"{pace.cores:.3g}", "cores busy, all ranks"))
+            figures.append(("CPU use", f"{pace.cores:.3g}", "cores busy, all ranks"))
     if run.row["time"] is not None:
         remark = "" if run.row["cpu_s"] is None else f"{run.row['cpu_s']:,.0f} CPU-s"
-        found.append(("time", duration(run.row["time"]), remark))
-    return found
+        figures.append(("time", duration(run.row["time"]), remark))
+    return figures

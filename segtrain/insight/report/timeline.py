@@ -95,7 +95,7 @@ def axis(events: Sequence[Event]) -> Axis:
 
 def laps(events: Iterable[Event]) -> list[Lap]:
     """All laps in order of time, including laps whose steps a resumed process repeated later."""
-    found: list[Lap] = []
+    all_laps: list[Lap] = []
     step, before, first = 0, 0.0, True
     for event in events:
         if event["event"] == "run_start":
@@ -106,17 +106,17 @@ def laps(events: Iterable[Event]) -> list[Lap]:
             spans = json_text.sound(event.get("spans"), {})
             if event["step"] > step and spans:
                 begin = event["ts"] - sum(spans.values()) if first else before
-                found.append(Lap(begin, event["ts"], event["step"], event["step"] - step, spans, first, event))
+                all_laps.append(Lap(begin, event["ts"], event["step"], event["step"] - step, spans, first, event))
             step, before, first = event["step"], event["ts"], False
-    return found
+    return all_laps
 
 
-def steady(found: Sequence[Lap]) -> list[Lap]:
+def steady(all_laps: Sequence[Lap]) -> list[Lap]:
     """The laps that measure speed: without the first of each process, if there are others."""
-    return [lap for lap in found if not lap.first] or list(found)
+    return [lap for lap in all_laps if not lap.first] or list(all_laps)
 
 
-def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Stretch]:
+def pauses(events: Sequence[Event], all_laps: Sequence[Lap]) -> list[Stretch]:
     kept = []
     for index, event in enumerate(events):
         seconds = event.get("seconds")
@@ -125,16 +125,16 @@ def pauses(events: Sequence[Event], found: Sequence[Lap]) -> list[Stretch]:
             before = events[index - 1] if index else event
             if event["event"] == EVAL and before["event"] == "step" and before.get("step") == event.get("step"):
                 begin = min(begin, before["ts"])  # Before the scores, weights are averaged: this time counts too.
-            end = _until(event, events[index + 1 :], found)
+            end = _until(event, events[index + 1 :], all_laps)
             kept.append(Stretch(begin, end, kind=event["event"]))
         elif event["event"] == "run_start":
-            begins = [lap.begin for lap in found if lap.first and lap.begin >= event["ts"]]
+            begins = [lap.begin for lap in all_laps if lap.first and lap.begin >= event["ts"]]
             if begins:
                 kept.append(Stretch(event["ts"], min(begins), kind=START))
     return sorted(kept, key=lambda pause: pause.begin)
 
 
-def _until(event: Event, later: Sequence[Event], found: Sequence[Lap]) -> float:
+def _until(event: Event, later: Sequence[Event], all_laps: Sequence[Lap]) -> float:
     """When training went on after a pause. The ``seconds`` of an evaluation leave out the drawing of its pictures."""
     end = float(event["ts"])
     if event["event"] != EVAL or not later:
@@ -142,17 +142,17 @@ def _until(event: Event, later: Sequence[Event], found: Sequence[Lap]) -> float:
     after = later[0]
     if after["event"] == CHECKPOINT:
         return max(end, after["ts"] - (after.get("seconds") or 0.0))
-    lap = next((lap for lap in found if lap.begin < end <= lap.end), None)
+    lap = next((lap for lap in all_laps if lap.begin < end <= lap.end), None)
     if lap is None:  # after the last step
         return max(end, after["ts"])
     stood = lap.end - lap.begin - lap.seconds  # time outside of all phases of a step
     return max(end, min(lap.begin + stood, lap.end))
 
 
-def pieces(found: Sequence[Lap], stops: Sequence[Stretch]) -> list[Stretch]:
+def pieces(all_laps: Sequence[Lap], stops: Sequence[Stretch]) -> list[Stretch]:
     """Laps with the pauses cut out of them, in order of time and without overlap."""
     cut = [stop for stop in stops if stop.end > stop.begin]
-    for lap in found:
+    for lap in all_laps:
         begin = lap.begin
         for stop in stops:
             if lap.begin <= stop.begin and stop.end <= lap.end + 1e-3:
@@ -164,13 +164,13 @@ def pieces(found: Sequence[Lap], stops: Sequence[Stretch]) -> list[Stretch]:
     return sorted(cut, key=lambda piece: piece.begin)
 
 
-def merged(found: Sequence[Lap], most: int) -> list[Lap]:
+def merged(all_laps: Sequence[Lap], most: int) -> list[Lap]:
     """At most about ``most`` laps: neighbors of one process are added up. ``event`` is that of the last one."""
-    size = -(-len(found) // most)
+    size = -(-len(all_laps) // most)
     if size <= 1:
-        return list(found)
+        return list(all_laps)
     groups: list[list[Lap]] = []
-    for lap in found:
+    for lap in all_laps:
         if lap.first or not groups or len(groups[-1]) >= size or groups[-1][-1].first:
             groups.append([])
         groups[-1].append(lap)
@@ -180,17 +180,17 @@ def merged(found: Sequence[Lap], most: int) -> list[Lap]:
     ]
 
 
-def _sums(found: Iterable[Lap]) -> dict[str, float]:
+def _sums(all_laps: Iterable[Lap]) -> dict[str, float]:
     """Seconds of each phase in these laps."""
     sums = Counter[str]()
-    for lap in found:
+    for lap in all_laps:
         sums.update(lap.spans)
     return dict(sums)
 
 
-def means(found: Sequence[Lap]) -> dict[str, float]:
+def means(all_laps: Sequence[Lap]) -> dict[str, float]:
     """Seconds of each phase in a mean step of the steady laps, in the order of a step."""
-    kept = steady(found)
+    kept = steady(all_laps)
     sums, count = _sums(kept), sum(lap.steps for lap in kept)
     return {phase: sums.get(phase, 0.0) / count for phase in phases(kept)} if count else {}
 
@@ -225,16 +225,16 @@ class Speed:
         return self.shares.get("wait", 0.0)
 
 
-def speed(found: Sequence[Lap]) -> Speed | None:
+def speed(all_laps: Sequence[Lap]) -> Speed | None:
     """The speed in these laps; None if the journal has no step."""
-    kept, mean = steady(found), means(found)
+    kept, mean = steady(all_laps), means(all_laps)
     whole = sum(mean.values())
     if whole <= 0:
         return None
     shares = {phase: seconds / whole for phase, seconds in mean.items()}
     rates = [lap.event["images_per_s"] for lap in kept if lap.event.get("images_per_s") is not None]
     step_s = statistics.median(lap.seconds / lap.steps for lap in kept)
-    return Speed(step_s, shares, statistics.median(rates) if rates else None, _cores(found), *_worst_wait(kept))
+    return Speed(step_s, shares, statistics.median(rates) if rates else None, _cores(all_laps), *_worst_wait(kept))
 
 
 def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
@@ -246,22 +246,22 @@ def _worst_wait(kept: Sequence[Lap]) -> tuple[float, int]:
     return max(shares)
 
 
-def _cores(found: Sequence[Lap]) -> float | None:
+def _cores(all_laps: Sequence[Lap]) -> float | None:
     """CPU seconds per second, from the differences of ``cpu_s`` between laps.
 
     The value of ``cpu_s`` itself is not used, because its first value includes the imports of all ranks.
     """
     cpu = wall = 0.0
-    for before, lap in itertools.pairwise(found):
+    for before, lap in itertools.pairwise(all_laps):
         old, new = before.event.get("cpu_s"), lap.event.get("cpu_s")
         if not lap.first and old is not None and new is not None and new >= old:
             cpu, wall = cpu + new - old, wall + lap.seconds
     return cpu / wall if wall > 0 else None
 
 
-def phases(found: Sequence[Lap]) -> list[str]:
+def phases(all_laps: Sequence[Lap]) -> list[str]:
     """All phases that occur, in the order of a step."""
-    there = dict.fromkeys(phase for lap in found for phase in lap.spans)
+    there = dict.fromkeys(phase for lap in all_laps for phase in lap.spans)
     known = [phase for phase in PHASES if phase in there and phase != "other"]
     new = [phase for phase in there if phase not in PHASES]
     return known + new + (["other"] if "other" in there else [])

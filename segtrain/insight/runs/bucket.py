@@ -80,17 +80,17 @@ def list_objects(uri: str) -> list[Object]:
     scheme, bucket = uri.partition(":")[0], base.partition("://")[2]
     if not bucket:
         raise ConfigError(f"{uri!r} names no bucket: {scheme}://BUCKET/PREFIX", code="bucket-name-missing")
-    found: list[Object] = []
+    objects: list[Object] = []
     with explained(uri):
         for page in client_of(base).below(prefix and f"{prefix}/", OUTAGE_S):
-            found += [
+            objects += [
                 Object(bucket, item["path"], item["size"], etag_of(item), item["last_modified"].timestamp(), scheme)
                 for item in page
             ]
-            if len(found) > MOST_OBJECTS:
+            if len(objects) > MOST_OBJECTS:
                 problem = f"there are more than {MOST_OBJECTS} objects: name the prefix of one run"
                 raise file_error(uri, problem, code="too-many-objects")
-    return found
+    return objects
 
 
 def stream(item: Object) -> Any:
@@ -230,15 +230,15 @@ class Copy:
                 tarfile.open(fileobj=content, mode="r|gz") as tar,
             ):  # fmt: skip
                 for member in tar:
-                    found = names.fullmatch(PurePosixPath(member.name).as_posix())
-                    source = tar.extractfile(member) if found and member.isfile() else None
-                    if found is None or source is None:
+                    match = names.fullmatch(PurePosixPath(member.name).as_posix())
+                    source = tar.extractfile(member) if match and member.isfile() else None
+                    if match is None or source is None:
                         continue
                     if member.size > left:
                         out += 1
                         continue
                     left -= member.size
-                    target = folder / found[1]
+                    target = folder / match[1]
                     target.parent.mkdir(parents=True, exist_ok=True)
                     target.write_bytes(source.read())
                     os.utime(target, (member.mtime, member.mtime))

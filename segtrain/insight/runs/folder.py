@@ -176,15 +176,15 @@ def find_runs(folder: str | Path) -> list[Path]:
     if not folder.is_dir():
         problem = f"there is no folder {folder}: name the folder that holds your runs (the default is runs/)"
         raise DataError(problem, code="folder-missing", file=str(folder))
-    found = []
+    runs = []
     for path, folders, files in os.walk(folder):
         records = {*files} & {journal.FILE, "best.json"} or {*files, *folders} >= {"config.yaml", "checkpoints"}
         if records or (SPANS in folders and _has_spans(Path(path))):
-            found.append(Path(path))
+            runs.append(Path(path))
             folders.clear()  # a run folder contains no other run folder
         else:
             folders[:] = [name for name in folders if not name.startswith(".")]
-    return sorted(found, key=lambda run: (_started(run), str(run)))
+    return sorted(runs, key=lambda run: (_started(run), str(run)))
 
 
 def run_home(folder: str | Path) -> Path:
@@ -193,11 +193,11 @@ def run_home(folder: str | Path) -> Path:
     In a copy of a SageMaker job's output, the run folder is a subfolder. Raises DataError if there are several runs.
     """
     folder = Path(folder)
-    found = find_runs(folder) if folder.is_dir() else []
-    if len(found) > 1:
-        problem = f"it holds {len(found)} runs: name one, such as {found[0]}"
-        raise file_error(str(folder), problem, code="several-runs", found=len(found))
-    return found[0] if found else folder
+    runs = find_runs(folder) if folder.is_dir() else []
+    if len(runs) > 1:
+        problem = f"it holds {len(runs)} runs: name one, such as {runs[0]}"
+        raise file_error(str(folder), problem, code="several-runs", found=len(runs))
+    return runs[0] if runs else folder
 
 
 def _has_spans(folder: Path) -> bool:

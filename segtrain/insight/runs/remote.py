@@ -216,12 +216,12 @@ def _warn_of_cuts(home: str, wanted: Mapping[str, WantedFile], say: Say) -> None
 
 def _pictures(files: Mapping[str, Object]) -> dict[str, WantedFile]:
     """The newest pictures and tables that fit in MOST_PICTURES."""
-    left, found = MOST_PICTURES, dict[str, WantedFile]()
+    left, wanted = MOST_PICTURES, dict[str, WantedFile]()
     for name, item in sorted(files.items(), reverse=True):
         if re.fullmatch(_PICTURES, name) and item.size <= left:
-            found[name] = WantedFile(item, item.size)
+            wanted[name] = WantedFile(item, item.size)
             left -= item.size
-    return found
+    return wanted
 
 
 def _profile(objects: Sequence[Object], homes: Sequence[str], folder: Path, say: Say) -> dict[str, WantedFile]:
