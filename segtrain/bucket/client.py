@@ -202,9 +202,13 @@ class Client:
             self._down_since = None
 
     def _repeated(
-        self, key: str, attempt: Callable[[], T], outage_s: float, stop: threading.Event | None = None,
+        self,
+        key: str,
+        attempt: Callable[[], T],
+        outage_s: float,
+        stop: threading.Event | None = None,
         read: bool = False,
-    ) -> T:  # fmt: skip
+    ) -> T:
         """Call ``attempt``, again after each temporary fault, and return its result. Raises DataError.
 
         ``read``: whether ``attempt`` reads an object: only the faults of reads are counted.

@@ -48,10 +48,13 @@ def connected(
     plain = any(str(value).startswith("http://") for value in (base, *settings.values()))
     options: Any = {
         "client_options": {
-            "connect_timeout": _CONNECT, "read_timeout": silent or SILENT, "timeout": timeout, "allow_http": plain,
+            "connect_timeout": _CONNECT,
+            "read_timeout": silent or SILENT,
+            "timeout": timeout,
+            "allow_http": plain,
         },
         "retry_config": {"max_retries": repeats},
-    }  # fmt: skip
+    }
     if scheme == "s3":
         return store.S3Store(name, **settings, **options)
     if scheme == "gs":

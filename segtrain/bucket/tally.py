@@ -34,10 +34,14 @@ class Requests(NamedTuple):
                 retries[kind] = before[0] + sign * count, before[1] + sign * seconds
             retries = {kind: found for kind, found in retries.items() if found[0]}
         return Requests(
-            self.requests + sign * more.requests, self.bytes + sign * more.bytes, self.seconds + sign * more.seconds,
-            self.bytes2 + sign * more.bytes2, self.bytes_s + sign * more.bytes_s, retries,
+            self.requests + sign * more.requests,
+            self.bytes + sign * more.bytes,
+            self.seconds + sign * more.seconds,
+            self.bytes2 + sign * more.bytes2,
+            self.bytes_s + sign * more.bytes_s,
+            retries,
             self.late + sign * more.late,
-        )  # fmt: skip
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Values for JSON. ``retries`` becomes {kind: count} and ``retry_s`` {kind: seconds}.
@@ -45,12 +49,15 @@ class Requests(NamedTuple):
         ``bytes2`` and ``bytes_s`` are given in MB, as ``mb2`` and ``mb_s``.
         """
         return {
-            "requests": self.requests, "bytes": self.bytes, "seconds": round(self.seconds, 4),
-            "mb2": round(self.bytes2 / 1e12, 6), "mb_s": round(self.bytes_s / 1e6, 6),
+            "requests": self.requests,
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 4),
+            "mb2": round(self.bytes2 / 1e12, 6),
+            "mb_s": round(self.bytes_s / 1e6, 6),
             "retries": {kind: count for kind, (count, _) in self.retries.items()},
             "retry_s": {kind: round(seconds, 4) for kind, (_, seconds) in self.retries.items()},
             "late": self.late,
-        }  # fmt: skip
+        }
 
 
 class RequestTally:

@@ -53,15 +53,15 @@ class RamCache:
         return len(self.source)
 
     def size(self, index: int) -> tuple[int, int]:
-        kept = self._kept.get(index)
-        return (kept[1].shape[0], kept[1].shape[1]) if kept else self.source.size(index)
+        sample = self._kept.get(index)
+        return (sample[1].shape[0], sample[1].shape[1]) if sample else self.source.size(index)
 
     def read(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        kept = self._kept.get(index)
-        if kept is None:  # two threads may read it at once: they get the same pixels, and one result is kept
+        sample = self._kept.get(index)
+        if sample is None:  # two threads may read it at once: they get the same pixels, and one result is kept
             with DECODE:
-                kept = self._kept[index] = self.source.read(index)
-        return kept
+                sample = self._kept[index] = self.source.read(index)
+        return sample
 
     def ranges(self, index: int) -> list[Range]:
         """The ranges that ``record`` reads from the store; none for a sample in memory."""

@@ -53,13 +53,13 @@ def convert_folder(
         if is_bucket(place):
             message = f"{place}: data convert cannot read or write a bucket: download the data set first"
             raise ConfigError(message, code="convert-in-bucket", found=place)
-    data, found = settings_of(root, overrides)
+    data, names = settings_of(root, overrides)
     if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         message = f"{folder}: exists already: choose another folder to convert to"
         raise DataError(message, code="folder-exists", folder=folder)
     if data.layout == "folders" and not data.split_by.on and "{split}" not in data.images + data.masks:
-        found = (POOL,)  # without {split} in a path, all splits have the same images
-    datasets = [open_dataset(data, split) for split in splits or found]
+        names = (POOL,)  # without {split} in a path, all splits have the same images
+    datasets = [open_dataset(data, split) for split in splits or names]
     if not datasets[0].separate_files:
         message = f"data convert reads image files, and data.layout={data.layout} has none: give a folder of files"
         raise ConfigError(message, code="layout-without-files", layout=data.layout)

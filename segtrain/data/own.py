@@ -55,20 +55,20 @@ class _Items:
         where = f"{type(self.items).__name__}[{index}]"
         item = _answer(where, lambda: self.items[index], code="item-raised", index=index)
         if not isinstance(item, (tuple, list)) or len(item) != 3:
-            found = f"{len(item)} values" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
-            message = f"{where} is {found}: return a tuple (image, mask, id)"
-            raise DataError(message, code="item-form", index=index, found=found)
+            form = f"{len(item)} values" if isinstance(item, (tuple, list)) else f"a {type(item).__name__}"
+            message = f"{where} is {form}: return a tuple (image, mask, id)"
+            raise DataError(message, code="item-form", index=index, found=form)
         what = f"{where}: the image or the mask is not an array: np.asarray"  # for example, a tensor on a GPU
         image, mask = _answer(what, lambda: tuple(map(np.asarray, item[:2])), code="item-form", index=index)
-        given = item[2]
-        where = f"{where} ({given})"
+        item_id = item[2]
+        where = f"{where} ({item_id})"
         if not is_rgb(image):
             message = f"{where}: the image is {image.dtype} {image.shape}: return uint8 (H, W, 3) RGB from 0 to 255"
             raise DataError(message, code="item-image", index=index, image=image.shape, dtype=str(image.dtype))
         if image.shape[:2] != mask.shape[:2]:
             message = f"{where}: the image is {image.shape}, the mask {mask.shape}: the mask must have the image's size"
             raise DataError(message, code="item-shape", index=index, image=image.shape, mask=mask.shape)
-        name = given if isinstance(given, str) else f"{self.split}/{given}"
+        name = item_id if isinstance(item_id, str) else f"{self.split}/{item_id}"
         return np.ascontiguousarray(image), self.labels.remap(mask, where), name
 
     def name(self, index: int) -> str:

@@ -274,9 +274,9 @@ def _stamps(dataset: Dataset) -> np.ndarray:
     """``Dataset.stamps``, with -1 for missing files, which the scan reports."""
     with ignoring_file_faults():
         return dataset.stamps()
-    found = np.full((len(dataset), 2, 2), -1, np.int64)
+    stamped = np.full((len(dataset), 2, 2), -1, np.int64)
     for index, both in enumerate(files(dataset.entries, 0, len(dataset))):
         for part, path in enumerate(both):
             with ignoring_file_faults():
-                found[index, part] = dataset.store.stat(path) if path else (0, 0)
-    return found
+                stamped[index, part] = dataset.store.stat(path) if path else (0, 0)
+    return stamped

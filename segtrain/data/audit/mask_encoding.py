@@ -30,9 +30,9 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
         return _one_class(data, labels, splits)
     ids = values.ids
     if values.colors and labels.colors:
-        found = unknown_colors(data, labels, values, where)
-        if found:
-            return found
+        finding = unknown_colors(data, labels, values, where)
+        if finding:
+            return finding
     elif values.colors and not ids:  # with ids as well, the RGB masks are faulty files
         ids = ids_of(values)
         if not ids:
@@ -52,9 +52,9 @@ def mask_finding(data: config.Data, labels: LabelSpace, splits: dict[str, MaskVa
         shifted = None if data.label_map else _shifted(labels, ids, where)
         return shifted or _unknown_ids(labels, values, ids, where)
     if values.palette and labels.colors:
-        found = palette_against_colors(labels, values, where)
-        if found:
-            return found
+        finding = palette_against_colors(labels, values, where)
+        if finding:
+            return finding
     return _plain_ids(labels, ids, values, where) or _unknown_ids(labels, values, ids, where)
 
 
@@ -101,8 +101,8 @@ def _plain_ids(labels: LabelSpace, ids: dict[int, int], values: MaskValues, wher
     used = sorted(set(ids) - {void})
     alone = count == 2 and void in ids and len(used) == 1
     if alone or any(value not in range(count) for value in used):
-        found = _other_ids(labels, ids, used, where) or _instances(labels, ids, values.tops, where)
-        return found or _by_share(labels, ids, used, where)
+        finding = _other_ids(labels, ids, used, where) or _instances(labels, ids, values.tops, where)
+        return finding or _by_share(labels, ids, used, where)
     missing = sorted(set(range(count)) - set(used))
     if void in ids and count > 2 and missing in ([0], [count - 1]):
         return _background_as_void(labels, ids, used, missing[0], where)
@@ -152,12 +152,14 @@ def _by_share(labels: LabelSpace, ids: dict[int, int], used: list[int], where: s
         return mapped(labels, ids, message, {value: bisect(first, value) - 1 for value in found})
     if count > 2 and set(range(count)) <= set(ids):
         return None
-    kept, stray = sorted(order[:count]), ids.get(order[count], 0)
+    frequent, stray = sorted(order[:count]), ids.get(order[count], 0)
     if stray >= STRAY * total and (count > 2 or 4 * stray > ids[order[1]]):
         return None
-    if void in kept and set(kept) - {void} < set(range(count)):
-        kept = [value if value in kept else void for value in range(count)]
-    table = {value: train for train, value in enumerate(kept)} | {value: -1 for value in found if value not in kept}
+    if void in frequent and set(frequent) - {void} < set(range(count)):
+        frequent = [value if value in frequent else void for value in range(count)]
+    table = {value: train for train, value in enumerate(frequent)} | {
+        value: -1 for value in found if value not in frequent
+    }
     return mapped(labels, ids, message, table)
 
 

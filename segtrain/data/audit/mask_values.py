@@ -115,12 +115,12 @@ def _values(dataset: Dataset, raw: np.ndarray, stored: Any, file: str) -> MaskVa
     hidden = dataset.ids == "train" and any(raw != train for raw, train in dataset.labels.raw_to_train.items())
     if hidden or raw.dtype.kind not in "uib":
         return MaskValues()
-    found = {int(value): int(count) for value, count in zip(*values_of(raw))}
+    counts = {int(value): int(count) for value, count in zip(*values_of(raw))}
     if raw.ndim == 3:
-        return MaskValues(colors=found, masks=dict.fromkeys(found, 1))
+        return MaskValues(colors=counts, masks=dict.fromkeys(counts, 1))
     colors = {} if isinstance(stored, np.ndarray) else decode.palette_of(stored, file)
-    palette = {value: (color, file) for value, color in colors.items() if value in found}
-    return MaskValues(found, palette=palette, tops={top_of(found, dataset.labels.ignore_index): 1})
+    palette = {value: (color, file) for value, color in colors.items() if value in counts}
+    return MaskValues(counts, palette=palette, tops={top_of(counts, dataset.labels.ignore_index): 1})
 
 
 def top_of(ids: Iterable[int], void: int) -> int:

@@ -63,14 +63,14 @@ def overlap(train: Dataset, other: Dataset) -> SplitOverlap:
     path = cache_folder() / f"overlap-{digest.hexdigest()[:24]}.json"
     if kept := _kept(path):
         return kept
-    found, complete = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0])
+    result, complete = _by_content(train, other, stamped[0][:, 0, 0], stamped[1][:, 0, 0])
     if not complete:
-        return found
+        return result
     with contextlib.suppress(OSError):  # the audit has reported that the cache is not writable
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path) as stream:
-            stream.write(json.dumps(asdict(found)).encode())
-    return found
+            stream.write(json.dumps(asdict(result)).encode())
+    return result
 
 
 def _by_name(train: Dataset, other: Dataset) -> SplitOverlap:
@@ -144,22 +144,22 @@ def _digest(split: Dataset, index: int, size: int, complete: bool) -> bytes:
 
 def overlap_finding(data: config.Data, train: Dataset, other: Dataset) -> SplitFinding | None:
     """The finding about images of ``other`` that are also training images. It is fatal unless the config accepts it."""
-    found = overlap(train, other)
-    if not found.count:
+    shared = overlap(train, other)
+    if not shared.count:
         return None
     names = f"{train.name}: {train.split} and {other.split}"
-    if found.same:
-        message = f"{names} are the same {len(other):,} images ({found.pairs[0][1]}, ...)"
+    if shared.same:
+        message = f"{names} are the same {len(other):,} images ({shared.pairs[0][1]}, ...)"
     else:
-        pairs = [a if a == b else f"{b} is {a}" for a, b in found.pairs]
-        more = f" and {found.count - len(pairs):,} more" if found.count > len(pairs) else ""
-        message = f"{names}: {found.count:,} of {len(other):,} images of {other.split} are training images"
+        pairs = [a if a == b else f"{b} is {a}" for a, b in shared.pairs]
+        more = f" and {shared.count - len(pairs):,} more" if shared.count > len(pairs) else ""
+        message = f"{names}: {shared.count:,} of {len(other):,} images of {other.split} are training images"
         message += f": {', '.join(pairs)}{more}"
     message += ". A score on them says nothing about new images"
     if data.overlap == "accept":
         return SplitFinding(f"{message} (data.overlap=accept)")
     settings: dict[str, object] = {}
-    if found.same and data.layout != "scenes" and not data.split_by.on:
+    if shared.same and data.layout != "scenes" and not data.split_by.on:
         settings = division(data, data.train_split if data.own_splits else POOL, names_of(train))
     fix = "Divide the data set" if settings else "Remove them from one of the splits"
     return SplitFinding(f"{message}. {fix}", True, settings, (("to continue anyway", {"data.overlap": "accept"}),))

@@ -72,10 +72,13 @@ def sample_of(dataset: Dataset, count: int, seed: int) -> Dataset:
 def _at_most(most: int, count: int, share: float) -> float:
     """The probability of at most ``most`` faulty images among ``count``, if ``share`` of all are faulty."""
     logs = (
-        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
-        + k * math.log(share) + (count - k) * math.log1p(-share)
+        math.lgamma(count + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(count - k + 1)
+        + k * math.log(share)
+        + (count - k) * math.log1p(-share)
         for k in range(most + 1)
-    )  # fmt: skip
+    )
     return math.fsum(map(math.exp, logs))
 
 

@@ -22,7 +22,7 @@ _DRAWS = {
         (torch.Tensor, "bernoulli multinomial"),
     )
     for name in names.split()
-}  # fmt: skip
+}
 _LIKE = {torch.rand_like: torch.Tensor.uniform_, torch.randn_like: torch.Tensor.normal_}  # no generator= in torch 2.4
 
 

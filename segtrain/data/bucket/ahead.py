@@ -132,9 +132,13 @@ class ReadAhead:
     def figures(self) -> dict[str, float]:
         """Figures for the journal: the window in samples, threads and held bytes with their limits, and ``first_s``."""
         return {
-            "window": self._window.window, "threads": len(self._threads), "most_threads": _MOST_THREADS,
-            "held": self.held, "most_held": self._most_bytes, "first_s": round(self._window.first_s, 5),
-        }  # fmt: skip
+            "window": self._window.window,
+            "threads": len(self._threads),
+            "most_threads": _MOST_THREADS,
+            "held": self.held,
+            "most_held": self._most_bytes,
+            "first_s": round(self._window.first_s, 5),
+        }
 
     def _release(self, wanted: Range, part: Part) -> None:
         """Drop a range if no other sample needs it. With the last range of a request, its bytes are dropped, too."""

@@ -73,13 +73,13 @@ class Entry(NamedTuple):
         try:
             status = os.fstat(handle)
             content = _content(handle, status.st_size)
-            found = memoryview(content)[_HEAD.size :]
-            if content[: _HEAD.size] == self._head(len(found), checksum(found)):
+            stored = memoryview(content)[_HEAD.size :]
+            if content[: _HEAD.size] == self._head(len(stored), checksum(stored)):
                 if status.st_mtime < touch_before:
                     # The file may belong to another user or be on a read-only disk; Windows accepts no descriptor here.
                     with contextlib.suppress(OSError, TypeError):
                         os.utime(handle)
-                return found
+                return stored
         except (OSError, ValueError):  # a damaged disk
             pass
         finally:

@@ -198,9 +198,9 @@ class DiskCache:
 
         If ``most`` is given, the least recently used entries are first removed, until at most that many bytes are left.
         """
-        found = list(self._files())
-        total = sum(file.size for file in found)
-        for file in self._removable(found) if most is not None and total > most else ():
+        files = list(self._files())
+        total = sum(file.size for file in files)
+        for file in self._removable(files) if most is not None and total > most else ():
             if most is not None and total > most:
                 with contextlib.suppress(OSError):
                     os.unlink(file.path)

@@ -67,15 +67,15 @@ def fetch_folder(
     that is too small, and DataError.
     """
     if is_bucket(place):
-        data, found = settings_of(place, overrides)
+        data, names = settings_of(place, overrides)
     else:
         data = load_config(place, overrides).data
-        found = data.train_split, data.split
+        names = data.train_split, data.split
     if not is_bucket(data.root):
         message = f"data.root={data.root!r} is not in a bucket: there is nothing to fetch; give s3://BUCKET/FOLDER"
         raise ConfigError(message, code="fetch-without-bucket", key="data.root", found=data.root)
     data = data.model_copy(update={"cache": "disk"})
-    datasets = [open_dataset(data, split) for split in splits or dict.fromkeys(found)]
+    datasets = [open_dataset(data, split) for split in splits or dict.fromkeys(names)]
     sizes = [_size(dataset) for dataset in datasets]
     for dataset, (total, missing) in zip(datasets, sizes):
         needs = f"{amount(total)}, of which {amount(missing)} are to be fetched"

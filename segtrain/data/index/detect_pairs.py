@@ -73,18 +73,18 @@ def choose(data: config.Data, given: Mapping[str, Any], splits: Sequence[str], s
     if given.keys() & {"images", "masks"}:
         folders = given.get("images", data.images), given.get("masks", data.masks)
         return {"pair": _patterns(data.root, folders, splits, store)}
-    found = _rivals(data, splits[0], store)
-    if found:
-        message = f"{some_of([data.images, data.masks, *found])} hold about as many images: say which to read"
+    rivals = _rivals(data, splits[0], store)
+    if rivals:
+        message = f"{some_of([data.images, data.masks, *rivals])} hold about as many images: say which to read"
         fix = f"{data.root}: {message} with data.images and data.masks"
-        raise DataError(fix, code="folders-ambiguous", folder=data.root, found=found)
+        raise DataError(fix, code="folders-ambiguous", folder=data.root, found=rivals)
     return {}
 
 
 def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
     """Folders at the level of the detected ones, of no pair of their own, with about as many images."""
     paired = {part for pair in others(data.root, data.images, store) if pair[1] != data.masks for part in pair}
-    found, many = [], _count(data.root, data.images.replace("{split}", split), store)
+    rivals, many = [], _count(data.root, data.images.replace("{split}", split), store)
     for folder in _below(data.root, store):
         text = re.sub(rf"(?<![A-Za-z]){re.escape(split)}(?![A-Za-z])", "{split}", folder)
         # Folders with the name of another split are not an alternative to this one.
@@ -92,8 +92,8 @@ def _rivals(data: config.Data, split: str, store: Store) -> list[str]:
         if alike and text not in (data.images, data.masks, *paired) and not {*_TOKEN.findall(text.lower())} & {*SPLITS}:
             drawn = any(word in text.lower() for word in _DRAWN)
             if not drawn and 10 * _count(data.root, folder, store) >= 9 * many:
-                found.append(text)
-    return found
+                rivals.append(text)
+    return rivals
 
 
 def others(root: str, images: str, store: Store = LOCAL) -> list[tuple[str, str]]:
@@ -138,15 +138,15 @@ def _ranked(root: str, folders: list[str], store: Store) -> list[Template]:
 
 def _below(root: str, store: Store) -> list[str]:
     """Relative paths of the folders under the root, down to the depth at which data sets have their splits."""
-    found, level = list[str](), [""]
+    below, level = list[str](), [""]
     for _ in range(_DEPTH):
         level = [
             os.path.join(above, name)
             for above in level[:_MANY]
             for name in folders_in(os.path.join(root, above), store)
         ]
-        found += level[: max(0, _MANY - len(found))]
-    return found
+        below += level[: max(0, _MANY - len(below))]
+    return below
 
 
 def _mask_folder(images: str, there: dict[str, str]) -> str | None:
@@ -177,8 +177,8 @@ def _with_split(images: str, masks: str) -> tuple[str, str, str]:
 
 def _count(root: str, folder: str, store: Store) -> int:
     """The number of images below a folder; of a large folder in a bucket, only the first names are known."""
-    found = images_below(os.path.join(root, folder), store)
-    return sum(1 for _ in itertools.islice(found, None if store is LOCAL else NAMES))
+    images = images_below(os.path.join(root, folder), store)
+    return sum(1 for _ in itertools.islice(images, None if store is LOCAL else NAMES))
 
 
 def _holds_images(root: str, folder: str, store: Store) -> bool:
@@ -190,13 +190,13 @@ def _patterns(root: str, folders: tuple[str, str], splits: Sequence[str], store:
     one, other = _names(root, folders, splits[0], store)
     if {os.path.splitext(path)[0] for path in one} == {os.path.splitext(path)[0] for path in other}:
         return None
-    found = propose(one, other)
-    if found is None or several_masks(one, other, found.patterns[0]):
+    proposal = propose(one, other)
+    if proposal is None or several_masks(one, other, proposal.patterns[0]):
         return None
-    of_images, of_masks = found.patterns
+    of_images, of_masks = proposal.patterns
     # The usual endings of masks are recognized without patterns.
     usual = of_images == NAME and of_masks.removeprefix(NAME) in MASK_ENDINGS
-    return None if usual else in_all_splits(found.patterns, root, folders, splits, store)
+    return None if usual else in_all_splits(proposal.patterns, root, folders, splits, store)
 
 
 def in_all_splits(
@@ -216,9 +216,9 @@ def in_all_splits(
 def _names(root: str, folders: tuple[str, str], split: str, store: Store) -> list[list[str]]:
     """Sorted paths of the images and of the masks of a split."""
     paths = (os.path.join(root, folder.replace("{split}", split)) for folder in folders)
-    found = [sorted(images_below(path, store)) for path in paths]
+    listings = [sorted(images_below(path, store)) for path in paths]
     # Of a large folder in a bucket, only the first names are known, so one list may be longer than the other.
-    return found if store is LOCAL else [names[: min(map(len, found))] for names in found]
+    return listings if store is LOCAL else [names[: min(map(len, listings))] for names in listings]
 
 
 def _one_folder(root: str, folders: list[str], store: Store) -> Found | None:

@@ -92,14 +92,14 @@ def entries_of(data: config.Data, split: str, lister: Lister, store: Store = LOC
     file = folder / f"listing-{_key(data, split)}.json"
     if store is not LOCAL:
         return _list(data, split, lister, file, [], store)
-    found, notes = _known(file)
-    if found is None:
+    entries, notes = _known(file)
+    if entries is None:
         with alone(file) as waited:
             if not waited:
                 return _list(data, split, lister, file, notes)
         # The first process has listed. If it did not cache the result, all others list at the same time.
-        found, notes = _known(file)
-    return (found, notes) if found is not None else _list(data, split, lister, file, notes)
+        entries, notes = _known(file)
+    return (entries, notes) if entries is not None else _list(data, split, lister, file, notes)
 
 
 def _list(

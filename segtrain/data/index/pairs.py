@@ -98,18 +98,18 @@ def name_patterns(
     tried: returns the patterns in the form that fits all splits, or None.
     Raises DataError if images have several masks.
     """
-    found = propose(images, masks)
-    several = several_masks(images, masks, found.patterns[0] if found else NAME)
+    proposal = propose(images, masks)
+    several = several_masks(images, masks, proposal.patterns[0] if proposal else NAME)
     if several:
         raise DataError(f"{folder}: {several}", code="several-masks-per-image", folder=folder)
-    if not found:
+    if not proposal:
         return _SAME_NAME
-    patterns = tried(found.patterns)
+    patterns = tried(proposal.patterns)
     if not patterns:
-        only = f"the names differ: {list(found.patterns)} fits this split, but not the others"
+        only = f"the names differ: {list(proposal.patterns)} fits this split, but not the others"
         return f"{only}: name the pairs in lists (data.layout=list)"
     setting = command({"data.pair": patterns})
-    return f"the names differ: {setting} pairs {found.pairs:,} of {len(images):,} images"
+    return f"the names differ: {setting} pairs {proposal.pairs:,} of {len(images):,} images"
 
 
 def by_pattern(patterns: tuple[str, str], images: str, masks: str, watch: Watch) -> Entries:
@@ -146,14 +146,14 @@ def _named(folder: str, paths: list[str], pattern: str) -> dict[str, str]:
 
     Raises DataError if two files have the same name.
     """
-    found = dict[str, str]()
+    named = dict[str, str]()
     for path in paths:
         key = name_in(pattern, path)
-        if key is not None and found.setdefault(key, path) != path:
-            other, file = sorted(os.path.join(folder, name) for name in (path, found[key]))
+        if key is not None and named.setdefault(key, path) != path:
+            other, file = sorted(os.path.join(folder, name) for name in (path, named[key]))
             message = f"{file}: {other} has the same name: keep one of them, or choose the ending with data.pair"
             raise DataError(message, code="name-repeated", file=file, other=other)
-    return found
+    return named
 
 
 def _without_ending(in_images: dict[str, str], in_masks: dict[str, str]) -> dict[str, str]:

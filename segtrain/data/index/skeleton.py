@@ -31,12 +31,12 @@ class Skeleton(Store):
         self._folders: dict[str, list[str]] = {"": []}
         client, after = client_of(base), ""
         for _ in range(_REQUESTS):
-            found = page(client, key, after, outage_s)
-            for item in found:
+            objects = page(client, key, after, outage_s)
+            for item in objects:
                 self._add(item["path"][len(self._start) :])
-            if len(found) < PAGE:
+            if len(objects) < PAGE:
                 break
-            after = self._next(found[-1]["path"])
+            after = self._next(objects[-1]["path"])
 
     def _add(self, path: str) -> None:
         folder, _, name = path.rpartition("/")

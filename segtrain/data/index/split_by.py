@@ -119,14 +119,14 @@ def _groups(names: Sequence[str], rule: SplitBy, where: str) -> list[str]:
     groups = [(match[1] if pattern.groups else match[0]) or "" if match else "" for match in matches]
     other = [name for name, group in zip(names, groups) if not group]
     if other:
-        found = len(names) - len(other)
+        matched = len(names) - len(other)
         message = (
-            f"{where}: data.split_by.group='{rule.group}' finds a group in {found:,} of {len(names):,} names, not in "
+            f"{where}: data.split_by.group='{rule.group}' finds a group in {matched:,} of {len(names):,} names, not in "
         )
         message += (
             f"{some_of(other, _SHOWN)}: every name, relative to the image folder, needs a group that is not empty"
         )
-        raise DataError(message, code="split-group-missing", matches=found, names=len(names))
+        raise DataError(message, code="split-group-missing", matches=matched, names=len(names))
     return groups
 
 
@@ -159,11 +159,11 @@ def missing(
     lacks = [split for split in dict.fromkeys((data.train_split, data.split)) if split not in there]
     if data.split_by.on or data.layout == "scenes" or not lacks:
         return "", {}
-    of = data.train_split if data.train_split in there else there[0]
-    settings = division(data, of, names(of))
+    divided = data.train_split if data.train_split in there else there[0]
+    settings = division(data, divided, names(divided))
     message = f"it has no split {' and none '.join(map(repr, lacks))}, only {', '.join(there)}"
     message = "no splits" if list(there) == [POOL] else message
-    what = "the set" if of == POOL else of
+    what = "the set" if divided == POOL else divided
     return message + (f". To train, divide {what}" if settings else f", and {what} is a single image"), settings
 
 

@@ -82,9 +82,10 @@ CITYSCAPES = Layout(
     labels=presets.CITYSCAPES19,
     class_files=(),
     files=lambda data: (
-        "leftImg8bit/{split}/{city}/{name}_leftImg8bit.png", "gtFine/{split}/{city}/{name}_gtFine_labelIds.png",
+        "leftImg8bit/{split}/{city}/{name}_leftImg8bit.png",
+        "gtFine/{split}/{city}/{name}_gtFine_labelIds.png",
     ),
-)  # fmt: skip
+)
 
 _ADE20K_FOLDERS = {"train": "training", "val": "validation"}
 

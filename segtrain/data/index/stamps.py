@@ -22,11 +22,11 @@ _THREADS = 32
 
 def stamps(entries: Sequence[Entry], store: Store = LOCAL) -> np.ndarray:
     """int64 (n, 2, 2): size in bytes and etag (local: mtime + ctime in ns) of image and mask; 0 for no mask."""
-    found = np.zeros((len(entries), 2, 2), np.int64)
+    stamped = np.zeros((len(entries), 2, 2), np.int64)
 
     def fill(begin: int) -> None:
         some = files(entries, begin, begin + _PART)
-        found[begin : begin + _PART] = [[store.stat(path) if path else (0, 0) for path in both] for both in some]
+        stamped[begin : begin + _PART] = [[store.stat(path) if path else (0, 0) for path in both] for both in some]
 
     begins = range(0, len(entries), _PART)
     start = time.perf_counter()
@@ -35,7 +35,7 @@ def stamps(entries: Sequence[Entry], store: Store = LOCAL) -> np.ndarray:
     slow = time.perf_counter() - start >= _SLOW * 2 * _PART
     with ThreadPoolExecutor(_THREADS if slow else 1) as pool:
         list(pool.map(fill, begins[1:]))
-    return found
+    return stamped
 
 
 def files(entries: Sequence[Entry], first: int, after: int) -> list[tuple[str | None, str | None]]:

@@ -36,7 +36,7 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
         return _in_bucket(folder, what, watch)
     if not os.path.isdir(folder):
         raise no_folder(folder, what, LOCAL)
-    found = list[str]()
+    images = list[str]()
     pending, path = [(folder, "")], folder
     try:
         walked = {_identity(str(above)): str(above) for above in Path(os.path.realpath(folder)).parents}
@@ -52,25 +52,25 @@ def pictures(folder: str, what: str, watch: Watch) -> list[str]:
                     elif is_folder(item):
                         pending.append((os.path.join(path, item.name), f"{below}{item.name}/"))
                     elif _is_image(item.name):
-                        found.append(below + item.name)
+                        images.append(below + item.name)
     except OSError as error:
         message = f"{path}: cannot be listed ({error.strerror or error}): check its permissions"
         raise DataError(message, code="folder-unreadable", folder=path) from None
-    return found
+    return images
 
 
 def _in_bucket(folder: str, what: str, watch: Watch) -> list[str]:
-    found, empty = list[str](), True
+    images, empty = list[str](), True
     for path in watch.store.walk(folder):
         empty = False
         below, _, name = path.rpartition("/")
         if _is_image(name) and (system := system_folder(below)):
             watch.left_out[system] += 1
         elif _is_image(name):
-            found.append(path)
+            images.append(path)
     if empty:
         raise no_folder(folder, what, watch.store)
-    return found
+    return images
 
 
 def _is_image(name: str) -> bool:

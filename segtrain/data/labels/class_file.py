@@ -76,24 +76,24 @@ def _lines(path: Path, text: str) -> list[Row]:
     words, ids = ({end[part].strip() for end in ends if end} for part in (1, 2))
     if len(words) == len(ids) == len(lines) and {"0", "1"} & ids:
         lines = [f"{end[2]} {end[1]}" for end in ends if end]
-    found = []
+    parsed = []
     for line in lines:
         match = _LINE.fullmatch(line)
         before, name, after = match.groups("") if match else ("", line, "")
         first, last = _NUMBER.findall(before), _NUMBER.findall(after)
-        found.append((name, (len(first), len(last)), [*map(int, first + last)], line))
-    numbered = [form != (0, 0) for _, form, _, _ in found]
+        parsed.append((name, (len(first), len(last)), [*map(int, first + last)], line))
+    numbered = [form != (0, 0) for _, form, _, _ in parsed]
     # Titles of a table: a first line without any number, above lines with numbers.
-    if found and (
-        _TITLE.fullmatch(found[0][0].strip("'\"").lower()) or (numbered[1:] and not numbered[0] and all(numbered[1:]))
+    if parsed and (
+        _TITLE.fullmatch(parsed[0][0].strip("'\"").lower()) or (numbered[1:] and not numbered[0] and all(numbered[1:]))
     ):
-        del found[0]
-    forms = {form for _, form, _, _ in found}
-    plain = next((line for _, form, _, line in found if form == (0, 0)), "")
+        del parsed[0]
+    forms = {form for _, form, _, _ in parsed}
+    plain = next((line for _, form, _, line in parsed if form == (0, 0)), "")
     if len(forms) > 1:
-        raise _invalid(path, f"the lines {found[0][3]!r} and {plain or found[-1][3]!r} are of different kinds")
+        raise _invalid(path, f"the lines {parsed[0][3]!r} and {plain or parsed[-1][3]!r} are of different kinds")
     rows = []
-    for name, form, numbers, line in found:
+    for name, form, numbers, line in parsed:
         quoted = re.fullmatch(r"([\"'])([^\"']+)\1", name)
         if form not in _FORMS or not name or (not quoted and re.search(r"[\t,;|{}<>\"]|^- ", name)):
             raise _invalid(path, f"the line {line!r} is not understood")

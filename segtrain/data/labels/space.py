@@ -138,8 +138,8 @@ class LabelSpace:
             return
         values, counts = np.unique(raw[unknown], return_counts=True)
         order = np.argsort(-counts, kind="stable")
-        found = dict(zip(map(int, values[order]), map(int, counts[order])))
-        most = [f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({counted(n, 'pixel')})" for v, n in found.items()]
+        pixels_of = dict(zip(map(int, values[order]), map(int, counts[order])))
+        most = [f"{tuple(v.to_bytes(3, 'big')) if colors else v} ({counted(n, 'pixel')})" for v, n in pixels_of.items()]
         what = "colors" if colors else "ids"
         if colors:
             fix = "add 'red green blue name' lines to the data.classes file (the name 'void' means ignored)"
@@ -147,11 +147,11 @@ class LabelSpace:
             ids = sorted(self.raw_to_train)
             span = f"{ids[0]}..{ids[-1]}" if len(ids) == ids[-1] - ids[0] + 1 else some_of(ids, 40)
             fix = f"known ids are {span}; `segtrain data check` looks for a data.label_map that fits all masks"
-        if len(found) >= 5 and counts.sum() < 0.2 * mapped.size:
+        if len(pixels_of) >= 5 and counts.sum() < 0.2 * mapped.size:
             fix += "; so many rare values mean that the mask was resized with interpolation: use nearest"
         pixels = int(counts.sum())
         message = f"{source}: unknown {what} {some_of(most, 8)}, {counted(pixels, 'pixel')} in all: {fix}"
-        shown = dict(list(found.items())[:8])
+        shown = dict(list(pixels_of.items())[:8])
         raise DataError(message, code=f"mask-{what}-unknown", file=source, found=shown, pixels=pixels)
 
     def full_map(self, ignored: Iterable[int] = ()) -> dict[int, int]:

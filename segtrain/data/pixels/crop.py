@@ -122,11 +122,11 @@ def write_crop(
             floats.write(levels, out[0])
         return
     if geometry.angle:
-        found = _upright(geometry, crop)
-        if found is None:
+        upright = _upright(geometry, crop)
+        if upright is None:
             out[0][...], out[1][...] = FILL, labels.ignore_index
             return
-        part, size, matrix = found
+        part, size, matrix = upright
         pixels = np.empty((*size, 3), np.uint8), np.empty(size, np.uint8)
         write_crop(record, labels, part, size, pixels, index)
         with AUGMENT:
@@ -154,9 +154,19 @@ def _native_crop(
     lut, known = _TRAIN_IDS if mapped else labels.table
     with DECODE:
         unknown = native.crop(
-            record.image, record.mask, geometry, crop, lut, known, FILL, labels.ignore_index, *out,
-            (record.image_name, record.mask_name), index, floats.form if floats else None,
-        )  # fmt: skip
+            record.image,
+            record.mask,
+            geometry,
+            crop,
+            lut,
+            known,
+            FILL,
+            labels.ignore_index,
+            *out,
+            (record.image_name, record.mask_name),
+            index,
+            floats.form if floats else None,
+        )
     if unknown is not None and unknown >= 0:
         mask_of(record, labels)  # its error names the unknown ids and counts their pixels
     return unknown is not None
@@ -202,6 +212,11 @@ def _rotate(part: Pair, matrix: np.ndarray, ignore_index: int, out: Pair) -> Non
         (part[1], out[1], cv2.INTER_NEAREST, (ignore_index,)),
     ):
         cv2.warpAffine(
-            source, matrix, size, dst=target, flags=flags | cv2.WARP_INVERSE_MAP,
-            borderMode=cv2.BORDER_CONSTANT, borderValue=border,
-        )  # fmt: skip
+            source,
+            matrix,
+            size,
+            dst=target,
+            flags=flags | cv2.WARP_INVERSE_MAP,
+            borderMode=cv2.BORDER_CONSTANT,
+            borderValue=border,
+        )

@@ -89,12 +89,24 @@ def _by_kernels(
             "images.level_sums", images.device, (PARTS, n), 4, images, sums, height * width, PARTS=PARTS, BLOCK=BLOCK
         )
     kernels.launch(
-        "images.normalized", images.device, (-(-3 * height * width // BLOCK), n), 4,
-        images, out, height, width, constants,
+        "images.normalized",
+        images.device,
+        (-(-3 * height * width // BLOCK), n),
+        4,
+        images,
+        out,
+        height,
+        width,
+        constants,
         *((images, 1) if colors is None else (colors, colors.stride(0))),
-        *((images, 1) if covered is None else (covered, covered.stride(0))), sums,
-        COLORED=colors is not None, COVERED=covered is not None, LAST=channels_last, PARTS=PARTS, BLOCK=BLOCK,
-    )  # fmt: skip
+        *((images, 1) if covered is None else (covered, covered.stride(0))),
+        sums,
+        COLORED=colors is not None,
+        COVERED=covered is not None,
+        LAST=channels_last,
+        PARTS=PARTS,
+        BLOCK=BLOCK,
+    )
     return out
 
 

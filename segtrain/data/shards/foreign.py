@@ -67,8 +67,10 @@ def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
         raise DataError(
             f"{root}: the pack of split {split!r} is not finished: start the same segtrain data pack again, it packs "
             f"the rest. If these shards are complete and from another tool, remove {root}/.packing-{split}",
-            code="pack-unfinished", folder=root, split=split,
-        )  # fmt: skip
+            code="pack-unfinished",
+            folder=root,
+            split=split,
+        )
     marks = [(name, *store.stat(f"{root}/{name}")) for name in names]
     digest = hashlib.sha256(repr((shard_index.VERSION, root, split, marks)).encode()).hexdigest()[:24]
     path = str(cache_folder() / f"shards-{digest}{shard_index.ENDING}")
@@ -83,8 +85,10 @@ def index_of(root: str, split: str, store: Store = LOCAL) -> ShardIndex:
             f"{root}: {len(incomplete)} samples of split {split!r} are incomplete: {some_of(incomplete)}: "
             "a sample is KEY.jpg followed by KEY.mask.png, and each KEY is unique in its shard. A KEY ends at its "
             "first dot: replace the dots in keys, or pack the files with `segtrain data pack`",
-            code="samples-incomplete", split=split, found=incomplete,
-        )  # fmt: skip
+            code="samples-incomplete",
+            split=split,
+            found=incomplete,
+        )
     shard_index.write(path, description, itertools.chain.from_iterable(spans))
     return shard_index.load(path)
 

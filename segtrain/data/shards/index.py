@@ -176,12 +176,12 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
     if len(head) != length or zlib.crc32(head) != crc:
         raise _bad(path, "the header of the index is damaged", "index-damaged")
     try:
-        found = json.loads(head)
-        if found["version"] != VERSION:
-            raise _bad(path, f"the index has version {found['version']}, not {VERSION}", "index-version")
-        samples, names = int(found["samples"]), int(found["names"])
-        description = Description.from_dict(found)
-        checks = _checks(found, samples) if store is not LOCAL else None
+        fields = json.loads(head)
+        if fields["version"] != VERSION:
+            raise _bad(path, f"the index has version {fields['version']}, not {VERSION}", "index-version")
+        samples, names = int(fields["samples"]), int(fields["names"])
+        description = Description.from_dict(fields)
+        checks = _checks(fields, samples) if store is not LOCAL else None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         reason = f"the header of the index is wrong ({type(error).__name__}: {error})"
         raise _bad(path, reason, "index-damaged") from None
@@ -191,15 +191,15 @@ def load(path: str, store: Store = LOCAL) -> ShardIndex:
         reason = f"the index is cut off: it has {len(content):,} bytes instead of {end + names:,}"
         raise _bad(path, reason, "index-cut-off")
     rows = np.frombuffer(content[start:end], ROW)
-    return ShardIndex(path, description, rows, content[end:], found.get("crc32"), store, checks)
+    return ShardIndex(path, description, rows, content[end:], fields.get("crc32"), store, checks)
 
 
-def _checks(found: dict[str, Any], samples: int) -> np.ndarray | None:
+def _checks(fields: dict[str, Any], samples: int) -> np.ndarray | None:
     """The checksums in a header: uint32 (n, 2); None if it has none, or has a kind that this version cannot compute."""
-    kept = found.get("checks") or {}
-    if kept.get("kind") != checksum.NAME:
+    stored = fields.get("checks") or {}
+    if stored.get("kind") != checksum.NAME:
         return None
-    return np.frombuffer(base64.b64decode(kept["base64"]), "<u4").reshape(samples, 2)
+    return np.frombuffer(base64.b64decode(stored["base64"]), "<u4").reshape(samples, 2)
 
 
 def damage(index: ShardIndex) -> DataError | None:

@@ -135,10 +135,10 @@ def pack(
     plan: dict[str, Any] = {"options": options, "source": _source(dataset), "samples": len(indices)}
     description = target.finished()
     if description is not None:
-        found = {"options": description.options, "source": description.source}
-        _refuse_other(found, plan, target.index)
+        earlier = {"options": description.options, "source": description.source}
+        _refuse_other(earlier, plan, target.index)
         say(f"{dataset.split}: packed already")
-        kept = len(description.shards)
+        intact = len(description.shards)
     else:
         with target.alone():
             per_shard = _begin(dataset, target, plan, indices, choice, ids, shard_mb)
@@ -150,16 +150,23 @@ def pack(
             with ThreadPoolExecutor(workers + target.uploads) as pool:
                 for number, shard in enumerate(_in_order(pool, tasks), 1):
                     done.append(shard)
-                    say(f"{dataset.split}: shard {number} of {len(tasks)}{', there and intact' * shard['kept']}")
-            kept = sum(shard["kept"] for shard in done)
+                    say(f"{dataset.split}: shard {number} of {len(tasks)}{', there and intact' * shard['intact']}")
+            intact = sum(shard["kept"] for shard in done)
             shards, labels = tuple(map(ShardTask.shard, tasks, done)), packed_labels(dataset.labels, ids)
             skipped = len(dataset) - len(indices)
             description = Description(dataset.split, "", shards, (), labels, ids, options, plan["source"], skipped)
             target.finish(description, itertools.chain.from_iterable(map(ShardTask.spans, tasks, done)))
     return PackSummary(
-        dataset.split, target.place, len(indices), description.skipped, len(description.shards), kept,
-        sum(shard.size for shard in description.shards), ids, time.perf_counter() - began,
-    )  # fmt: skip
+        dataset.split,
+        target.place,
+        len(indices),
+        description.skipped,
+        len(description.shards),
+        intact,
+        sum(shard.size for shard in description.shards),
+        ids,
+        time.perf_counter() - began,
+    )
 
 
 def _target_of(folder: str, split: str, workers: int, outage_s: float) -> DiskTarget | BucketTarget:
@@ -205,17 +212,22 @@ def _source(dataset: Dataset) -> str:
 
 
 def _begin(
-    dataset: Dataset, target: DiskTarget | BucketTarget, plan: dict[str, Any], indices: np.ndarray, choice: Packing,
-    ids: Ids, shard_mb: float,
-) -> int:  # fmt: skip
+    dataset: Dataset,
+    target: DiskTarget | BucketTarget,
+    plan: dict[str, Any],
+    indices: np.ndarray,
+    choice: Packing,
+    ids: Ids,
+    shard_mb: float,
+) -> int:
     """Begin or continue a pack. Returns the number of samples per shard: as in the unfinished pack, or by ``shard_mb``.
 
     Raises DataError if the unfinished pack has other options or inputs, or if the disk is too small.
     """
-    found = target.plan()
-    if found is not None:
-        _refuse_other(found, plan, target.hidden)
-        return int(found["per_shard"])
+    earlier = target.plan()
+    if earlier is not None:
+        _refuse_other(earlier, plan, target.hidden)
+        return int(earlier["per_shard"])
     some = probe(indices)
     with dataset.reading_ahead(some, 1):
         size = float(np.mean([member_bytes(pack_sample(dataset, index, choice, ids)) for index in some]))

@@ -129,22 +129,22 @@ class BucketTarget:
         """Upload a file and verify it. Returns its etag. Raises DataError."""
         key, size = self._below(name), os.path.getsize(path)
         self._client.put(key, Path(path), self._outage_s)
-        found = self._client.head(key, self._outage_s)
+        answer = self._client.head(key, self._outage_s)
         where = f"{self.place}/{name}"
-        if found.size != size:
-            reason = f"has {found.size:,} bytes in the bucket, but {size:,} on the disk: start the same command again"
-            raise file_error(where, reason, code="upload-differs", found=found.size, expected=size)
-        if found.etag.strip('"') == _md5_etag(path):
-            return found.etag
+        if answer.size != size:
+            reason = f"has {answer.size:,} bytes in the bucket, but {size:,} on the disk: start the same command again"
+            raise file_error(where, reason, code="upload-differs", found=answer.size, expected=size)
+        if answer.etag.strip('"') == _md5_etag(path):
+            return answer.etag
         with open(path, "rb") as stream:
             for begin in _spread(size):
                 end = min(size, begin + RANGE)
                 stream.seek(begin)
-                stored = self._client.get(key, (begin, end), found.etag, self._outage_s).content
+                stored = self._client.get(key, (begin, end), answer.etag, self._outage_s).content
                 if bytes(stored) != stream.read(end - begin):
                     reason = f"bytes {begin:,} to {end:,} differ from those on the disk: start the same command again"
                     raise file_error(where, reason, code="upload-differs", begin=begin, end=end)
-        return found.etag
+        return answer.etag
 
     def _read_json(self, name: str) -> Any:
         key = f"{self._notes_key}/{name}"

@@ -76,13 +76,13 @@ def sound(dataset: Dataset, workers: int, skip_faults: bool) -> tuple[np.ndarray
         head = f"{title}: {counted(len(files), 'fault')}, nothing is packed"
         text = "\n  ".join([head, *reasons, "repair or remove these files, or leave them out with --skip-faults"])
         raise DataError(text, code="pack-faults", split=dataset.split, files=list(files))
-    kept = np.setdiff1d(np.arange(len(dataset)), report.bad)
-    if not kept.size:
+    good = np.setdiff1d(np.arange(len(dataset)), report.bad)
+    if not good.size:
         reason = f"{title}: every sample is faulty: {report.faults[0][1]}"
         raise DataError(reason, code="pack-nothing-sound", split=dataset.split, found=len(report.faults))
     labels = dataset.labels
     fits = dataset.ids == "raw" and all(0 <= raw < 256 for raw in labels.raw_to_train)
-    return kept, "raw" if fits and not (labels.colors and report.values.colors) else "train"
+    return good, "raw" if fits and not (labels.colors and report.values.colors) else "train"
 
 
 def probe(indices: np.ndarray) -> list[int]:

@@ -185,10 +185,10 @@ class ShardDataset(Dataset):
         if self.table.checks is not None:
             return ()
         damage = shard_index.damage(self.table)
-        found = [(self.table.path, str(damage))] if damage else []
+        faults = [(self.table.path, str(damage))] if damage else []
         with ThreadPoolExecutor(4) as pool:
-            found += [fault for fault in pool.map(self._damage, self.table.description.shards) if fault]
-        return tuple(found)
+            faults += [fault for fault in pool.map(self._damage, self.table.description.shards) if fault]
+        return tuple(faults)
 
     def _damage(self, shard: shard_index.Shard) -> tuple[str, str] | None:
         path = f"{self.root}/{shard.name}"

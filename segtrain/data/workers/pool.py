@@ -52,9 +52,11 @@ class WorkerPool:
             for number in range(self.count):
                 if number not in self._threads and not self._closed:
                     thread = threading.Thread(
-                        target=self._threaded if self.kind == "thread" else self._watched, args=(number,), daemon=True,
+                        target=self._threaded if self.kind == "thread" else self._watched,
+                        args=(number,),
+                        daemon=True,
                         name=f"segtrain-data-{number}",
-                    )  # fmt: skip
+                    )
                     self._threads[number] = thread
                     thread.start()
             self._work.notify_all()  # workers beyond the count exit

@@ -40,9 +40,10 @@ class WorkerProcess:
         with there:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", "from segtrain.data.workers.child import main; main()", str(there.fileno())],
-                pass_fds=[there.fileno()], stdin=subprocess.DEVNULL,
+                pass_fds=[there.fileno()],
+                stdin=subprocess.DEVNULL,
                 env={**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join(filter(None, path))},
-            )  # fmt: skip
+            )
 
     @property
     def pid(self) -> int:

@@ -160,10 +160,19 @@ def crop(
         if isinstance(content, np.ndarray) and not _plain(content, channels):
             return None
     request = Request(
-        size=geometry.size, scaled=geometry.scaled, crop=crop_size, top=geometry.top, left=geometry.left,
-        flip=geometry.flip, colors=geometry.colors, fill=(*fill, ignore_index), lut=_address(lut)[0],
-        known=_address(known)[0], out_image=_address(image_out)[0], out_mask=_address(mask_out)[0],
-    )  # fmt: skip
+        size=geometry.size,
+        scaled=geometry.scaled,
+        crop=crop_size,
+        top=geometry.top,
+        left=geometry.left,
+        flip=geometry.flip,
+        colors=geometry.colors,
+        fill=(*fill, ignore_index),
+        lut=_address(lut)[0],
+        known=_address(known)[0],
+        out_image=_address(image_out)[0],
+        out_mask=_address(mask_out)[0],
+    )
     _fill(request.image, image, kinds[0] or PIXELS)
     _fill(request.mask, mask, kinds[1] or PIXELS)
     if index:
