@@ -150,7 +150,7 @@ def pack(
             with ThreadPoolExecutor(workers + target.uploads) as pool:
                 for number, shard in enumerate(_in_order(pool, tasks), 1):
                     done.append(shard)
-                    say(f"{dataset.split}: shard {number} of {len(tasks)}{', there and intact' * shard['intact']}")
+                    say(f"{dataset.split}: shard {number} of {len(tasks)}{', there and intact' * shard['kept']}")
             intact = sum(shard["kept"] for shard in done)
             shards, labels = tuple(map(ShardTask.shard, tasks, done)), packed_labels(dataset.labels, ids)
             skipped = len(dataset) - len(indices)
