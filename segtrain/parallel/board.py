@@ -17,7 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.meeting import answered
+from segtrain.parallel.places import answered
 
 ANSWER_S = 10.0
 BEAT_S = 5.0  # between two signs of life of rank 0 while it works alone

@@ -8,7 +8,7 @@ import torch
 
 from segtrain.errors import ConfigError
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.meeting import Row, local_ranks, machine
+from segtrain.parallel.places import Row, host_id, local_ranks
 
 
 def gpus_in_sight(wanted: str, cluster: Cluster) -> list[str]:
@@ -25,7 +25,7 @@ def gpus_in_sight(wanted: str, cluster: Cluster) -> list[str]:
         warnings.warn(f"{cluster.gpu_caveat}; the GPUs that this job takes may be another job's", stacklevel=2)
     count = torch.cuda.device_count()
     uuids = [str(getattr(torch.cuda.get_device_properties(index), "uuid", "")) for index in range(count)]
-    return [uuid or f"{machine()}/{index if count > 1 else f'rank {cluster.rank}'}" for index, uuid in enumerate(uuids)]
+    return [uuid or f"{host_id()}/{index if count > 1 else f'rank {cluster.rank}'}" for index, uuid in enumerate(uuids)]
 
 
 def own_gpu(rows: list[Row], cluster: Cluster, backend: str) -> int:
@@ -53,7 +53,7 @@ def own_gpu(rows: list[Row], cluster: Cluster, backend: str) -> int:
     if without and backend != "gloo":
         rank = without[0]
         raise ConfigError(
-            f"rank {rank} (host {rows[rank].machine.split()[0]}) has no own GPU: it sees {len(rows[rank].gpus)}, "
+            f"rank {rank} (host {rows[rank].host_id.split()[0]}) has no own GPU: it sees {len(rows[rank].gpus)}, "
             f"and the {len(rows)} ranks together {len(owner)}: start at most one process per GPU "
             "(srun --ntasks-per-node, --gres=gpu:N), or give each process its own GPU (CUDA_VISIBLE_DEVICES, "
             "srun --gpus-per-task=1); parallel.backend=gloo lets processes share one",

@@ -18,7 +18,7 @@ from segtrain.base import stopping
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.observe.profile import sampling
 from segtrain.parallel.cluster import Cluster, free_port
-from segtrain.parallel.meeting import answered
+from segtrain.parallel.places import answered
 from segtrain.training.start.first_signal import ending_at_first_signal
 from segtrain.training.state import stop_signals
 

@@ -16,8 +16,8 @@ from segtrain.errors import ConfigError
 from segtrain.parallel import board, failure
 from segtrain.parallel.cluster import Cluster
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
-from segtrain.parallel.meeting import Row, exchange, placed
 from segtrain.parallel.network import describe_network
+from segtrain.parallel.places import Row, exchange, placed
 
 # What a rank runs before its own code: one GPU in sight, and gloo under the name of nccl, as far as the start of a job
 # goes.

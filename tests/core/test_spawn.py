@@ -17,7 +17,7 @@ from segtrain.config import Config
 from segtrain.errors import EXIT_RESUMABLE
 from segtrain.parallel import spawn
 from segtrain.parallel.cluster import Cluster
-from segtrain.parallel.meeting import answered
+from segtrain.parallel.places import answered
 from segtrain.parallel.spawn import ranks_here, visible_gpus
 
 

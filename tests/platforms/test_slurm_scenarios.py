@@ -172,7 +172,7 @@ torch.cuda.device_count = lambda: 2 if visible is None else len(visible.split(",
 torch.cuda.get_device_properties = lambda index: SimpleNamespace(uuid=(visible or "0,1").split(",")[index])
 from segtrain.installed import discover
 from segtrain.parallel.gpus import gpus_in_sight, own_gpu
-from segtrain.parallel.meeting import Row, exchange
+from segtrain.parallel.places import Row, exchange
 place = discover()
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")

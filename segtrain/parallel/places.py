@@ -1,4 +1,4 @@
-"""The meeting of the ranks: each tells the others its host and its GPUs, and learns its place. Imports no torch."""
+"""The places of the ranks: each tells the others its host and its GPUs, and learns its place. Imports no torch."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ T = TypeVar("T")
 class Row:
     """What a rank tells the others. ``local_rank``: None if unknown. ``gpus``: an id of each GPU that it sees."""
 
-    machine: str
+    host_id: str
     local_rank: int | None
     gpus: list[str]
 
 
-def machine() -> str:
+def host_id() -> str:
     """A name of this host that no other host has. Hosts may have one name, and containers of a host one kernel."""
     with contextlib.suppress(OSError):
         return f"{socket.gethostname()} {BOOT.read_text().strip()}"
@@ -79,16 +79,15 @@ def exchange(store: Any, cluster: Cluster, row: Row) -> list[Row]:
 
 def local_ranks(rows: list[Row]) -> list[int]:
     """Of each rank: what its launcher says, else its number among the ranks of its host."""
-    machines = [row.machine for row in rows]
+    hosts = [row.host_id for row in rows]
     return [
-        machines[:rank].count(row.machine) if row.local_rank is None else row.local_rank
-        for rank, row in enumerate(rows)
+        hosts[:rank].count(row.host_id) if row.local_rank is None else row.local_rank for rank, row in enumerate(rows)
     ]
 
 
 def placed(cluster: Cluster, rows: list[Row]) -> Cluster:
     """``cluster`` with its hosts, and with its local rank and size if the launcher has not said them."""
     local, rank = local_ranks(rows), cluster.rank
-    here = cluster.local_world_size or sum(row.machine == rows[rank].machine for row in rows)
-    hosts = max(1, local.count(0))
-    return replace(cluster, local_rank=local[rank], local_world_size=here, hosts=hosts, host=local[:rank].count(0))
+    local_world_size = cluster.local_world_size or sum(row.host_id == rows[rank].host_id for row in rows)
+    hosts, host = max(1, local.count(0)), local[:rank].count(0)
+    return replace(cluster, local_rank=local[rank], local_world_size=local_world_size, hosts=hosts, host=host)
