@@ -48,9 +48,10 @@ class FlagParser(argparse.ArgumentParser):
         called_here: Mapping[str, str],
         without: Sequence[str] = (),
     ) -> None:
+        shown = [f"{name} JOB" if name in OF_A_SENT_JOB else name for name in actions if name not in SWITCHES]
         super().__init__(
             prog=command,
-            usage="%(prog)s [flags] [KEY=VALUE ...]",
+            usage=f"%(prog)s [--{' | --'.join(shown).replace('_', '-')}] [flags] [KEY=VALUE ...]",
             description=description,
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -24,5 +24,5 @@ CALLED_HERE = {
 
 def build_parser(command: str) -> argparse.ArgumentParser:
     """The parser of all flags. A flag that is not given leaves no attribute, so that the job file decides."""
-    description = "Train on a Ray cluster, by Ray Train: check, and train."
+    description = "Train CONFIG, the first word, on a Ray cluster, by Ray Train: check, and train."
     return FlagParser(command, RayJob, ("dry_run",), description, EPILOG, CALLED_HERE, ("config", "max_run"))
