@@ -316,7 +316,7 @@ def prepare(name: str, device: bool) -> None:
 
 # For the code of a rank: what other programs do to it is neither counted nor looked at, so that it says the same beside
 # any.
-ALONE = "import segtrain.base.cores\nsegtrain.cores.SCHEDSTAT = '/nonexistent'\n"
+ALONE = "import segtrain.base.cores\nsegtrain.base.cores.SCHEDSTAT = '/nonexistent'\n"
 UNSEEN = "log.profile_ms=0"
 
 
