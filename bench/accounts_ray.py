@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -79,7 +78,7 @@ def command(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> t
     """What feeds the device on the first host, and the file in which each step leaves a line."""
     if side.helps == "ray data":
         marks = folder / "marks.jsonl"
-        return [str(HERE / "streamed.py"), str(data), str(marks), str(args.device_s), str(args.batch), "2"], marks
+        return [str(HERE / "streamed.py"), str(data), str(marks), str(args.device_s), str(args.batch)], marks
     asked = {
         "root": str(data), "layout": "folders", "out": str(folder / "out"), "strategy": "single", "ranks": 1, "device": "cpu",
         "device_s": args.device_s, "batch": args.batch, "crop": CROP, "scale": (1, 1), "workers": len(side.cores.split(",")),
@@ -183,15 +182,6 @@ def rounds(args: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
             yield {"side": side.name, "round": number + 1, **found}
 
 
-def spread(results: list[dict[str, Any]], side: str, key: str, form: str) -> str:
-    """Median, least, and most of the rounds."""
-    values = [result[key] for result in results if result["side"] == side and key in result]
-    if not values:
-        return ""
-    middle, least, most = (format(value, form) for value in (median(values), min(values), max(values)))
-    return middle if len(values) == 1 else f"{middle} ({least} to {most})"
-
-
 def table(results: list[dict[str, Any]]) -> list[str]:
     """Medians of the rounds by side, and the diagnosis of the side ``alone``."""
     lines = [
@@ -202,7 +192,7 @@ def table(results: list[dict[str, Any]]) -> list[str]:
     for side in SIDES:
         rows = [result for result in results if result["side"] == side.name]
         errors = [f"failed: {result['error']}" for result in rows if "error" in result]
-        cells = [spread(rows, side.name, key, form) for key, form in keys.items()]
+        cells = [page.spread((row[key] for row in rows if key in row), form) for key, form in keys.items()]
         if rows:
             lines.append(f"| {side.said} | {' | '.join([errors[0]] if errors else cells)} |")
     diagnoses = sorted({result["diagnosis"] for result in results if "diagnosis" in result})

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "data_rivals"), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import page  # noqa: E402
 from buckets import photos, sides, tables  # noqa: E402
-from buckets.server import Store, mounted, serving, why_not_mounted  # noqa: E402
+from buckets.server import SlowStore, mounted, serving, why_not_mounted  # noqa: E402
 from environments import PIPELINES, install  # noqa: E402
 
 from segtrain.base.cores import cores  # noqa: E402
@@ -67,7 +67,7 @@ def arguments() -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def _mount(store: Store, work: Path) -> Iterator[tuple[str, str]]:
+def _mount(store: SlowStore, work: Path) -> Iterator[tuple[str, str]]:
     """The mounted bucket, and why there is none. A new mount has nothing of an earlier side in its memory."""
     why = why_not_mounted()
     if why:
@@ -107,23 +107,19 @@ def main() -> int:
             install(name, PIPELINES[name], args.envs, args.base)
         return 0
     args.data.mkdir(parents=True, exist_ok=True)
-    out = args.out or HERE / "results" / f"{datetime.date.today()}-accounts-vertex"
+    out = args.out or page.RESULTS / f"{datetime.date.today()}-accounts-vertex"
     saved = out.with_name(out.name + ".json")
     results = json.loads(saved.read_text())["results"] if args.add and saved.exists() else []
     done = max((result["round"] for result in results), default=0)
-    facts = {
-        "date": str(datetime.date.today()),
-        "machine": page.machine(),
-        "data": [
-            photos.make(args.data, "photos", args.images),
-            photos.make(args.data, "streets", args.images // 16),
-        ],
-        "setting": f"{args.delay_ms:g} ms before each answer{f', {args.late:.1%} a second later' * (args.late > 0)}, "
-        f"{args.ranks} ranks in ddp and fsdp, batches of {sides.BATCH} per rank, 2 workers per rank, {args.steps} steps measured",
-        "load before": "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg()),
-        "versions": sides.versions(args.envs),
-        "command": " ".join(["python", "bench/accounts_vertex.py", *sys.argv[1:]]),
-    }
+    data = [photos.make(args.data, "photos", args.images), photos.make(args.data, "streets", args.images // 16)]
+    late = f", {args.late:.1%} a second later" if args.late else ""
+    facts = page.facts(
+        data="; ".join(data),
+        setting=f"{args.delay_ms:g} ms before each answer{late}, {args.ranks} ranks in ddp and fsdp, batches of "
+        f"{sides.BATCH} per rank, 2 workers per rank, {args.steps} steps measured",
+        versions=sides.versions(args.envs),
+    )
+    text = ""
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         os.environ["SEGTRAIN_CACHE"] = str(work / "cache")
@@ -131,11 +127,11 @@ def main() -> int:
             for result in measure(args, number, work):
                 results.append(result)
                 print(tables.line(result), flush=True)
-                saved.write_text(json.dumps({**facts, "results": results}, indent=1) + "\n", encoding="utf-8")
-    text = tables.page(facts, results, args.ranks)
-    out.with_name(out.name + ".md").write_text(text, encoding="utf-8")
+                rows = tables.lines(results, args.ranks)
+                text = page.save(
+                    "accounts-vertex", out, "Training from a bucket beside a local disk", facts, rows, results
+                )
     print(text)
-    print(tables.verdict(results))
     return 0
 
 

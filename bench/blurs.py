@@ -20,11 +20,6 @@ def ten(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> tuple[
     return _by_torchvision(image, sigmas(rng).tolist()), mask
 
 
-def first(image: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """One of the ten, for larger images."""
-    return _by_torchvision(image, sigmas(rng).tolist()[:1]), mask
-
-
 def _by_torchvision(image: np.ndarray, widths: list[float]) -> np.ndarray:
     import torch
     import torchvision.transforms.v2.functional as functional

@@ -7,8 +7,9 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from segtrain.base.cores import cores
@@ -34,6 +35,26 @@ def facts(**more: Any) -> dict[str, Any]:
         "load before": "{:.1f} {:.1f} {:.1f}".format(*os.getloadavg()),
         "command": " ".join(["python", *sys.argv]),
     }
+
+
+def middle(values: Iterable[float], form: str) -> str:
+    """The median; "" if there are no values."""
+    rounds = list(values)
+    return format(median(rounds), form) if rounds else ""
+
+
+def spread(values: Iterable[float], form: str) -> str:
+    """Median, least, and most of the rounds; "" if there are none."""
+    rounds = sorted(values)
+    if len(rounds) < 2:
+        return middle(rounds, form)
+    return f"{middle(rounds, form)} ({format(rounds[0], form)} to {format(rounds[-1], form)})"
+
+
+def each_round(values: Iterable[float], form: str) -> str:
+    """Median, and the value of each round; "" if there are none."""
+    rounds = list(values)
+    return f"{middle(rounds, form)} ({', '.join(format(value, form) for value in rounds)})" if rounds else ""
 
 
 def save(

@@ -1,6 +1,6 @@
 """The second account's way to feed a device: Ray Data makes the batches, on all cores of a Ray cluster.
 
-    RAY_ADDRESS=HOST:PORT python bench/streamed.py FOLDER MARKS DEVICE_S BATCH NODES
+    RAY_ADDRESS=HOST:PORT python bench/streamed.py FOLDER MARKS DEVICE_S BATCH
 
 FOLDER has images/train and masks/train. MARKS gets a line for each step, as a run's journal has. A device takes
 DEVICE_S seconds for each batch, as that of buckets/trained.py. It runs until it is ended.
@@ -22,14 +22,12 @@ EPOCHS = 200
 
 
 def main() -> None:
-    folder, marks, device_s, batch, nodes = (
-        kind(word) for kind, word in zip((Path, Path, float, int, int), sys.argv[1:])
-    )
+    folder, marks, device_s, batch = (kind(word) for kind, word in zip((Path, Path, float, int), sys.argv[1:]))
     import ray
     import ray.data
 
     ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level=logging.ERROR)
-    while len([node for node in ray.nodes() if node["Alive"]]) < nodes:
+    while len([node for node in ray.nodes() if node["Alive"]]) < 2:
         time.sleep(0.1)
 
     # Defined here, so that it travels to the other host by value.

@@ -61,12 +61,6 @@ class Processes:
         lines = dict(line.split() for line in (self.folder / "cpu.stat").read_text().splitlines())
         return int(lines["usage_usec"]) / 1e6
 
-    def signal(self, number: int) -> None:
-        """Send a signal to all."""
-        for pid in self.pids():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
     def pids(self) -> list[int]:
         return [int(pid) for pid in (self.folder / "cgroup.procs").read_text().split()]
 
@@ -79,7 +73,9 @@ class Processes:
         """Kill all, and remove the cgroup."""
 
         def gone() -> bool:
-            self.signal(signal.SIGKILL)
+            for pid in self.pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             return not self.pids()
 
         soon(gone, _END_S, "end of all processes")
@@ -87,10 +83,9 @@ class Processes:
 
 
 class TwoHosts:
-    """A context manager: it takes all away at its end. ``rate``: of the link, such as '1gbit'; "" for no limit."""
+    """A context manager: it takes all away at its end."""
 
-    def __init__(self, rate: str = "") -> None:
-        self._rate = rate
+    def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="th", dir="/tmp"))  # Ray's sockets need short names
         self._networks = NodeNetworks()
         self.processes: dict[str, Processes] = {}
@@ -102,10 +97,6 @@ class TwoHosts:
         for host in CORE:
             self._networks.add(host)
             self.processes[host] = Processes(f"{self._networks.bridge}-{host}")
-            if self._rate:
-                shape = ["tc", "qdisc", "add", "dev", UPLINK, "root", "tbf", "rate", self._rate]
-                line = self._networks.inside(host, *shape, "burst", "256kb", "latency", "100ms")
-                subprocess.run(line, check=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,15 +119,13 @@ class TwoHosts:
         """Of the cluster's head."""
         return f"{self._networks.of(TRAINS)}:{_PORT}"
 
-    def start(
-        self, host: str, *command: str, log: str, cores: str = "", cwd: Path | None = None, **variables: str
-    ) -> subprocess.Popen[bytes]:
+    def start(self, host: str, *command: str, log: str, cores: str = "", **variables: str) -> subprocess.Popen[bytes]:
         """Start a command on a host, or also on other ``cores``. Its output goes to the file ``log``."""
         enter = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self.processes[host].folder)]
         held = ["taskset", "-c", cores or CORE[host], *self._networks.inside(host, *command)]
         with open(self.folder / f"{log}.log", "ab") as output:
             return subprocess.Popen(
-                [*enter, *held], env={**self.environment(), **variables}, cwd=cwd or self.folder,
+                [*enter, *held], env={**self.environment(), **variables}, cwd=self.folder,
                 stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
@@ -144,10 +133,6 @@ class TwoHosts:
         """Start the head on the host that trains, with ``head_cores`` for tasks, and a node on the host that helps."""
         head = ["--head", f"--port={_PORT}", "--include-dashboard=false", f"--temp-dir={self.folder / 'ray'}"]
         self._ray(TRAINS, *head, f"--num-cpus={head_cores}")
-        self.start_helper()
-
-    def start_helper(self) -> None:
-        """Start Ray on the host that helps."""
         self._ray(HELPS, f"--address={self.address}", "--num-cpus=1", "--labels=segtrain/role=help")
 
     def _ray(self, host: str, *arguments: str) -> None:
@@ -170,10 +155,6 @@ class TwoHosts:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 node.wait(timeout=_END_S)
         self._nodes.clear()
-
-    def connect(self, up: bool) -> None:
-        """Pull the cable of the host that helps, or plug it in again."""
-        self._networks.connect(HELPS, up)
 
     def wire(self) -> int:
         """Bytes that the host which trains has received and sent over the link."""

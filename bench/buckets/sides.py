@@ -104,16 +104,8 @@ def cache_of(side: Side, folder: Path) -> list[str]:
 def _fetch(side: Side, args: argparse.Namespace, folder: Path) -> None:
     """Fill the disk cache with all samples."""
     root, layout = place(side, args, "photos" if side.case == "spare" else side.name, "")
-    line = [
-        sys.executable,
-        "-m",
-        "segtrain",
-        "data",
-        "fetch",
-        root,
-        f"data.layout={layout}",
-        *cache_of(side, folder)[1:],
-    ]
+    fetch = ["data", "fetch", root, f"data.layout={layout}", *cache_of(side, folder)[1:]]
+    line = [sys.executable, "-m", "segtrain", *fetch]
     subprocess.run(line, check=True, stdout=subprocess.DEVNULL, timeout=_TIMEOUT_S, cwd=HERE.parents[1])
 
 
@@ -156,21 +148,16 @@ def _fed(side: Side, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     samples = (320 if side.name == "streets" else 1600) // (4 if args.quick else 1)
     if "cold" in side.source:  # the first epoch, with the samples before the clock starts and those read ahead
         samples = min(samples, args.images * 3 // 4)
-    line = [sys.executable, str(HERE / "fed.py"), "--data", root, "--layout", layout, "--samples", str(samples)]
-    line += [
-        "--crop",
-        *map(str, kind.crop),
-        "--scale",
-        *map(str, kind.scale),
-        "--workers",
-        str(WORKERS),
-        *cache_of(side, folder),
-    ]
+    line = [
+        sys.executable, str(HERE.parent / "data_rivals/ours.py"), "--data", root, "--samples", str(samples), "--warmup", "16",
+        "--crop", *map(str, kind.crop), "--workers", str(WORKERS), f"data.layout={layout}", f"data.scale={list(kind.scale)}",
+        "data.jitter=[0.3,0.3,0.3]", "data.hue=0", "data.color_jitter_prob=1", *cache_of(side, folder),
+    ]  # fmt: skip
     done = subprocess.run(line, capture_output=True, text=True, timeout=_TIMEOUT_S)
     if done.returncode:
         return {"error": (done.stderr.strip().splitlines() or ["no message"])[-1]}
-    found = json.loads(done.stdout.splitlines()[-1])
-    return {key: found[key] for key in ("cpu_ms", "rate", "others", "samples", "quiet")}
+    result = json.loads(done.stdout.splitlines()[-1])
+    return {key: result[key] for key in ("cpu_ms", "rate", "others", "samples", "quiet")}
 
 
 def versions(envs: Path) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
 from buckets.sides import ACCOUNT, ACCOUNT_BUCKET, ACCOUNT_IMAGES, BATCH, BUCKET_SOURCES, CACHED, SOURCES
+from page import spread
 
 Results = list[dict[str, Any]]
 SAID = {
@@ -43,15 +43,6 @@ def ratios(results: Results, name: str, source: str) -> list[float]:
     """Speed of a source relative to local files, in each round."""
     base, other = (of(results, "spare", name, key) for key in ("local", source))
     return [base[number]["step_s"] / other[number]["step_s"] for number in base if number in other]
-
-
-def spread(values: Iterable[float], form: str) -> str:
-    """Median, least, and most of the rounds."""
-    values = sorted(values)
-    if not values:
-        return ""
-    middle = format(median(values), form)
-    return middle if len(values) == 1 else f"{middle} ({format(values[0], form)} to {format(values[-1], form)})"
 
 
 def spare_table(results: Results) -> list[str]:
@@ -145,13 +136,9 @@ def verdict(results: Results) -> str:
     return f"shards from the bucket: {median(found):.1%} of local speed".replace("%", " %") if found else ""
 
 
-def page(facts: dict[str, Any], results: Results, ranks: int) -> str:
+def lines(results: Results, ranks: int) -> list[str]:
     """The results as Markdown."""
-    lines = [
-        f"# Training from a bucket beside a local disk, {facts['date']}", "",
-        f"- machine: {facts['machine']}; load before {facts['load before']}",
-        *(f"- data: {said}" for said in facts["data"]),
-        f"- setting: {facts['setting']}", f"- versions: {facts['versions']}", f"- command: `{facts['command']}`", "",
+    return [
         "Medians of the rounds, with the least and the most where there were several. Ratios are formed "
         "within a round.", "",
         "## Cores to spare", "",
@@ -159,6 +146,5 @@ def page(facts: dict[str, Any], results: Results, ranks: int) -> str:
         *spare_table(results), "", "## The usual ways on the same server", "",
         "The device of `single`. Rivals are compared with the torch DataLoader on local files.", "", *naive_table(results), "",
         "## Core-bound", "", "The loader alone. The server's CPU time is not part of the other columns.", "",
-        *bound_table(results), "", verdict(results), "",
+        *bound_table(results), "", verdict(results),
     ]  # fmt: skip
-    return "\n".join(lines)

@@ -6,15 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for rivals.race
+sys.path += map(str, Path(__file__).resolve().parents[1:3])  # for rivals.race and segtrain
 
 SCALE = (0.5, 2.0)  # of the whole image
 FLIP = 0.5
-JITTER_P, JITTER, HUE = (
-    0.5,
-    0.5,
-    0.05,
-)  # probability; brightness, contrast, saturation +-; turns of the color circle +-
+# Probability; brightness, contrast, saturation +-; turns of the color circle +-.
+JITTER_P, JITTER, HUE = 0.5, 0.5, 0.05
 MEAN = (0.485, 0.456, 0.406)  # ImageNet, RGB, of values in 0..1
 STD = (0.229, 0.224, 0.225)
 FILL = (124, 116, 104)  # where the scaled image is smaller than the crop
@@ -35,7 +32,8 @@ def arguments(**flags: str) -> argparse.Namespace:
     parser.add_argument("--uniform", action="store_true", help="draw the scale uniformly; without: log-uniformly")
     for name, text in flags.items():
         parser.add_argument(f"--{name.replace('_', '-')}", action="store_true", help=text)
-    args = parser.parse_args()
+    parser.add_argument("settings", nargs="*", help="of segtrain, such as data.cache=disk")
+    args = parser.parse_intermixed_args()
     if args.samples % args.batch or args.samples < 4 * args.batch:
         parser.error(f"--samples {args.samples} is no multiple of --batch {args.batch}, or fewer than four batches")
     return args

@@ -60,7 +60,7 @@ def first_awaited(times: list[float]) -> int:
 
 
 def measure(
-    args: argparse.Namespace, batches: Iterable[Any], look: Callable[[Any], tuple[Any, Any]], **facts: Any
+    args: argparse.Namespace, batches: Iterable[Any], look: Callable[[Any], tuple[Any, Any]] = tuple, **facts: Any
 ) -> None:
     """Take batches, print one JSON line.
 

@@ -6,7 +6,6 @@ the others do; with --two-passes the batch is normalized afterwards, by torch.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 from common import FLIP, HUE, JITTER, JITTER_P, SCALE, arguments, beside
 from measure import measure
 
-import segtrain.config
+from segtrain.config import load_config
 from segtrain.data.datasets import open_dataset
 from segtrain.data.pixels import native
 from segtrain.data.pixels.floats import Floats
@@ -26,46 +25,32 @@ from segtrain.data.train_loader import TrainLoader
 
 def packed(source: Path, target: Path, image: str) -> Path:
     """The folder with the shards of ``source``, made once."""
-    if not (target / "whole.json").exists():
+    if not (target / "whole").exists():
         shutil.rmtree(target, ignore_errors=True)
-        line = [
-            sys.executable,
-            "-m",
-            "segtrain",
-            "data",
-            "pack",
-            str(source),
-            str(target),
-            "--split",
-            "train",
-            "--image",
-            image,
-        ]
-        subprocess.run(line, check=True, stdout=sys.stderr)
-        (target / "whole.json").write_text(json.dumps(line))
+        pack = ["data", "pack", str(source), str(target), "--split", "train", "--image", image]
+        subprocess.run([sys.executable, "-m", "segtrain", *pack], check=True, stdout=sys.stderr)
+        (target / "whole").touch()
     return target
 
 
 def main() -> None:
     args = arguments(
-        floats="the workers normalize", two_passes="normalize whole batches, after the workers", processes="workers are processes",
+        floats="the workers normalize", two_passes="normalize whole batches, after the workers",
         raw="shards: pixels", png="shards: PNG in strips", keep="shards: the files as they are",
     )  # fmt: skip
-    root = Path(args.data)
     image = next((name for name in ("keep", "raw", "png") if getattr(args, name)), "")
-    settings: dict[str, Any] = {
-        "root": str(packed(root, beside(args, image), image) if image else root),
-        "layout": "shards" if image else "folders",
-        "crop": args.crop,
-        "scale": SCALE,
-        "flip": FLIP,
-        "jitter": [JITTER] * 3,
-        "hue": HUE,
-        "color_jitter_prob": JITTER_P,
-    }
-    missing = sorted(set(settings) - set(segtrain.config.Data.model_fields))
-    data = segtrain.config.Data(**{key: value for key, value in settings.items() if key not in missing})
-    kind = "process" if args.processes else "thread"
+    root = packed(Path(args.data), beside(args, image), image) if image else args.data
+    settings = [
+        f"data.root={root}",
+        f"data.layout={'shards' if image else 'folders'}",
+        f"data.crop={args.crop}",
+        f"data.scale={list(SCALE)}",
+        f"data.flip={FLIP}",
+        f"data.jitter={[JITTER] * 3}",
+        f"data.hue={HUE}",
+        f"data.color_jitter_prob={JITTER_P}",
+    ]
+    data = load_config(None, [*settings, *args.settings]).data
     loader = TrainLoader(
         open_dataset(data, "train"),
         data,
@@ -73,7 +58,6 @@ def main() -> None:
         batch_size=args.batch,
         last_step=10**6,
         workers=args.workers,
-        kind=kind,
         floats=Floats() if args.floats else None,
         lends=args.floats,
     )
@@ -83,9 +67,7 @@ def main() -> None:
             yield (normalize(batch.images), batch.masks) if args.two_passes else (batch.images, batch.masks)
 
     with loader:
-        measure(
-            args, batches(), lambda batch: batch, path=native.describe(), **({"without": missing} if missing else {})
-        )
+        measure(args, batches(), path=native.describe())
 
 
 if __name__ == "__main__":
