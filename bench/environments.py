@@ -37,21 +37,12 @@ class Environment:
 
 
 PIPELINES = {
-    "torch": Environment(("torch", "torchvision", "albumentations", "opencv-python-headless"), ("torchdata==0.11.0",)),
+    "torch": Environment(("torch", "torchvision", "albumentations", "opencv-python-headless")),
     "spdl": Environment(("spdl-core", "albumentations"), ("spdl-core",)),
-    "streaming": Environment(("mosaicml-streaming", "albumentations"), ("mosaicml-streaming",)),
     "litdata": Environment(("litdata", "albumentations"), ("litdata",)),
-    "grain": Environment(("grain", "albumentations"), ("grain",)),
     "webdataset": Environment(("webdataset", "albumentations"), ("webdataset",)),
     "s3torch": Environment(("s3torchconnector",), ("s3torchconnector",)),
     "dali": Environment(("nvidia-dali-cuda120",), ("nvidia-dali-cuda120",)),
-    # mmsegmentation's transforms need mmcv's Python part alone; a full mmcv would be compiled for an hour.
-    "mmseg": Environment(
-        ("mmsegmentation", "mmcv-lite"),
-        (*MMENGINE, "prettytable", "scipy", "ftfy", "regex"),
-        ("mmengine==0.10.7", "mmcv-lite==2.1.0", "mmsegmentation==1.2.2"),
-    ),
-    "hf": Environment(("datasets", "albumentations"), ("datasets",)),
 }
 TRAINERS = {
     "torchvision": Environment(("torch", "torchvision")),
@@ -66,7 +57,6 @@ TRAINERS = {
     "hf": Environment(
         ("torch", "transformers", "accelerate", "albumentations"), ("transformers==5.23.0", "accelerate==1.15.0")
     ),
-    "plain": Environment(("torch",)),
 }  # fmt: skip
 
 

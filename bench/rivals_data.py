@@ -19,15 +19,17 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
-import environments
-from data_rivals import pictures
-from environments import PIPELINES
-
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import environments  # noqa: E402
+import page  # noqa: E402
+from data_rivals import pictures  # noqa: E402
+from environments import PIPELINES  # noqa: E402
+from rivals.race import cause  # noqa: E402
+
 REFERENCE = "decode"
 
 
@@ -51,31 +53,23 @@ SIDES = {
     "segtrain": Side("ours.py", note="plain files; uint8 to the device"),
     "segtrain-floats": Side("ours.py", ("--floats",), note="plain files; normalized by the workers"),
     "segtrain-two-passes": Side("ours.py", ("--two-passes",), note="plain files; normalized by torch afterwards"),
-    "segtrain-processes": Side("ours.py", ("--processes",), note="plain files; workers are processes"),
     "segtrain-packages": Side(
         "ours.py", note="plain files; without the native part", environment=(("SEGTRAIN_NATIVE", "0"),)
     ),
     "segtrain-keep": Side("ours.py", ("--keep",), note="shards of the files as they are"),
     "segtrain-png": Side("ours.py", ("--png",), note="shards of PNGs in strips"),
     "segtrain-raw": Side("ours.py", ("--raw",), note="shards of pixels"),
-    "dali-roi": Side("dali_cpu.py", ("--roi",), "dali", "CPU; the crop's rectangle alone is decoded; threads"),
-    "dali": Side("dali_cpu.py", (), "dali", "CPU; decode, resize, crop; threads"),
+    "dali-roi": Side("dali_cpu.py", (), "dali", "CPU; the crop's rectangle alone is decoded; threads"),
     "spdl": Side("spdl_threads.py", (), "spdl", "albumentations; threads"),
-    "streaming": Side("mosaic_streaming.py", (), "streaming", "MosaicML streaming, MDS; albumentations"),
     "litdata": Side("lit_streaming.py", (), "litdata", "its chunks; albumentations"),
-    "grain": Side("grain_pipeline.py", (), "grain", "albumentations"),
     "webdataset": Side("webdataset_tar.py", (), "webdataset", "tar shards; albumentations"),
     "dataloader": Side("torch_loader.py", (), "torch", "torch DataLoader; albumentations"),
-    "stateful": Side("torch_loader.py", ("--stateful",), "torch", "StatefulDataLoader; albumentations"),
     "crop-first": Side(
         "torch_loader.py", ("--crop-first",), "torch", "torch DataLoader; RandomResizedCrop: other crops", same=False
     ),
-    "hf": Side("hf_datasets.py", (), "hf", "Hugging Face datasets; PIL, albumentations"),
-    "mmseg": Side("mmseg_pipeline.py", (), "mmseg", "mmsegmentation's transforms; uint8 to the device"),
-    "torchvision-pil": Side("torchvision_v2.py", (), "torch", "v2 transforms on PIL, as its references"),
-    "torchvision-io": Side("torchvision_v2.py", ("--tensors",), "torch", "torchvision.io, v2 transforms on tensors"),
+    "torchvision": Side("torchvision_v2.py", (), "torch", "v2 transforms on PIL, as its references"),
 }
-DEFAULT = ("decode", "segtrain", "segtrain-floats", "dali-roi", "spdl", "streaming", "litdata", "stateful")
+DEFAULT = ("decode", "segtrain", "segtrain-floats", "dali-roi", "spdl", "litdata", "dataloader")
 
 
 def arguments() -> argparse.Namespace:
@@ -108,21 +102,13 @@ def run(name: str, kind: str, workers: int, args: argparse.Namespace) -> dict[st
     side = SIDES[name]
     python = str(environments.python_of(args.envs, side.env)) if side.env else sys.executable
     crop = pictures.KINDS[kind].crop
-    line = [python, str(HERE / "data_rivals" / side.script), "--data", str(args.data / kind), "--kind", kind]
-    line += [
-        "--workers",
-        str(workers),
-        "--samples",
-        str(args.samples),
-        "--crop",
-        str(crop[0]),
-        str(crop[1]),
-        *side.options,
-    ]
-    line += ["--uniform"] if args.uniform else []
+    line = [
+        python, str(HERE / "data_rivals" / side.script), "--data", str(args.data / kind), "--kind", kind, "--workers", str(workers),
+        "--samples", str(args.samples), "--crop", *map(str, crop), *side.options, *(["--uniform"] if args.uniform else []),
+    ]  # fmt: skip
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "MKL_", "OPENBLAS_", "SEGTRAIN_"))}
     environment |= {"NO_ALBUMENTATIONS_UPDATE": "1", **dict(side.environment)}
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.NamedTemporaryFile() as errors:
         process = subprocess.Popen(
             line, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, start_new_session=True
         )
@@ -132,13 +118,10 @@ def run(name: str, kind: str, workers: int, args: argparse.Namespace) -> dict[st
             output = ""
         finally:
             _end(process)
-        found = [line for line in output.splitlines() if line.startswith("{")]
-        if found:
-            return json.loads(found[-1])
-        errors.seek(0)
-        lines = [text.strip() for text in errors.read().splitlines() if text.strip()]
-    named = [text for text in lines if "Error" in text] or lines
-    return {"error": f"code {process.returncode}: {(named or ['no output'])[-1][:300]}"}
+        results = [line for line in output.splitlines() if line.startswith("{")]
+        if results:
+            return json.loads(results[-1])
+        return {"error": f"code {process.returncode}: {cause(Path(errors.name))}"}
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -193,17 +176,12 @@ def table(results: list[dict[str, Any]], kind: str, sides: list[str], counts: li
         if not rows:
             continue
 
-        def middle(key: str, w: int, digits: int = 1, rows: list[dict[str, Any]] = rows) -> str:
-            values = [r[key] for r in rows if r["asked"] == w]
-            return f"{median(values):.{digits}f}" if values else ""
-
-        def ratio(to: str, w: int, side: str = side) -> str:
-            values = by_count[w].get(side, {}).get(to, [])
-            return f"{median(values):.2f}" if values else ""
-
-        cells = [middle("cpu_ms", w) for w in counts]
-        cells += [ratio("decode", w) for w in counts] + [ratio("best", w) for w in counts]
-        cells += [middle("rate", w) for w in counts]
+        by_workers = [[r for r in rows if r["asked"] == w] for w in counts]
+        cells = [page.middle((r["cpu_ms"] for r in same), ".1f") for same in by_workers]
+        cells += [
+            page.middle(by_count[w].get(side, {}).get(to, ()), ".2f") for to in ("decode", "best") for w in counts
+        ]
+        cells += [page.middle((r["rate"] for r in same), ".1f") for same in by_workers]
         most, others = (max(r[key] for r in rows) for key in ("pss_mb", "others"))
         restless = "" if all(r["quiet"] for r in rows) else " (never quiet: CPU time is less sure)"
         lines.append(f"| {side}{restless} | {' | '.join(cells)} | {most:.0f} | {rows[0]['gives']} | {others:.2f} |")
@@ -248,8 +226,6 @@ def main() -> int:
     missing = [name for name in needed if not environments.python_of(args.envs, name).exists()]
     if missing:
         sys.exit(f"no environment for {', '.join(missing)}: run with --install {','.join(missing)} --envs {args.envs}")
-    import page
-
     law = "uniform for the rivals" if args.uniform else "log-uniform"
     data = {kind: pictures.make(kind, args.data / kind, args.frames, args.count) for kind in kinds}
     packages = environments.versions(sys.executable, ("torch", "opencv-python-headless", "simplejpeg"))
@@ -269,19 +245,13 @@ def main() -> int:
         for number in range(1, args.rounds + 1):
             for workers in counts:
                 for side in sides:
-                    found = {
-                        "kind": kind,
-                        "side": side,
-                        "round": number,
-                        "asked": workers,
-                        **run(side, kind, workers, args),
-                    }
+                    place = {"kind": kind, "side": side, "round": number, "asked": workers}
+                    found = {**place, **run(side, kind, workers, args)}
                     results.append(found)
                     said = (
                         found.get("error")
                         or f"{found['cpu_ms']:7.1f} CPU ms  {found['rate']:7.1f}/s  {found['pss_mb']:6.0f} MB"
                     )
-                    said += f"  without {found['without']}" if "without" in found else ""
                     print(f"{kind:16} round {number}  {workers} workers  {side:18} {said}", flush=True)
     title = "Input pipelines, CPU time for a sample"
     print(page.save("rivals-data", args.out, title, facts, tables(data, results, sides, counts), results))

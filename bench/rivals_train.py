@@ -25,12 +25,14 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import environments
-from environments import TRAINERS
-from rivals import pictures, race
-
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import environments  # noqa: E402
+import page  # noqa: E402
+from environments import TRAINERS  # noqa: E402
+from rivals import pictures, race  # noqa: E402
+
 OURS = "segtrain"
 SCRIPTS = {
     "torchvision": "torchvision_reference.py",
@@ -38,9 +40,11 @@ SCRIPTS = {
     "mmengine": "mmengine_runner.py",
     "composer": "composer_trainer.py",
     "hf": "hf_trainer.py",
-    "plain": "plain_loop.py",
 }
-DEFAULT = ("torchvision", "lightning", "mmengine", "composer", "hf")
+
+
+# Columns that have only the median of the rounds.
+MEDIANS = {"cpu_s_per_image": ".3f", "first_step_s": ".1f", "start_cpu_s": ".1f", "foreign": ".2f"}
 
 
 def arguments() -> argparse.Namespace:
@@ -49,7 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--install", default="", help="make environments, then stop: names, or 'all'")
     parser.add_argument("--base", default="", help="with --install: take torch and SMP from this interpreter")
     parser.add_argument("--models", default="unet,deeplabv3plus")
-    parser.add_argument("--rivals", default=",".join(DEFAULT), help=f"any of {', '.join(TRAINERS)}; or 'none'")
+    parser.add_argument("--rivals", default=",".join(TRAINERS), help="some of these; or 'none'")
     parser.add_argument("--ranks", default="default", help="of a rival: default (one process), per-core, or a number")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warmup", type=int, default=2, help="steps before the clock starts")
@@ -60,9 +64,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=-1, help="loader processes of rivals; -1: their usual number")
     parser.add_argument("--data", default="", help="CamVid folder, or images/train + masks/train; empty: generated")
     parser.add_argument("--ours", default="", help="more settings for segtrain: 'key=value key=value'")
-    parser.add_argument(
-        "--segtrain", default=sys.executable, help="interpreter that has segtrain; 'none': rivals alone"
-    )
     parser.add_argument("--timeout", type=float, default=240.0, help="seconds that one start may take")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="the loops alone, on batches in the device's memory")
     parser.add_argument("--amp", action="store_true", help="with --device: 16-bit arithmetic")
@@ -92,7 +93,7 @@ def command(side: str, args: argparse.Namespace, data: str, model: str, folder: 
             "log.every": 1,
         }
         items = [f"{key}={value}" for key, value in settings.items()] + args.ours.split()
-        return [args.segtrain, "-m", "segtrain", "train", *items], folder / "run" / "journal.jsonl"
+        return [sys.executable, "-m", "segtrain", "train", *items], folder / "run" / "journal.jsonl"
     python, ranks = str(environments.python_of(args.envs, side)), rival_ranks(args)
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     marks = folder / "marks.jsonl"
@@ -169,28 +170,18 @@ def table(results: list[race.Result], model: str, sides: list[str]) -> list[str]
     ]
     for side in [*sides, "best rival"]:
         rows = [r for r in results if r.model == model and r.side == side and r.ok]
-
-        def column(name: str, digits: int = 2, rows: list[race.Result] = rows) -> str:
-            return f"{race.middle([getattr(r, name) for r in rows]):.{digits}f}" if rows else ""
-
-        def ratio(values: dict[str, list[float]], side: str = side) -> str:
-            if side not in values:
-                return ""
-            return f"**{race.middle(values[side]):.2f}** ({', '.join(f'{v:.2f}' for v in values[side])})"
-
-        each = f" ({', '.join(f'{r.images_per_s:.2f}' for r in rows)})" if rows else ""
-        lines.append(
-            f"| {side} | {column('images_per_s')}{each} | {ratio(speed)} | {column('cpu_s_per_image', 3)} | "
-            f"{column('first_step_s', 1)} | {ratio(start)} | "
-            f"{column('start_cpu_s', 1)} | {column('foreign')} |"
+        cost, first, start_cost, foreign = (
+            page.middle((getattr(r, name) for r in rows), form) for name, form in MEDIANS.items()
         )
+        rates = page.each_round((r.images_per_s for r in rows), ".2f")
+        faster, sooner = (page.each_round(ratio.get(side, ()), ".2f") for ratio in (speed, start))
+        lines.append(f"| {side} | {rates} | {faster} | {cost} | {first} | {sooner} | {start_cost} | {foreign} |")
     failed = [f"- {r.side}, round {r.round}: {r.error}" for r in results if r.model == model and not r.ok]
     return [*lines, "", *failed, *([""] if failed else [])]
 
 
 def loops_alone(args: argparse.Namespace) -> int:
     """In this process: every library that this Python has. Writes the rows as they come."""
-    import page
     from loops.race import race
 
     rows = ["| | |", "|---|---|"]
@@ -217,9 +208,7 @@ def main() -> int:
     missing = [r for r in rivals if r not in TRAINERS or not environments.python_of(args.envs, r).exists()]
     if missing:
         sys.exit(f"no environment for {', '.join(missing)}: run with --install {','.join(missing)} --envs {args.envs}")
-    sides = ([] if args.segtrain == "none" else [OURS]) + rivals
-    import page
-
+    sides = [OURS, *rivals]
     ranks = rival_ranks(args)
     kind = "" if args.ranks == "default" else f"-{ranks}-ranks"
     work = Path(tempfile.mkdtemp(prefix="rivals-"))

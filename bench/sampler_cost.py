@@ -75,12 +75,11 @@ def once(seconds: float) -> list[Cost]:
 
 
 def table(costs: list[Cost]) -> list[str]:
-    lines = ["| sampler | of one core (each round) | start, CPU | memory | a sample |", "|---|---|---|---|---|"]
+    lines = ["| sampler | % of one core (each round) | start, CPU | memory | a sample |", "|---|---|---|---|---|"]
     for side in (OFF, ON):
         mine = [cost for cost in costs if cost.side == side]
-        each = ", ".join(f"{cost.percent:.3f}" for cost in mine)
         lines.append(
-            f"| {side} | {median(cost.percent for cost in mine):.3f} % ({each}) | {median(c.start_ms for c in mine):.0f} ms | "
+            f"| {side} | {page.each_round((cost.percent for cost in mine), '.3f')} | {median(c.start_ms for c in mine):.0f} ms | "
             f"{median(c.kib for c in mine) / 1024:.0f} MiB | {median(c.bytes for c in mine) / 1000:.1f} kB |"
         )
     return lines

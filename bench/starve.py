@@ -29,6 +29,7 @@ SIDES = {  # name: (who, workers of a rank: 0 is its share, kind)
     "naive DataLoader, 8 processes a rank": ("naive", 8, "process"),
 }
 WARM = 3  # steps that are not timed
+IMAGES, SIZE, CROP = 48, (720, 1280), (512, 512)
 
 
 def arguments() -> argparse.Namespace:
@@ -42,9 +43,6 @@ def arguments() -> argparse.Namespace:
         "--seconds", type=float, default=4.0, help="time that the timed steps of a run should take at least"
     )
     parser.add_argument("--batch", type=int, default=4, help="images of a rank's step")
-    parser.add_argument("--images", type=int, default=48)
-    parser.add_argument("--size", type=int, nargs=2, default=(720, 1280), help="height and width of an image")
-    parser.add_argument("--crop", type=int, nargs=2, default=(512, 512))
     parser.add_argument("--sides", default="", help="parts of names, separated by semicolons; empty: all")
     parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-starve")
     parser.add_argument("--rank", default="", help=argparse.SUPPRESS)  # one rank's own work, as JSON
@@ -65,12 +63,7 @@ def our_steps(task: dict, workers: int, kind: str):
     from segtrain.data.workers.pool import WorkerPool
 
     torch.set_num_threads(1)
-    data = Data(
-        layout="folders",
-        root=task["data"],
-        crop=tuple(task["crop"]),
-        check="off",
-    )
+    data = Data(layout="folders", root=task["data"], crop=CROP, check="off")
     plan = worker_count(workers or "auto", cores(), task["ranks"])
     with (
         WorkerPool(plan.start, kind) as pool,
@@ -83,9 +76,16 @@ def our_steps(task: dict, workers: int, kind: str):
 
 
 def naive_steps(task: dict, workers: int, kind: str):
-    from naive_loader import batches  # beside this file
+    from torch.utils.data import DataLoader, DistributedSampler
+    from torchvision_v2 import Pictures  # in data_rivals/
 
-    yield from batches(task["data"], tuple(task["crop"]), task["batch"], workers, task["rank"])
+    root = Path(task["data"])
+    files = zip(*(sorted((root / part / "train").iterdir()) for part in ("images", "masks")))
+    pairs = [(str(image), str(mask)) for image, mask in files]
+    endless = pairs * (10**6 // len(pairs))  # because the change of an epoch would cost this side time
+    data = Pictures(endless, list(CROP), uniform=False)
+    order = DistributedSampler(data, num_replicas=64, rank=task["rank"])
+    yield from DataLoader(data, task["batch"], sampler=order, num_workers=workers, persistent_workers=True)
 
 
 def rank_main(task: dict) -> None:
@@ -166,14 +166,8 @@ def compete(args: argparse.Namespace, base: dict, cost: float, cores: int) -> li
                     step_s = factor * need
                     steps = max(8, round(args.seconds / max(step_s, need)))
                     task = {**base, "side": side, "ranks": ranks, "step_s": step_s, "steps": steps}
-                    result = {
-                        "round": number,
-                        "side": side,
-                        "ranks": ranks,
-                        "factor": factor,
-                        "need_s": need,
-                        **race(task),
-                    }
+                    place = {"round": number, "side": side, "ranks": ranks, "factor": factor, "need_s": need}
+                    result = {**place, **race(task)}
                     results.append(result)
                     print(
                         f"{ranks} ranks  {factor:4.2f} x need ({1000 * step_s:4.0f} ms)  {side:38} waits "
@@ -206,7 +200,7 @@ def tables(results: list[dict]) -> list[str]:
 
 def main() -> int:
     args = arguments()
-    sys.path[:0] = [str(HERE), str(HERE.parent)]
+    sys.path[:0] = [str(HERE), str(HERE / "data_rivals"), str(HERE.parent)]
     if args.rank:
         rank_main(json.loads(args.rank))
     import page
@@ -216,12 +210,12 @@ def main() -> int:
 
     count = cores()
     with tempfile.TemporaryDirectory() as folder:
-        pictures(Path(folder), args.images, tuple(args.size))
-        base = {"data": folder, "crop": list(args.crop), "batch": args.batch}
+        pictures(Path(folder), IMAGES, SIZE)
+        base = {"data": folder, "batch": args.batch}
         cost = cpu_cost(base)
         print(f"{1000 * cost:.1f} CPU-ms a sample on {count} cores", flush=True)
         facts = page.facts(
-            data=f"{args.images} JPEG images {args.size[0]}x{args.size[1]} with PNG masks, crop {args.crop[0]}x{args.crop[1]}",
+            data=f"{IMAGES} JPEG images {SIZE[0]}x{SIZE[1]} with PNG masks, crop {CROP[0]}x{CROP[1]}",
             sample=f"{1000 * cost:.2f} ms of CPU time",
             need="ranks x batch x CPU time of a sample / cores: the step time for which the cores just suffice",
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import albumentations as A
 import cv2
 import numpy as np
+import torch
 from common import FILL, FLIP, HUE, IGNORE, JITTER, JITTER_P, MEAN, SCALE, STD, draw_scale
 
 
@@ -37,6 +38,11 @@ def transform(crop: tuple[int, int], uniform: bool, crop_first: bool = False) ->
             A.ToTensorV2(),
         ]
     )
+
+
+def augmented(transform: A.Compose, image: np.ndarray, mask: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    sample = transform(image=image, mask=mask)
+    return sample["image"], sample["mask"]
 
 
 def read(image: str, mask: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""DALI without a GPU: decode, resize, crop; or with --roi only the crop's rectangle is decoded and then resized, same distribution."""
+"""DALI without a GPU: only the crop's rectangle is decoded, and then resized; the same distribution of crops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def color(images: Any) -> Any:
 
 
 @pipeline_def
-def pipeline(files: list[tuple[str, str]], crop: list[int], uniform: bool, roi: bool) -> tuple[Any, Any]:
+def pipeline(files: list[tuple[str, str]], crop: list[int], uniform: bool) -> tuple[Any, Any]:
     images, masks = zip(*files)
     order = {
         "random_shuffle": True,
@@ -40,20 +40,16 @@ def pipeline(files: list[tuple[str, str]], crop: list[int], uniform: bool, roi: 
     shape = fn.peek_image_shape(image)
     y, x = fn.random.uniform(range=(0.0, 1.0)), fn.random.uniform(range=(0.0, 1.0))
     full = [fn.cast(shape[axis], dtype=types.FLOAT) for axis in (0, 1)]
-    if roi:
-        part = [math.min(crop[axis] / scale, full[axis]) for axis in (0, 1)]  # the rectangle in source pixels
-        corner = [u * (full[axis] - part[axis]) for axis, u in enumerate((y, x))]
-        where = {
-            "start": fn.cast(fn.stack(*corner), dtype=types.INT32),
-            "shape": fn.cast(fn.stack(*part), dtype=types.INT32),
-        }
-        where["axes"] = [0, 1]
-        image = fn.decoders.image_slice(image, **where)
-        mask = fn.decoders.image_slice(mask, output_type=types.GRAY, **where)
-        size = [math.min(crop[axis] + 0.0, full[axis] * scale) for axis in (0, 1)]
-    else:
-        image, mask = fn.decoders.image(image), fn.decoders.image(mask, output_type=types.GRAY)
-        size = [full[axis] * scale for axis in (0, 1)]
+    part = [math.min(crop[axis] / scale, full[axis]) for axis in (0, 1)]  # the rectangle in source pixels
+    corner = [u * (full[axis] - part[axis]) for axis, u in enumerate((y, x))]
+    where = {
+        "start": fn.cast(fn.stack(*corner), dtype=types.INT32),
+        "shape": fn.cast(fn.stack(*part), dtype=types.INT32),
+        "axes": [0, 1],
+    }
+    image = fn.decoders.image_slice(image, **where)
+    mask = fn.decoders.image_slice(mask, output_type=types.GRAY, **where)
+    size = [math.min(crop[axis] + 0.0, full[axis] * scale) for axis in (0, 1)]
     size = fn.stack(*size)
     image = fn.resize(image, size=size, interp_type=types.INTERP_LINEAR, antialias=False)
     mask = fn.resize(mask, size=size, interp_type=types.INTERP_NN)
@@ -71,12 +67,11 @@ def pipeline(files: list[tuple[str, str]], crop: list[int], uniform: bool, roi: 
 
 
 def main() -> None:
-    args = arguments(roi="decode the crop's rectangle alone")
+    args = arguments()
     built = pipeline(
         pairs(args),
         args.crop,
         args.uniform,
-        args.roi,
         batch_size=args.batch,
         num_threads=args.workers,
         device_id=None,

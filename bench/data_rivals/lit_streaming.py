@@ -22,9 +22,7 @@ class Pictures(litdata.StreamingDataset):
 
     def __getitem__(self, index: Any) -> tuple[torch.Tensor, torch.Tensor]:
         item = super().__getitem__(index)
-        image, mask = albu.decode(item["image"], item["mask"])
-        sample = self.augment(image=image, mask=mask)
-        return sample["image"], sample["mask"]
+        return albu.augmented(self.augment, *albu.decode(item["image"], item["mask"]))
 
 
 def content(pair: tuple[str, str]) -> dict[str, bytes]:
@@ -40,7 +38,7 @@ def main() -> None:
         litdata.optimize(content, many_pairs(args), str(folder), chunk_bytes="64MB", num_workers=1, verbose=False)
     dataset = Pictures(albu.transform(args.crop, args.uniform), input_dir=str(folder), shuffle=True, drop_last=True)
     loader = litdata.StreamingDataLoader(dataset, batch_size=args.batch, num_workers=args.workers)
-    measure(args, loader, lambda batch: batch, shards_mb=sum(os.path.getsize(p) for p in folder.iterdir()) // 10**6)
+    measure(args, loader, shards_mb=sum(os.path.getsize(p) for p in folder.iterdir()) // 10**6)
 
 
 if __name__ == "__main__":

@@ -61,14 +61,14 @@ def make(kind: str, folder: Path, frames: str = "", count: int = 64) -> str:
         (folder / part / "train").mkdir(parents=True)
     (folder / "classes.txt").write_text("\n".join(NAMES.split()) + "\n", encoding="utf-8")
     if frames and what.given:
-        names = _camvid(Path(frames))
+        names = camvid_pairs(Path(frames))
         for image, mask in names:
             shutil.copy(image, folder / "images" / "train" / image.name)
             cv2.imwrite(
                 str(folder / "masks" / "train" / mask.name), NINETEEN[cv2.imread(str(mask), cv2.IMREAD_UNCHANGED)]
             )
     else:
-        draw = _from_frames(_camvid(Path(frames)), what.size) if frames else _scenes(what.size)
+        draw = _from_frames(camvid_pairs(Path(frames)), what.size) if frames else _scenes(what.size)
         for index in range(count):
             image, mask = draw(index)
             name = f"{index:04d}"
@@ -82,7 +82,8 @@ def make(kind: str, folder: Path, frames: str = "", count: int = 64) -> str:
     return line
 
 
-def _camvid(source: Path) -> list[tuple[Path, Path]]:
+def camvid_pairs(source: Path) -> list[tuple[Path, Path]]:
+    """Images of CamVid's training split, and their masks."""
     if not (source / "trainannot").is_dir():
         raise SystemExit(
             f"{source} has no folder trainannot: --frames takes the folder of CamVid, with train and trainannot"

@@ -27,9 +27,7 @@ def main() -> None:
     def make(pair: tuple[str, str]) -> Sample:
         if not hasattr(own, "transform"):
             own.transform = albu.transform(args.crop, args.uniform)
-        image, mask = albu.read(*pair)
-        sample = own.transform(image=image, mask=mask)
-        return sample["image"], sample["mask"]
+        return albu.augmented(own.transform, *albu.read(*pair))
 
     def collate(samples: list[Sample]) -> Sample:
         images, masks = zip(*samples)
@@ -45,7 +43,7 @@ def main() -> None:
         .build(num_threads=args.workers)
     )
     with pipeline.auto_stop():
-        measure(args, pipeline, lambda batch: batch)
+        measure(args, pipeline)
 
 
 if __name__ == "__main__":

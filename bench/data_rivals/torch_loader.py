@@ -1,4 +1,4 @@
-"""torch's DataLoader (or torchdata's StatefulDataLoader) with albumentations: worker processes, default collation."""
+"""torch's DataLoader with albumentations: worker processes, default collation."""
 
 from __future__ import annotations
 
@@ -21,22 +21,13 @@ class Pictures(Dataset):
         return len(self.pairs)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        image, mask = albu.read(*self.pairs[index])
-        sample = self.transform(image=image, mask=mask)
-        return sample["image"], sample["mask"]
+        return albu.augmented(self.transform, *albu.read(*self.pairs[index]))
 
 
 def main() -> None:
-    args = arguments(
-        stateful="StatefulDataLoader of torchdata", crop_first="RandomResizedCrop in place of scale and crop"
-    )
-    kind = DataLoader
-    if args.stateful:
-        from torchdata.stateful_dataloader import StatefulDataLoader as kind
+    args = arguments(crop_first="RandomResizedCrop in place of scale and crop")
     dataset = Pictures(many_pairs(args), albu.transform(args.crop, args.uniform, args.crop_first))
-    measure(
-        args, kind(dataset, args.batch, shuffle=True, num_workers=args.workers, drop_last=True), lambda batch: batch
-    )
+    measure(args, DataLoader(dataset, args.batch, shuffle=True, num_workers=args.workers, drop_last=True))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""torchvision's v2 transforms: on PIL images as its segmentation references do, or on tensors decoded by torchvision.io."""
+"""torchvision's v2 transforms: on PIL images, as its segmentation references do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from measure import measure
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from torchvision import io, tv_tensors
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
@@ -39,8 +39,8 @@ class RandomCrop(v2.RandomCrop):
 class Pictures(Dataset):
     """Item: image float32 (3, h, w) normalized, mask int64 (h, w)."""
 
-    def __init__(self, pairs: list[tuple[str, str]], crop: list[int], uniform: bool, tensors: bool) -> None:
-        self.pairs, self.tensors = pairs, tensors
+    def __init__(self, pairs: list[tuple[str, str]], crop: list[int], uniform: bool) -> None:
+        self.pairs = pairs
         jitter = v2.ColorJitter(JITTER, JITTER, JITTER, HUE)
         kinds = {tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None}
         self.transform = v2.Compose(
@@ -60,25 +60,17 @@ class Pictures(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         image_path, mask_path = self.pairs[index]
-        if self.tensors:
-            image = tv_tensors.Image(io.decode_image(io.read_file(image_path), io.ImageReadMode.RGB))
-            mask = tv_tensors.Mask(io.decode_image(io.read_file(mask_path), io.ImageReadMode.UNCHANGED))
-        else:
-            image = Image.open(image_path).convert("RGB")
-            mask = tv_tensors.Mask(F.pil_to_tensor(Image.open(mask_path)))
+        image = Image.open(image_path).convert("RGB")
+        mask = tv_tensors.Mask(F.pil_to_tensor(Image.open(mask_path)))
         image, mask = self.transform(image, mask)
         return image, mask[0]
 
 
 def main() -> None:
-    args = arguments(tensors="torchvision.io and tensors in place of PIL")
+    args = arguments()
     random.seed(0)
-    dataset = Pictures(many_pairs(args), args.crop, args.uniform, args.tensors)
-    measure(
-        args,
-        DataLoader(dataset, args.batch, shuffle=True, num_workers=args.workers, drop_last=True),
-        lambda batch: batch,
-    )
+    dataset = Pictures(many_pairs(args), args.crop, args.uniform)
+    measure(args, DataLoader(dataset, args.batch, shuffle=True, num_workers=args.workers, drop_last=True))
 
 
 if __name__ == "__main__":

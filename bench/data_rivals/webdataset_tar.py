@@ -30,9 +30,7 @@ def main() -> None:
     transform = albu.transform(args.crop, args.uniform)
 
     def make(item: tuple[bytes, bytes]) -> tuple[torch.Tensor, torch.Tensor]:
-        image, mask = albu.decode(*item)
-        sample = transform(image=image, mask=mask)
-        return sample["image"], sample["mask"]
+        return albu.augmented(transform, *albu.decode(*item))
 
     dataset = (
         wds.WebDataset(write(beside(args, "wds"), pairs(args)), shardshuffle=8)
@@ -42,7 +40,7 @@ def main() -> None:
         .map(make)
         .batched(args.batch, partial=False)
     )
-    measure(args, wds.WebLoader(dataset, batch_size=None, num_workers=args.workers), lambda batch: batch)
+    measure(args, wds.WebLoader(dataset, batch_size=None, num_workers=args.workers))
 
 
 if __name__ == "__main__":

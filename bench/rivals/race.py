@@ -16,7 +16,6 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _POLL = 0.05  # seconds between two looks at the file
@@ -67,7 +66,7 @@ def run(
                 cpu[step] = tree_cpu(process.pid), machine_cpu()
             if len(times) < warmup + steps and (not alive or time.time() - started > timeout):
                 why = "took too long" if alive else f"ended with code {process.returncode}"
-                error = f"{why} after {len(times)} steps: {_cause(folder / 'output.txt')}"
+                error = f"{why} after {len(times)} steps: {cause(folder / 'output.txt')}"
                 return Result(side, model, number, 0.0, [], 0.0, 0.0, 0.0, 0.0, error)
             time.sleep(_POLL)
     finally:
@@ -104,7 +103,7 @@ def _step_times(marks: Path) -> list[float]:
     return times
 
 
-def _cause(output: Path) -> str:
+def cause(output: Path) -> str:
     """The last line that names an error (a launcher's own summary aside), else the last line."""
     lines = [line.strip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line and "ChildFailedError" not in line]
@@ -153,7 +152,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
-
-
-def middle(values: list[float]) -> float:
-    return median(values) if values else float("nan")

@@ -59,7 +59,7 @@ def start(tmp_path: Path, code: str, *arguments: str) -> race.Result:
     ],
     ids=["rival", "journal"],
 )
-def test_speed_counts_the_steps_after_the_warm_up(tmp_path, line):
+def test_speed_counts_the_steps_after_the_warm_up_and_nothing_of_a_side_stays_behind(tmp_path, line):
     times = [100.0, 140.0, 141.0, 143.0, 146.0]
     other = ['{"event": "eval", "ts": 120.0}']
     marks = "[" + ",".join([*(line(k + 1, t) for k, t in enumerate(times)), *other]) + "]"
@@ -67,11 +67,6 @@ def test_speed_counts_the_steps_after_the_warm_up(tmp_path, line):
     assert result.ok, result.error
     assert result.step_s == [1.0, 2.0, 3.0]
     assert result.images_per_s == pytest.approx(3 * 8 / 6.0)
-
-
-def test_nothing_of_a_side_stays_behind(tmp_path):
-    marks = "[" + ",".join(f'{{"step": {k}, "time": {k}.0}}' for k in range(1, 6)) + "]"
-    assert start(tmp_path, SIDE, marks).ok
     pid = int((tmp_path / "marks.pid").read_text())
     limit = time.monotonic() + 120  # on a busy machine a killed process takes a moment to end
     while alive(pid) and time.monotonic() < limit:
@@ -79,15 +74,10 @@ def test_nothing_of_a_side_stays_behind(tmp_path):
     assert not alive(pid)
 
 
-def test_a_side_that_fails_is_named_with_its_cause(tmp_path):
-    result = start(tmp_path, "raise ValueError('no such picture')")
-    assert not result.ok
-    assert "ended with code 1 after 0 steps" in result.error
-    assert "ValueError: no such picture" in result.error
-
-
-def test_thread_settings_of_the_shell_reach_no_side(tmp_path, monkeypatch):
+def test_a_side_that_fails_is_named_with_its_cause_and_gets_no_thread_settings_of_the_shell(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     result = start(tmp_path, "import os; raise ValueError(os.environ.get('OMP_NUM_THREADS', 'unset'))")
+    assert not result.ok
+    assert "ended with code 1 after 0 steps" in result.error
     assert "ValueError: unset" in result.error
     assert os.environ["OMP_NUM_THREADS"] == "1"
