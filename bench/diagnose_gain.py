@@ -26,12 +26,11 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import page as results  # noqa: E402
+import page  # noqa: E402
 from drawn_plants import draw  # noqa: E402
 from plants import PLANTS, SHAPE, SLOW_NETWORK, Plant, code, command, pictures  # noqa: E402
 
 from segtrain.insight.diagnose import Diagnosis, diagnose  # noqa: E402
-from segtrain.insight.diagnose.words import page  # noqa: E402
 from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
 
 # The first trains nothing, the second is slow-rank under another name, and of the third no gain is predicted.
@@ -39,9 +38,8 @@ LEFT_OUT = ("shm", "slow-host", "threads of worker processes")
 CLOSE = 0.25
 
 
-def run(name: str, plant: Plant, data: Path, settings: tuple[str, ...]) -> Diagnosis:
+def run(name: str, plant: Plant, data: Path, out: Path, settings: tuple[str, ...] = ()) -> Diagnosis:
     """One run, in a process of its own for each rank; its diagnosis."""
-    out = data / "run"
     shutil.rmtree(out, ignore_errors=True)
     words = command(data, out, plant, settings)
     environment = {
@@ -73,19 +71,17 @@ def run(name: str, plant: Plant, data: Path, settings: tuple[str, ...]) -> Diagn
     return diagnose(out)
 
 
-def compare(name: str, plant: Plant, data: Path, rounds: int, show: bool = False) -> dict:
+def compare(name: str, plant: Plant, data: Path, rounds: int) -> dict:
     found = []
     for _ in range(rounds):
-        slow = run(name, plant, data, ())
+        slow = run(name, plant, data, data / "run")
         first = slow.proposed
         mine = first is not None and first.cause == plant.cause
         cure = (plant.cure if mine else ()) or (first.fix.words if first and not plant.heal else ())
         # A run that is faster needs more steps to be as long.
         gain = min(8.0, first.gain if first else 1.0)
         longer = replace(plant, steps=max(plant.steps, round(plant.steps * gain)))
-        cured = run("" if plant.heal else name, longer, data, cure)
-        if show:
-            print(page(Path("slow"), slow), page(Path("cured"), cured), sep="\n", file=sys.stderr, flush=True)
+        cured = run("" if plant.heal else name, longer, data, data / "run", cure)
         found.append(
             {
                 "named": slow.bound,
@@ -136,12 +132,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--draws", type=int, default=0, help="of each plant, in place of the plant itself")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
-    parser.add_argument("--show", action="store_true", help="print the diagnoses")
     parser.add_argument(
         "--out", type=Path, default=None, help="without ending; empty: bench/results/DATE-diagnose-gain"
     )
     args = parser.parse_args()
-    facts = results.facts()
+    facts = page.facts()
     drawn = f"-draws-{args.seed}" if args.draws else ""
     known = {**PLANTS, "slow-network": SLOW_NETWORK}
     plants = {name: plant for name, plant in known.items() if name not in LEFT_OUT}
@@ -151,7 +146,7 @@ def main() -> int:
         data = Path(folder)
         pictures(data)
         for name, plant in _chosen(plants, wanted, args.draws, args.seed):
-            rows.append(compare(name, plant, data, args.rounds, args.show))
+            rows.append(compare(name, plant, data, args.rounds))
             print(line(rows[-1]), flush=True)
             save(f"diagnose-gain{drawn}", args.out, facts, rows)
     return 0
@@ -176,7 +171,7 @@ def save(name: str, out: Path | None, facts: dict, rows: list[dict]) -> None:
         "|---" * 9 + "|",
         *map(line, rows),
     ]
-    results.save(name, out, "Gains of fixes, predicted and measured", facts, lines, rows)
+    page.save(name, out, "Gains of fixes, predicted and measured", facts, lines, rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,27 @@ import cv2
 import numpy as np
 
 TRAIN, VAL, SIZE = 12, 4, (96, 128)
-CITYSCAPES_IDS = [0, 7, 8, 11, 21, 23, 24, 26, 33]
+# Paths of an image and its mask, and the ids of masks, by layout.
+PATHS = {
+    "camvid": ("{split}/{stem}.png", "{split}annot/{stem}.png"),
+    "cityscapes": (
+        "leftImg8bit/{split}/city/{stem}_000000_000019_leftImg8bit.png",
+        "gtFine/{split}/city/{stem}_000000_000019_gtFine_labelIds.png",
+    ),
+    "ade20k": ("images/{part}/{stem}.jpg", "annotations/{part}/{stem}.png"),
+    "voc": ("JPEGImages/{stem}.jpg", "SegmentationClass/{stem}.png"),
+    "folders": ("images/{split}/{stem}.jpg", "masks/{split}/{stem}.png"),
+    "list": ("a/{stem}.jpg", "b/{stem}.png"),
+}
+IDS = {
+    "camvid": list(range(12)),
+    "cityscapes": [0, 7, 8, 11, 21, 23, 24, 26, 33],
+    "ade20k": list(range(0, 151, 10)),
+    "voc": [*range(21), 255],
+    "folders": [0, 1, 2, 9],
+    "list": [0, 1, 2],
+}
+COLORS = {"road": [128, 64, 128], "car": [0, 0, 142], "building": [70, 70, 70]}  # of the layout list
 
 
 def pictures(
@@ -30,40 +50,22 @@ def pictures(
 
 def write_layout(folder: Path, layout: str) -> list[str]:
     """Write the data set, and return the settings that read it."""
-    names = {split: [f"{split}{i:02}" for i in range(count)] for split, count in (("train", TRAIN), ("val", VAL))}
-    seeds = {"train": 1, "val": 2}
-    for split, stems in names.items():
-        seed = seeds[split]
-        if layout == "camvid":
-            pictures(folder, [(f"{split}/{s}.png", f"{split}annot/{s}.png") for s in stems], list(range(12)), seed)
-        elif layout == "cityscapes":
-            places = [f"{split}/city/{s}_000000_000019" for s in stems]
-            pairs = [(f"leftImg8bit/{p}_leftImg8bit.png", f"gtFine/{p}_gtFine_labelIds.png") for p in places]
-            pictures(folder, pairs, CITYSCAPES_IDS, seed)
-        elif layout == "ade20k":
-            part = {"train": "training", "val": "validation"}[split]
-            pictures(
-                folder,
-                [(f"images/{part}/{s}.jpg", f"annotations/{part}/{s}.png") for s in stems],
-                list(range(0, 151, 10)),
-                seed,
-            )
-        elif layout == "voc":
-            pictures(
-                folder, [(f"JPEGImages/{s}.jpg", f"SegmentationClass/{s}.png") for s in stems], [*range(21), 255], seed
-            )
+    image, mask = PATHS[layout]
+    colors = list(COLORS.values()) if layout == "list" else None
+    for seed, (split, count) in enumerate((("train", TRAIN), ("val", VAL)), start=1):
+        part = {"train": "training", "val": "validation"}[split]
+        stems = [f"{split}{i:02}" for i in range(count)]
+        names = [tuple(path.format(split=split, part=part, stem=stem) for path in (image, mask)) for stem in stems]
+        pictures(folder, names, IDS[layout], seed, colors)
+        if layout == "voc":
             lists = folder / "ImageSets/Segmentation"
             lists.mkdir(parents=True, exist_ok=True)
             (lists / f"{split}.txt").write_text("\n".join(stems) + "\n")
-        elif layout == "folders":
-            pictures(folder, [(f"images/{split}/{s}.jpg", f"masks/{split}/{s}.png") for s in stems], [0, 1, 2, 9], seed)
-        elif layout == "list":
-            pairs = [(f"a/{s}.jpg", f"b/{s}.png") for s in stems]
-            pictures(folder, pairs, [0, 1, 2], seed, [[128, 64, 128], [0, 0, 142], [70, 70, 70]])
-            (folder / f"{split}.csv").write_text("image,mask\n" + "".join(f"{a},{b}\n" for a, b in pairs))
+        if layout == "list":
+            (folder / f"{split}.csv").write_text("image,mask\n" + "".join(f"{a},{b}\n" for a, b in names))
     settings = [f"data.layout={layout}", f"data.root={folder}"]
     if layout == "folders":
         settings += ["data.classes=[ground, road, car]", "data.label_map={0: 0, 1: 1, 2: 2, 9: -1}"]
     if layout == "list":
-        settings += ["data.classes={road: [128, 64, 128], car: [0, 0, 142], building: [70, 70, 70]}"]
+        settings.append(f"data.classes={COLORS}".replace("'", ""))
     return settings

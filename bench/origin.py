@@ -11,23 +11,23 @@ Then with the settings that the diagnosis names. Both run folders stay, with the
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import page as results  # noqa: E402
-from plants import pictures  # noqa: E402
+from diagnose_gain import run  # noqa: E402
+from plants import Plant, pictures  # noqa: E402
 
-from segtrain.insight.diagnose import Diagnosis, diagnose  # noqa: E402
+from segtrain.insight.diagnose import Diagnosis  # noqa: E402
 from segtrain.insight.diagnose.verify import HELD  # noqa: E402
 from segtrain.insight.diagnose.words import page  # noqa: E402
-from segtrain.parallel.cluster import Cluster, free_port  # noqa: E402
 
 RANKS, BATCH, DEVICE_S = 2, 8, 0.1
 NAIVE = '''
@@ -48,46 +48,19 @@ def augment(image, mask, rng):
     image = np.clip(image * 255, 0, 255).astype(np.uint8)
     return image[top : top + 128, left : left + 128].copy(), mask[top : top + 128, left : left + 128].copy()
 '''
-RANK = """
-import plants
-plants.DEVICE_S = {device}
-plants.fixed_time_device()
-from segtrain.cli import main
-raise SystemExit(main({words!r}))
-"""
-
-
-def train(data: Path, out: Path, *settings: str) -> Diagnosis:
-    shutil.rmtree(out, ignore_errors=True)
-    words = [
-        "train", f"out={out}", "data.layout=folders", f"data.root={data}", "data.crop=[128,128]", "data.scale=[0.75,1.5]",
-        f"train.batch_size={BATCH}", "train.device=cpu", "parallel.threads=1", "eval.every=100000st",
-        "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}", "log.every=10", "log.tensorboard=false",
-        "log.pictures=0", "checkpoint.every=100000st", *settings,
-    ]  # fmt: skip
-    port = free_port()
-    environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent}", "OMP_NUM_THREADS": "1"}
-    log = out.with_suffix(".log")
-    with log.open("w") as said:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, "-c", RANK.format(device=DEVICE_S, words=words)], cwd=data, stdout=said, stderr=said,
-                env={**environment, **Cluster(rank, RANKS, rank, RANKS, "127.0.0.1", port).environment()},
-            )
-            for rank in range(RANKS)
-        ]  # fmt: skip
-        codes = [rank.wait() for rank in ranks]
-    if any(codes):
-        raise SystemExit(f"a rank failed: see {log}")
-    return diagnose(out)
+SETTINGS = (
+    "data.crop=[128,128]", "data.scale=[0.75,1.5]", f"train.batch_size={BATCH}",
+    "model.options={stem: 8, widths: [8, 8, 16, 16], decoder: 8, bins: [1]}",
+)  # fmt: skip
 
 
 def both(data: Path, out: Path, steps: int) -> tuple[Diagnosis, Diagnosis]:
     """Diagnoses before and after. The run after is as long in seconds as its rate allows: three times as many steps."""
+    plant = Plant("naive loader", settings=SETTINGS, ranks=RANKS, steps=steps, device_s=DEVICE_S)
     naive = ("data.transforms=naive.py:augment", "data.transforms_mode=replace")
     return (
-        train(data, out / "before", f"train.duration={steps}st", *naive),
-        train(data, out / "after", f"train.duration={3 * steps}st"),
+        run("", plant, data, out / "before", naive),
+        run("", replace(plant, steps=3 * steps), data, out / "after"),
     )
 
 
@@ -150,8 +123,10 @@ def main() -> None:
         naive, cured = both(data, out, args.steps)
         rows.append(row(number, naive, cured))
         print(HEAD if number == 1 else "", rows[-1][0], sep="\n" if number == 1 else "", flush=True)
-    for run in ("before", "after"):
-        subprocess.run([sys.executable, "-m", "segtrain", "report", str(out / run)], check=True, cwd=HERE.parent)
+    for name_of_run in ("before", "after"):
+        subprocess.run(
+            [sys.executable, "-m", "segtrain", "report", str(out / name_of_run)], check=True, cwd=HERE.parent
+        )
     pages = "\n\n".join(page(Path(name), found) for name, found in (("before", naive), ("after", cured)))
     lines = [*table(rows), "", "```text", pages, "```"]
     print(results.save(name, args.result, "The origin story in small", facts, lines))

@@ -154,10 +154,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=6, help="planned runs of each job")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--again", type=int, default=0, metavar="N", help="run three jobs N times, and plan nothing")
-    parser.add_argument("--note", default="", help="what else ran on the machine")
     parser.add_argument("--out", type=Path, help="without ending; default: bench/results/DATE-plan-runs")
     args = parser.parse_args()
-    facts = page.facts(note=args.note)
+    facts = page.facts()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SEGTRAIN_CACHE"] = f"{folder}/cache"
         if args.again:

@@ -18,6 +18,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,44 +33,35 @@ STEP_MS, BUDGET = 5.0, 1.0  # percent of such a step
 class NoClock:
     """What remains of a step without spans."""
 
-    _nothing = contextlib.nullcontext()
+    def __call__(self, phase: str) -> contextlib.nullcontext[None]:
+        return contextlib.nullcontext()
 
-    def __call__(self, phase: str) -> Any:
-        return self._nothing
-
-    def turn(self, phase: str) -> None:
-        pass
+    def turn(self, phase: str) -> None: ...
 
 
-class Watched:
-    """A clock whose calls are timed: ``seconds`` inside them."""
+class TimedClock:
+    """A clock, and the ``seconds`` inside the calls of its spans."""
 
     def __init__(self, clock: Any) -> None:
         self._clock, self.seconds = clock, 0.0
 
-    def __call__(self, phase: str) -> Any:
-        since = time.perf_counter()
-        span = self._clock(phase)
-        self.seconds += time.perf_counter() - since
-        return WatchedSpan(self, span)
+    @contextlib.contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        span = self._timed(self._clock, phase)
+        self._timed(span.__enter__)
+        try:
+            yield
+        finally:
+            self._timed(span.__exit__, None, None, None)
+
+    def _timed(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        begin = time.perf_counter()
+        result = call(*arguments)
+        self.seconds += time.perf_counter() - begin
+        return result
 
     def turn(self, phase: str) -> None:
         self._clock.turn(phase)
-
-
-class WatchedSpan:
-    def __init__(self, watched: Watched, span: Any) -> None:
-        self._watched, self._span = watched, span
-
-    def __enter__(self) -> None:
-        since = time.perf_counter()
-        self._span.__enter__()
-        self._watched.seconds += time.perf_counter() - since
-
-    def __exit__(self, *error: Any) -> None:
-        since = time.perf_counter()
-        self._span.__exit__(*error)
-        self._watched.seconds += time.perf_counter() - since
 
 
 def within_steps(folder: Path, count: int, side: int) -> tuple[float, float, float]:
@@ -84,8 +76,8 @@ def within_steps(folder: Path, count: int, side: int) -> tuple[float, float, flo
     clock = Clock()
     begin = Begin(0, "bench", 0, 1, 1, "cpu", os.cpu_count() or 1, 8, 1, 0)
     spans = Spans(folder / "rank-00000.jsonl", begin, clock, Work, images=8, threads=1)
-    with_spans, without = Watched(clock), Watched(NoClock())
-    times: dict[Watched, list[float]] = {with_spans: [], without: []}
+    with_spans, without = TimedClock(clock), TimedClock(NoClock())
+    times: dict[TimedClock, list[float]] = {with_spans: [], without: []}
     windows = []
     for _ in range(count + 20):
         for watched, found in times.items():
