@@ -26,6 +26,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +103,13 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
             if stage.name != "check":
                 _preload()
             rig = Rig(args.device, args.tiny, folder, time.monotonic() + 0.9 * limit_s)
-            note = _nothing if report is None else report.noting(stage.name)
+            note = _nothing if report is None else partial(report.note, stage.name)
             done[stage.name] = _stage(stage, rig, limit_s, note)
         if report is None:
             if any(row["ok"] is False for row in done["check"]):
                 return 2  # the rows above say why; a file would have nothing else to tell
             report = Report(args, ROOT, STAGES, done["check"])
-        report.noting(stage.name)(done[stage.name])
+        report.note(stage.name, done[stage.name])
     assert report is not None
     print(f"\nwritten: {report.path}.md and .json (docs/gpu-bench.md says how to send them)")
     return 1 if any(row["ok"] is False for rows in done.values() for row in rows) else 0

@@ -11,6 +11,7 @@ import torch
 
 from gpu_stages.rig import CLASSES, Rig, config
 from gpu_stages.runs import apart, reported
+from segtrain.observe.tracker import Tracker
 
 SKIP = 10  # steps before the measurement
 
@@ -21,20 +22,15 @@ def run(rig: Rig) -> None:
     name, settings = next(iter(rig.networks().items()))
     for jitter in (0.4,) if rig.tiny else (0.0, 0.4):
         what = f"{name}, color jitter {jitter:g}"
-        if rig.left_s < (1 if rig.tiny else 40):
-            rig.left_out(what, "no time is left")
-            continue
         with reported(rig, what):
-            apart(rig, _train, rig, folder, settings, jitter)
-            found = json.loads((rig.folder / f"feed-{jitter:g}.json").read_text())
-            rig.note(
-                f"{what}: rate", f"{found['rate']:.1f} images/s, {found['wait']:.1%} of the time waiting for images"
-            )
-            if found["idle"] is not None:
-                rig.note(f"{what}: GPU idle", f"{found['idle']:.1%}", found["idle"] < 0.03, "3 %")
+            rig.require(40)
+            rate, wait, idle = apart(rig, _train, rig, folder, settings, jitter)
+            rig.note(f"{what}: rate", f"{rate:.1f} images/s, {wait:.1%} of the time waiting for images")
+            if idle is not None:
+                rig.note(f"{what}: GPU idle", f"{idle:.1%}", idle < 0.03, "3 %")
 
 
-class Steps:
+class Steps(Tracker):
     """A tracker that keeps the logged rates."""
 
     name = "steps"
@@ -49,14 +45,9 @@ class Steps:
             self.rates.append(values["train/images_per_s"])
             self.waits.append(values["train/wait"])
 
-    def image(self, *_: Any) -> None: ...
 
-    def text(self, *_: Any) -> None: ...
-
-    def close(self, *_: Any) -> None: ...
-
-
-def _train(rig: Rig, folder: Path, settings: dict[str, Any], jitter: float) -> None:
+def _train(rig: Rig, folder: Path, settings: dict[str, Any], jitter: float) -> tuple[float, float, float | None]:
+    """Images/s, the share of the time that waits for images, and that without a kernel."""
     import segtrain
 
     steps = 4 if rig.tiny else SKIP + 40
@@ -70,11 +61,8 @@ def _train(rig: Rig, folder: Path, settings: dict[str, Any], jitter: float) -> N
     watch = Steps(0 if rig.tiny else SKIP)
     with _profiled(rig.on_gpu) as profile:
         segtrain.train(config(rig, f"feed-{jitter:g}-run", *more), trackers=[watch])
-    found = {
-        "rate": sum(watch.rates) / max(1, len(watch.rates)), "wait": sum(watch.waits) / max(1, len(watch.waits)),
-        "idle": _idle(profile, steps) if profile is not None else None,
-    }  # fmt: skip
-    (rig.folder / f"feed-{jitter:g}.json").write_text(json.dumps(found))
+    rate, wait = (sum(values) / max(1, len(values)) for values in (watch.rates, watch.waits))
+    return rate, wait, None if profile is None else _idle(profile, steps)
 
 
 def _profiled(on_gpu: bool) -> Any:

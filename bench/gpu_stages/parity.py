@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gpu_stages.rig import Rig
+from gpu_stages.runs import reported
 from segtrain.base.precision import fitting, tf32
 from segtrain.config import Loss, Model, Parallel
 from segtrain.losses import build_criterion, ways
@@ -36,29 +37,27 @@ def run(rig: Rig) -> None:
     torch.backends.cudnn.deterministic = True
     size = 32 if rig.tiny else 128
     for name, settings in rig.networks().items():
-        if rig.left_s < 30:
-            rig.left_out(name, "no time is left")
-            continue
-        compare(rig, name, settings, size)
+        with reported(rig, name):
+            rig.require(30)
+            compare(rig, name, settings, size)
     small = next(settings for name, settings in rig.networks().items() if name == "pico")
     for loss in LOSSES[-2:] if rig.tiny else LOSSES:
-        if rig.left_s < 15:
-            rig.left_out(f"loss {loss}", "no time is left")
-            continue
-        forms(rig, loss, small, size)
+        with reported(rig, f"loss {loss}"):
+            rig.require(15)
+            forms(rig, loss, small, size)
 
 
 def compare(rig: Rig, name: str, settings: dict[str, Any], size: int) -> None:
     images, masks = batch(size)
     network = prepared(settings, images if settings["arch"] != "pico" else None)
     expected = gradient(network, images, masks, "cpu", "float64")
-    rig.below(f"{name}, float64", apart(gradient(network, images, masks, rig.device, "float64"), expected), 1e-9)
-    own = apart(gradient(network, images, masks, "cpu", "bf16"), expected)
+    rig.below(f"{name}, float64", difference(gradient(network, images, masks, rig.device, "float64"), expected), 1e-9)
+    own = difference(gradient(network, images, masks, "cpu", "bf16"), expected)
     fits = [part for part in fitting(torch.device(rig.device)) if part != "float64"]
     for precision in ("fp32", "tf32", "bf16", "fp16"):
         if precision not in fits and (precision != "bf16" or rig.on_gpu):
             continue
-        found = apart(gradient(network, images, masks, rig.device, precision), expected)
+        found = difference(gradient(network, images, masks, rig.device, precision), expected)
         most = BOUNDS.get(precision, max(HALF, 2 * own))
         rig.below(f"{name}, {precision}", found, most)
 
@@ -74,15 +73,15 @@ def forms(rig: Rig, loss: str, settings: dict[str, Any], size: int) -> None:
     for upsample in ("direct", "products", "full"):
         for precision, most in (("float64", 1e-9), ("fp32", 1e-3 if loss in ("ohem", "lovasz") else 1e-4)):
             found = gradient(network, images, masks, rig.device, precision, loss, upsample)
-            rig.below(f"loss {loss}, {upsample}, {precision}", apart(found, expected), most)
+            rig.below(f"loss {loss}, {upsample}, {precision}", difference(found, expected), most)
     fault = ways.unavailable(build_criterion(Loss(terms=[loss]), CLASSES), torch.device(rig.device))
     if fault:
         rig.left_out(f"loss {loss}, fused", fault)
         return
     found = gradient(network, images, masks, rig.device, "fp32", loss, "fused")
-    rig.below(f"loss {loss}, fused, fp32", apart(found, expected), 1e-3 if loss == "ohem" else 1e-4)
+    rig.below(f"loss {loss}, fused, fp32", difference(found, expected), 1e-3 if loss == "ohem" else 1e-4)
     half = [gradient(network, images, masks, rig.device, "bf16", loss, way) for way in ("fused", "direct")]
-    rig.below(f"loss {loss}, fused against direct, bf16", apart(*half), HALF)
+    rig.below(f"loss {loss}, fused against direct, bf16", difference(*half), HALF)
 
 
 def prepared(settings: dict[str, Any], images: Tensor | None = None) -> Any:
@@ -140,7 +139,7 @@ def gradient(
     return torch.cat([*parts, share.detach().reshape(1).cpu()])
 
 
-def apart(found: Tensor, expected: Tensor) -> float:
+def difference(found: Tensor, expected: Tensor) -> float:
     """The larger relative difference: of the gradient, or of the loss. NaN stays NaN."""
     gradient = (found[:-1] - expected[:-1]).norm() / expected[:-1].norm()
     loss = (found[-1] - expected[-1]).abs() / expected[-1].abs()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,13 +48,11 @@ def run(rig: Rig) -> None:
         (f"fsdp, 1 rank, {backend}, bf16", ["parallel.strategy=fsdp", one, "train.precision=bf16"]),
     ]  # fmt: skip
     if gpus > 1:
-        wide = [one, f"parallel.procs={2}", "parallel.sync_bn=true"]
+        wide = [one, "parallel.procs=2", "parallel.sync_bn=true"]
         cases += [(f"{name}, 2 GPUs, nccl", [f"parallel.strategy={name}", *wide]) for name in ("ddp", "fsdp")]
     for number, (what, more) in enumerate(cases[:1] if rig.tiny else cases):
-        if rig.left_s < 30:
-            rig.left_out(what, "no time is left")
-            continue
         with reported(rig, what):
+            rig.require(30)
             here = config(rig, f"ranks-{number}", *settings, "train.channels_last=false", *more)
             apart(rig, train, here, [])
             reference, most = (half, MOST_BF16) if "bf16" in what else (plain, MOST)
@@ -69,8 +66,7 @@ def run(rig: Rig) -> None:
         what = "fsdp, 2 ranks on one device, gloo, synchronized batch norm"
         here = config(rig, "ranks-fsdp", *settings, "train.channels_last=false", "parallel.strategy=fsdp", *SHARED)
         with reported(rig, what):
-            apart(rig, _try, here, rig.folder / "fsdp.txt")
-            refused = (rig.folder / "fsdp.txt").read_text()
+            refused = apart(rig, _try, here)
             if refused:  # of the collectives that fsdp needs, gloo has not all for GPUs in every torch
                 rig.note(what, f"this torch cannot: {refused}")
             else:
@@ -103,10 +99,10 @@ def _with_fault(cluster: Cluster, here: Any) -> str:
     return ""
 
 
-def _try(here: Any, file: Path) -> None:
-    """Train, and write the error into ``file`` if there is one."""
-    file.write_text("")
+def _try(here: Any) -> str:
+    """Train, and return the error; "" if there is none."""
     try:
         train(here, [])
     except Exception as error:
-        file.write_text(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return ""

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +45,11 @@ class Report:
             if {key: earlier.get(key) for key in self._head} == self._head:
                 self._stages = earlier["stages"]
 
-    def noting(self, stage: str) -> Callable[[Rows], None]:
-        """A function that takes the rows of ``stage`` so far. It keeps the rows of an earlier run if there are none."""
-
-        def note(rows: Rows) -> None:
-            if [row["what"] for row in rows] != ["left out"] or stage not in self._stages:
-                self._stages[stage] = rows
-            self._write({name: self._stages[name] for name in self._titles if name in self._stages})
-
-        return note
+    def note(self, stage: str, rows: Rows) -> None:
+        """Write the rows of a stage so far. One that is left out keeps the rows of an earlier run."""
+        if [row["what"] for row in rows] != ["left out"] or stage not in self._stages:
+            self._stages[stage] = rows
+        self._write({name: self._stages[name] for name in self._titles if name in self._stages})
 
     def _write(self, stages: dict[str, Rows]) -> None:
         lines = [

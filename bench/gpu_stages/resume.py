@@ -13,23 +13,21 @@ from gpu_stages.runs import StopAt, apart, reported, train, unequal
 def run(rig: Rig) -> None:
     import torch._dynamo  # noqa: F401  # of optimizers: a second of each of the many runs, which are forks
 
-    apart(rig, _precisions, rig)
-    precisions = (rig.folder / "precisions").read_text().split()
+    precisions = apart(rig, _precisions, rig)
     cases = [(name, precision) for precision in precisions for name in ("adamw", "sgd", "muon")]
     for optimizer, precision in cases[:1] if rig.tiny else cases:
         what = f"{optimizer}, {precision}"
-        if rig.left_s < 30:
-            rig.left_out(what, "no time is left")
-            continue
-        _case(rig, what, optimizer, precision)
+        with reported(rig, what):
+            rig.require(30)
+            _case(rig, what, optimizer, precision)
 
 
-def _precisions(rig: Rig) -> None:
+def _precisions(rig: Rig) -> list[str]:
     """In a process of its own, because it touches CUDA."""
     from segtrain.base.precision import fitting
 
     fits = fitting(torch.device(rig.device))
-    (rig.folder / "precisions").write_text(" ".join(name for name in ("fp32", "bf16", "fp16") if name in fits))
+    return [name for name in ("fp32", "bf16", "fp16") if name in fits]
 
 
 def _case(rig: Rig, what: str, optimizer: str, precision: str) -> None:

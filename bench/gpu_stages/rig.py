@@ -50,6 +50,10 @@ class Stage:
     correctness: bool
 
 
+class NoTime(Exception):
+    """A case does not fit into the time of its stage, which says nothing about whether it is right."""
+
+
 @dataclass
 class Rig:
     """``end``: when a stage should start nothing more, in seconds of time.monotonic()."""
@@ -76,6 +80,11 @@ class Rig:
     def below(self, what: str, value: float, most: float, where: str = "") -> None:
         """A row that is good if ``value`` is at most ``most``. ``where``: what the value belongs to."""
         self.note(what, f"{value:.1e} {where}".strip(), bool(value <= most), f"{most:.0e}")
+
+    def require(self, seconds: float) -> None:
+        """Raise NoTime if the stage has less time."""
+        if self.left_s < (1 if self.tiny else seconds):
+            raise NoTime("no time is left")
 
     def left_out(self, what: str, why: str) -> None:
         self.note(what, f"left out: {why}")

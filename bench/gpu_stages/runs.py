@@ -10,16 +10,18 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpu_stages.rig import Rig
+from gpu_stages.rig import NoTime, Rig
+from segtrain.observe.tracker import Tracker
 from segtrain.runfolder import checkpoint
 
 
-class StopAt:
+class StopAt(Tracker):
     """A tracker that sends this process a SIGTERM when a step is logged."""
 
     name = "stop"
@@ -31,12 +33,6 @@ class StopAt:
         if step == self._step and "train/loss" in values:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def image(self, *_: Any) -> None: ...
-
-    def text(self, *_: Any) -> None: ...
-
-    def close(self, *_: Any) -> None: ...
-
 
 def train(config: Any, trackers: list[Any]) -> None:
     import segtrain
@@ -44,16 +40,13 @@ def train(config: Any, trackers: list[Any]) -> None:
     segtrain.train(config, trackers=trackers)
 
 
-class NoTime(Exception):
-    """A case did not end within the time of its stage, which says nothing about whether it is right."""
-
-
-def apart(rig: Rig, function: Callable[..., None], *arguments: Any) -> None:
-    """Call ``function`` in a fork of this process, which must not have touched CUDA.
+def apart(rig: Rig, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What ``function`` returns, a small value, in a fork of this process, which must not have touched CUDA.
 
     Raises RuntimeError if it fails, and NoTime if the time of the stage is over before.
     """
-    process = multiprocessing.get_context("fork").Process(target=_guarded, args=(function, arguments))
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=_guarded, args=(sender, function, arguments))
     process.start()
     process.join(max(1.0, rig.left_s))
     if process.is_alive():
@@ -62,14 +55,15 @@ def apart(rig: Rig, function: Callable[..., None], *arguments: Any) -> None:
         raise NoTime("no time is left")
     if process.exitcode:
         raise RuntimeError(f"{function.__name__} ended with exit code {process.exitcode}")
+    return receiver.recv()
 
 
-def _guarded(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _guarded(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the parent
     code = 1
     try:
-        function(*arguments)
+        sender.send(function(*arguments))
         code = 0
     except BaseException:
         traceback.print_exc()

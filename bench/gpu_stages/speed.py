@@ -5,13 +5,13 @@ Random values, because a GPU computes faster on zeros. The base is what a user g
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from gpu_stages import layers
 from gpu_stages.rig import Rig
@@ -56,16 +56,12 @@ def run(rig: Rig) -> None:
     networks = rig.networks()
     fits = fitting(torch.device(rig.device))
     for what, case in cases(rig, list(networks), fits[0]):
-        if rig.left_s < (1 if rig.tiny else 45):
-            rig.left_out(what, "no time is left")
-            continue
         with reported(rig, what):
-            rate, result = measure(rig, case, networks[case.network])
+            rig.require(45)
+            reached, result = measure(rig, case, networks[case.network])
             rig.note(what, result)
-            if (
-                not what.startswith(" ") and case.classes == 19 and rate == rate
-            ):  # NaN: an old torch that counts no FLOPs
-                rig.note("  its convolutions and products alone", ceiling(rig, case, networks[case.network], rate))
+            if not what.startswith(" ") and case.classes == 19:
+                rig.note("  its convolutions and products alone", ceiling(rig, case, networks[case.network], reached))
         forget(rig.device)
 
 
@@ -82,35 +78,43 @@ def cases(rig: Rig, names: list[str], best: str) -> list[tuple[str, Case]]:
         found += [("  U-Net R34, the network's plain layers", replace(base, network="U-Net R34", fast=False))]
     found += [(f"{names[0]}, 150 classes, {wide.size[0]}x{wide.size[1]}, {best}", wide)]
     precisions = [name for name in ("fp32", "tf32", "bf16", "fp16") if name in fitting(torch.device(rig.device))]
-    found += [(f"  {name} instead of {best}", replace(base, precision=name)) for name in precisions if name != best]
-    on_off = {
-        "compiled": {"compiled": True}, "blocks compiled": {"compiled": "regions"},
-        "compiled, CUDA graphs": {"compiled": "reduce-overhead"}, "CUDA graphs of the step": {"graph": True},
-        "compiled, CUDA graphs of the step": {"compiled": True, "graph": True}, "NCHW": {"channels_last": False}, "the network's plain layers": {"fast": False},
-        "upsampling direct": {"upsample": "direct"}, "upsampling by products": {"upsample": "products"},
+    graphs: dict[str, dict[str, Any]] = {
+        "compiled, CUDA graphs": {"compiled": "reduce-overhead"},
+        "CUDA graphs of the step": {"graph": True},
+        "compiled, CUDA graphs of the step": {"compiled": True, "graph": True},
+    }
+    network = {
+        "compiled": {"compiled": True},
+        "blocks compiled": {"compiled": "regions"},
+        **graphs,
+        "NCHW": {"channels_last": False},
+        "the network's plain layers": {"fast": False},
+    }
+    logits = {
+        "upsampling direct": {"upsample": "direct"},
+        "upsampling by products": {"upsample": "products"},
         "fused loss": {"upsample": "fused"},
-        "full logits": {"full_logits": True}, "one image at a time": {"one_by_one": True},
-    }  # fmt: skip
-    for start, name in ((base, "19"), (wide, "150")):
-        changes = (
-            on_off
-            if start is base
-            else {k: v for k, v in on_off.items() if k.startswith(("up", "full", "one", "fused"))}
-        )
-        found += [(f"  {name} classes, {what}", replace(start, **change)) for what, change in changes.items()]
-    found += [(f"  loss {loss}", replace(base, loss=loss)) for loss in ("ohem", "dice", "lovasz", "focal")]
-    found += [
-        (f"  loss {loss}, upsampling direct", replace(base, loss=loss, upsample="direct")) for loss in ("ohem", "dice")
-    ]
-    found += [(f"  {what}", replace(base, **change)) for what, change in
-              {"sgd": {"optimizer": "sgd"}, "muon": {"optimizer": "muon"},
-               "muon, matrices in bf16": {"optimizer": "muon", "bf16": True}, "with EMA": {"ema": True}}.items()]  # fmt: skip
-    small = Case("pico", size, images, 19, best)  # whose kernels are so short that the host is the limit
-    found += [
-        (f"  pico, {what}", replace(small, **change))
-        for what, change in (("as it is", {}), *((what, on_off[what]) for what in on_off if "CUDA graphs" in what))
-        if "pico" in names
-    ]
+        "full logits": {"full_logits": True},
+        "one image at a time": {"one_by_one": True},
+    }
+    changes = {
+        **{f"{name} instead of {best}": {"precision": name} for name in precisions if name != best},
+        **{f"19 classes, {what}": change for what, change in {**network, **logits}.items()},
+    }
+    others = {
+        **{f"loss {loss}": {"loss": loss} for loss in ("ohem", "dice", "lovasz", "focal")},
+        **{f"loss {loss}, upsampling direct": {"loss": loss, "upsample": "direct"} for loss in ("ohem", "dice")},
+        "sgd": {"optimizer": "sgd"},
+        "muon": {"optimizer": "muon"},
+        "muon, matrices in bf16": {"optimizer": "muon", "bf16": True},
+        "with EMA": {"ema": True},
+    }
+    found += [(f"  {what}", replace(base, **change)) for what, change in changes.items()]
+    found += [(f"  150 classes, {what}", replace(wide, **change)) for what, change in logits.items()]
+    found += [(f"  {what}", replace(base, **change)) for what, change in others.items()]
+    if "pico" in names:
+        small = Case("pico", size, images, 19, best)  # whose kernels are so short that the host is the limit
+        found += [(f"  pico, {what}", replace(small, **change)) for what, change in {"as it is": {}, **graphs}.items()]
     return [(what, case) for what, case in found if not (case.compiled or case.graph)][:3] if rig.tiny else found
 
 
@@ -195,10 +199,6 @@ def built(place: str, case: Case, settings: dict[str, Any]) -> tuple[Callable[[]
 
 def forward_flops(network: Any, images: torch.Tensor) -> float:
     """FLOPs of a forward pass of the network, without the loss. Training takes about three times as many."""
-    with contextlib.suppress(ImportError):
-        from torch.utils.flop_counter import FlopCounterMode
-
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            network(images, low=True)
-        return float(counter.get_total_flops())
-    return float("nan")
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network(images, low=True)
+    return float(counter.get_total_flops())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import traceback
 import warnings
@@ -14,6 +13,7 @@ import torch
 
 from gpu_stages.rig import Rig, config
 from gpu_stages.runs import apart, reported
+from segtrain.observe.tracker import Tracker
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 12
@@ -24,22 +24,21 @@ def run(rig: Rig) -> None:
         rig.left_out("waits for the GPU", "there is none")
         return
     page = (ROOT / "docs/gpu.md").read_text(encoding="utf-8")
-    known = set(re.findall(r"^\| `(\w+)` in `([\w/.]+)` \|", page, re.MULTILINE))
+    listed = set(re.findall(r"^\| `(\w+)` in `([\w/.]+)` \|", page, re.MULTILINE))
     for loss in ("ce", "ohem", "dice", "lovasz"):
         what = f"loss {loss}, color jitter, 2 micro-batches, Muon, EMA"
         with reported(rig, what):
-            found = rig.folder / f"waits-{loss}.json"
-            apart(rig, _count, rig, loss, found)
-            waits = [tuple(item) for item in json.loads(found.read_text())]
+            waits = apart(rig, _count, rig, loss)
             unknown = [
                 f"{function} in {file}:{line} {times} x"
-                for function, file, line, times in waits
-                if (function, file) not in known
+                for (function, file, line), times in waits.items()
+                if (function, file) not in listed
             ]
             rig.note(what, "; ".join(unknown) or "only where docs/gpu.md says", not unknown)
 
 
-def _count(rig: Rig, loss: str, found: Path) -> None:
+def _count(rig: Rig, loss: str) -> Counter[tuple[str, str, int]]:
+    """How often the host waits in each function, file, and line."""
     import segtrain
 
     waits: Counter[tuple[str, str, int]] = Counter()
@@ -54,7 +53,7 @@ def _count(rig: Rig, loss: str, found: Path) -> None:
                 waits[frame.name, str(path.relative_to(ROOT)), frame.lineno or 0] += 1
                 return
 
-    class Begin:
+    class Begin(Tracker):
         """Counts from the second logged step on, before which everything may wait."""
 
         name = "begin"
@@ -62,12 +61,6 @@ def _count(rig: Rig, loss: str, found: Path) -> None:
         def scalars(self, values: Any, step: int) -> None:
             if step == 4:
                 waits.clear()
-
-        def image(self, *_: Any) -> None: ...
-
-        def text(self, *_: Any) -> None: ...
-
-        def close(self, *_: Any) -> None: ...
 
     warnings.simplefilter("always")
     warnings.showwarning = show
@@ -78,4 +71,4 @@ def _count(rig: Rig, loss: str, found: Path) -> None:
         f"eval.every={STEPS}st", f"checkpoint.every={STEPS}st",
     ]  # fmt: skip
     segtrain.train(config(rig, f"syncs-{loss}", *settings), trackers=[Begin()])
-    found.write_text(json.dumps([[*place, times] for place, times in waits.items()]))
+    return waits

@@ -10,15 +10,16 @@ import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 from gpu_stages.speed import Case as Step
 from gpu_stages.speed import built
 
 import segtrain
 from loops.task import LR, Case, Stopwatch, Task
-from segtrain.base.precision import allow_tf32
+from segtrain.base.precision import AUTO, allow_tf32, fitting
+from segtrain.observe.tracker import Tracker
 
 
 class Memory:
@@ -38,7 +39,7 @@ class Memory:
         return self._images[index], self._masks[index], self.ids[index]
 
 
-class Marks:
+class Marks(Tracker):
     """A tracker that passes each logged step on."""
 
     name = "marks"
@@ -50,12 +51,6 @@ class Marks:
         if "train/loss" in values:
             self._mark(step - self._known)
             self._known = step
-
-    def image(self, *_: Any) -> None: ...
-
-    def text(self, *_: Any) -> None: ...
-
-    def close(self, *_: Any) -> None: ...
 
 
 def run(task: Task, mark: Stopwatch) -> None:
@@ -77,10 +72,6 @@ def run(task: Task, mark: Stopwatch) -> None:
 def run_step(task: Task, mark: Stopwatch) -> None:
     case, precision = task.case, "fp32"
     if task.amp:
-        import torch
-
-        from segtrain.base.precision import AUTO, fitting
-
         precision = next(name for name in AUTO if name in fitting(torch.device(task.device)))
     allow_tf32(False)
     settings = {"arch": case.arch, "encoder": case.encoder}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
+import page
 import torch
 
 from loops.task import Case, Stopwatch, Task, fresh, smp_network
@@ -38,7 +39,7 @@ ROUNDS, WARM, STEPS = 3, 10, 40
 
 
 @dataclass
-class Found:
+class SideResult:
     """The results of a side in the rounds of a case; in ``errors`` those that failed."""
 
     rates: dict[int, float] = field(default_factory=dict)  # images/s by round
@@ -71,18 +72,18 @@ def compete(
     steps: int,
     late: Callable[[], bool],
     note: Callable[[str, str], None] = lambda what, result: None,
-) -> dict[str, Found]:
+) -> dict[str, SideResult]:
     """All sides take turns, ``rounds`` times, or until ``late()``. Lightning, Composer, ... count if installed.
 
     ``note(what, result)`` gets each measurement at once.
     """
     network, sides = smp_network(case), [side for side in SIDES if not absent(side)]
-    found = {side: Found() for side in sides}
+    results = {side: SideResult() for side in sides}
     for number in range(rounds):
         for side in sides:
             if late() and number:
-                return found
-            if found[side].errors:
+                return results
+            if results[side].errors:
                 continue
             network.to("cpu", memory_format=torch.contiguous_format).zero_grad(set_to_none=True)  # type: ignore[call-overload]
             fresh(device)
@@ -92,12 +93,12 @@ def compete(
                     _function(side)(Task(case, network, device, amp, warm, steps), mark)
             except Exception as error:
                 traceback.print_exc()
-                found[side].errors.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+                results[side].errors.append(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
                 continue
-            found[side].rates[number] = (steps - warm) * case.images / mark.seconds
-            found[side].peak_gib = mark.peak_gib
-            note(f"  {case.title}, round {number + 1}, {side}", f"{found[side].rates[number]:.1f} images/s")
-    return found
+            results[side].rates[number] = (steps - warm) * case.images / mark.seconds
+            results[side].peak_gib = mark.peak_gib
+            note(f"  {case.title}, round {number + 1}, {side}", f"{results[side].rates[number]:.1f} images/s")
+    return results
 
 
 def _function(side: str) -> Callable[[Task, Stopwatch], None]:
@@ -111,20 +112,19 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def rows(case: Case, found: dict[str, Found]) -> Iterator[tuple[str, str]]:
+def rows(case: Case, results: dict[str, SideResult]) -> Iterator[tuple[str, str]]:
     """(what, result) of each side of a case. A ratio is formed within each round; its median is reported."""
-    ours = found[OURS].rates
-    yield case.title, f"rounds: {max(len(one.rates) for one in found.values())}"
-    for side, one in found.items():
-        if one.errors:
-            yield f"  {side}", f"failed: {one.errors[0]}"
+    ours = results[OURS].rates
+    yield case.title, f"rounds: {max(len(side_result.rates) for side_result in results.values())}"
+    for side, side_result in results.items():
+        if side_result.errors:
+            yield f"  {side}", f"failed: {side_result.errors[0]}"
             continue
-        each = ", ".join(f"{rate:.1f}" for rate in one.rates.values())
-        ratios = [ours[number] / rate for number, rate in one.rates.items() if number in ours]
+        ratios = [ours[number] / rate for number, rate in side_result.rates.items() if number in ours]
         ratio = f", segtrain is {median(ratios):.2f} x as fast" if ratios and side != OURS else ""
-        if one.rates:
-            rate = median(one.rates.values())
-            yield f"  {side}", f"{rate:.1f} images/s ({each}), peak {one.peak_gib:.2f} GiB{ratio}"
+        if side_result.rates:
+            rates = page.each_round(side_result.rates.values(), ".1f")
+            yield f"  {side}", f"images/s: {rates}, peak {side_result.peak_gib:.2f} GiB{ratio}"
 
 
 def race(device: str, amp: bool, tiny: bool, rounds: int, end: float, note: Callable[[str, str], None]) -> None:
@@ -139,7 +139,7 @@ def race(device: str, amp: bool, tiny: bool, rounds: int, end: float, note: Call
         if begin + 0.6 * longest > end:
             note(case.title, "left out: no time is left")
             continue
-        found = compete(case, device, amp, rounds, warm, steps, lambda: time.monotonic() > end, note)
+        results = compete(case, device, amp, rounds, warm, steps, lambda: time.monotonic() > end, note)
         longest = max(longest, time.monotonic() - begin)
-        for what, result in rows(case, found):
+        for what, result in rows(case, results):
             note(what, result)

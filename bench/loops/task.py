@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from gpu_stages.timing import forget, peak_gib, synchronize
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
@@ -79,12 +79,6 @@ def loss_of(logits: Tensor, masks: Tensor) -> Tensor:
     return cross_entropy(logits, masks, ignore_index=IGNORE)
 
 
-def grad_scaler(device: str, enabled: bool) -> Any:
-    """torch's gradient scaler, which older versions than 2.3 have for CUDA only."""
-    kind = getattr(torch.amp, "GradScaler", None)
-    return kind(device, enabled=enabled) if kind else torch.cuda.amp.GradScaler(enabled=enabled)
-
-
 def smp_network(case: Case) -> nn.Module:
     """The stock network of segmentation-models-pytorch, from scratch."""
     import segmentation_models_pytorch as smp
@@ -104,24 +98,19 @@ class Stopwatch:
         before, self._step = self._step, self._step + steps
         for step in (self._warm, self._steps):
             if before < step <= self._step:
-                if self._device == "cuda":
-                    torch.cuda.synchronize()
+                synchronize(self._device)
                 now = time.perf_counter()
-                if step == self._warm:
+                if step == self._steps:
+                    self.seconds, self.peak_gib = now - self._begin, peak_gib(self._device)
+                else:
                     self._begin = now
                     if self._device == "cuda":
                         torch.cuda.reset_peak_memory_stats()
-                else:
-                    self.seconds = now - self._begin
-                    self.peak_gib = torch.cuda.max_memory_allocated() / 2**30 if self._device == "cuda" else 0.0
 
 
 def fresh(device: str) -> None:
     """The state that a user's process begins with, and no memory of the loop before."""
-    gc.collect()
+    forget(device)
     torch.backends.cudnn.benchmark = False  # as in ours: its trials take a minute per case and most of the memory
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cuda.matmul.allow_tf32 = False
-    if device == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from loops.task import LR, Stopwatch, Task, grad_scaler, loss_of
+from loops.task import LR, Stopwatch, Task, loss_of
 
 
 class Named(nn.Module):
@@ -28,7 +28,7 @@ def run(task: Task, mark: Stopwatch) -> None:
     amp = task.amp and task.device == "cuda"
     model, losses = Named(task.network).to(task.device).train(), []
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    scaler = grad_scaler(task.device, True) if amp else None
+    scaler = torch.amp.GradScaler(task.device) if amp else None
     schedule = torch.optim.lr_scheduler.PolynomialLR(optimizer, total_iters=10_000, power=0.9)
     for images, masks in task.batches():
         with torch.autocast(task.device, torch.float16 if amp else torch.bfloat16, enabled=amp):
