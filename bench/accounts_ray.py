@@ -45,7 +45,7 @@ class Side:
     """``transform``: of blurs.py. ``helps``: '' for one host, else who uses the core of the other one."""
 
     name: str
-    said: str
+    title: str
     transform: str = "ten"
     cores: str = CORE[TRAINS]
     helps: str = ""
@@ -79,7 +79,7 @@ def command(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> t
     if side.helps == "ray data":
         marks = folder / "marks.jsonl"
         return [str(HERE / "streamed.py"), str(data), str(marks), str(args.device_s), str(args.batch)], marks
-    asked = {
+    request = {
         "root": str(data), "layout": "folders", "out": str(folder / "out"), "strategy": "single", "ranks": 1, "device": "cpu",
         "device_s": args.device_s, "batch": args.batch, "crop": CROP, "scale": (1, 1), "workers": len(side.cores.split(",")),
         "settings": [
@@ -87,7 +87,7 @@ def command(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> t
             *(["data.helpers=ray"] if side.helps else []),
         ],
     }  # fmt: skip
-    return [str(HERE / "buckets/trained.py"), json.dumps(asked)], folder / "out/journal.jsonl"
+    return [str(HERE / "buckets/trained.py"), json.dumps(request)], folder / "out/journal.jsonl"
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -100,12 +100,13 @@ def steps(marks: Path, helped: bool) -> list[dict[str, Any]]:
     """The steps that count: with helpers, those after the first one while they work; without the first two."""
     events = lines(marks)
     since = min(
-        (one["ts"] for one in events if one["event"] == "helpers" and one.get("what") == "working"), default=None
+        (event["ts"] for event in events if event["event"] == "helpers" and event.get("what") == "working"),
+        default=None,
     )
     if helped and since is None:
         return []
-    found = [one for one in events if one["event"] == "step" and one["ts"] > (since or 0)]
-    return found[1:] if helped else found[2:]
+    counted = [event for event in events if event["event"] == "step" and event["ts"] > (since or 0)]
+    return counted[1:] if helped else counted[2:]
 
 
 def measure(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> dict[str, Any]:
@@ -117,18 +118,18 @@ def measure(side: Side, args: argparse.Namespace, data: Path, folder: Path) -> d
             hosts.start_ray(head_cores=int(side.helps == "ray data"))
         process = hosts.start(TRAINS, sys.executable, *words, log="run", cores=side.cores, RAY_ADDRESS=hosts.address)
         try:
-            found = _window(hosts, process, marks, side, args)
+            result = _window(hosts, process, marks, side, args)
         except (TimeoutError, RuntimeError) as error:
-            said = (hosts.folder / "run.log").read_text(errors="replace")[-2000:]
-            return {"error": f"{error}", "said": said}
+            output = (hosts.folder / "run.log").read_text(errors="replace")[-2000:]
+            return {"error": f"{error}", "output": output}
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
-    found["idle"] = max(0.0, 1 - args.device_s * found["rate"] / args.batch)
+    result["idle"] = max(0.0, 1 - args.device_s * result["rate"] / args.batch)
     if side.helps == "ours":
-        found["share"] = _share(lines(marks))
+        result["share"] = _share(lines(marks))
     elif not side.helps and side.name == "alone":
-        found["diagnosis"] = _diagnosis(folder / "out")
-    return found
+        result["diagnosis"] = _diagnosis(folder / "out")
+    return result
 
 
 def _window(
@@ -157,16 +158,16 @@ def _window(
 
 def _share(events: list[dict[str, Any]]) -> float:
     """The share of all samples of a run that helpers have made."""
-    samples = next(one["samples"] for one in reversed(events) if one["event"] == "run_end")
+    samples = next(event["samples"] for event in reversed(events) if event["event"] == "run_end")
     there = sum(samples["helpers"].values())
     return there / max(1, there + samples["local"])
 
 
 def _diagnosis(run: Path) -> str:
     """What bounds a run, and what is proposed."""
-    found = diagnose(run)
-    first = found.proposed
-    return f"bound by {found.bound}" + (
+    diagnosis = diagnose(run)
+    first = diagnosis.proposed
+    return f"bound by {diagnosis.bound}" + (
         f"; do: {'; or: '.join(choice.text for choice in first.fix.choices)}" if first else ""
     )
 
@@ -178,8 +179,8 @@ def rounds(args: argparse.Namespace, work: Path) -> Iterator[dict[str, Any]]:
     for number in range(args.rounds):
         # Another side comes first in each round.
         for side in sides[number % len(sides) :] + sides[: number % len(sides)]:
-            found = measure(side, args, data, work / f"{side.name.replace(' ', '-')}-{number}")
-            yield {"side": side.name, "round": number + 1, **found}
+            result = measure(side, args, data, work / f"{side.name.replace(' ', '-')}-{number}")
+            yield {"side": side.name, "round": number + 1, **result}
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:
@@ -194,7 +195,7 @@ def table(results: list[dict[str, Any]]) -> list[str]:
         errors = [f"failed: {result['error']}" for result in rows if "error" in result]
         cells = [page.spread((row[key] for row in rows if key in row), form) for key, form in keys.items()]
         if rows:
-            lines.append(f"| {side.said} | {' | '.join([errors[0]] if errors else cells)} |")
+            lines.append(f"| {side.title} | {' | '.join([errors[0]] if errors else cells)} |")
     diagnoses = sorted({result["diagnosis"] for result in results if "diagnosis" in result})
     return [*lines, "", *(f"`segtrain diagnose` of `one core`: {text}." for text in diagnoses)]
 

@@ -93,11 +93,11 @@ def measure(args: argparse.Namespace, number: int, work: Path) -> Iterator[dict[
         for side in turns:
             with _mount(store, work) if side.mounts else contextlib.nullcontext(("", "")) as (place, why):
                 before = store.stats()
-                found = {"error": why} if why else sides.run(side, args, store.url, place, work / "run")
+                result = {"error": why} if why else sides.run(side, args, store.url, place, work / "run")
                 after = store.stats()
-            found["server_cpu_s"] = after["cpu_s"] - before["cpu_s"]
-            found["requests"] = after["requests"] - before["requests"]
-            yield {"case": side.case, "name": side.name, "source": side.source, "round": number, **found}
+            result["server_cpu_s"] = after["cpu_s"] - before["cpu_s"]
+            result["requests"] = after["requests"] - before["requests"]
+            yield {"case": side.case, "name": side.name, "source": side.source, "round": number, **result}
 
 
 def main() -> int:

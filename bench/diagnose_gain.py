@@ -65,14 +65,14 @@ def run(name: str, plant: Plant, data: Path, out: Path, settings: tuple[str, ...
         subprocess.Popen(words, env=env, cwd=data, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for words, env in commands
     ]
-    said = [rank.communicate()[0].decode() for rank in ranks]
+    output = [rank.communicate()[0].decode() for rank in ranks]
     if any(rank.returncode for rank in ranks):
-        raise RuntimeError(f"{name}: {said[0][-2000:]}")
+        raise RuntimeError(f"{name}: {output[0][-2000:]}")
     return diagnose(out)
 
 
 def compare(name: str, plant: Plant, data: Path, rounds: int) -> dict:
-    found = []
+    results = []
     for _ in range(rounds):
         slow = run(name, plant, data, data / "run")
         first = slow.proposed
@@ -82,7 +82,7 @@ def compare(name: str, plant: Plant, data: Path, rounds: int) -> dict:
         gain = min(8.0, first.gain if first else 1.0)
         longer = replace(plant, steps=max(plant.steps, round(plant.steps * gain)))
         cured = run("" if plant.heal else name, longer, data, data / "run", cure)
-        found.append(
+        results.append(
             {
                 "named": slow.bound,
                 "share": first.share if first else 0.0,
@@ -92,13 +92,13 @@ def compare(name: str, plant: Plant, data: Path, rounds: int) -> dict:
                 "cure": " ".join(cure) or "taken out",
             }
         )
-    middle = {key: statistics.median(f[key] for f in found) for key in ("share", "predicted", "measured")}
-    last = found[-1]
+    middle = {key: statistics.median(f[key] for f in results) for key in ("share", "predicted", "measured")}
+    last = results[-1]
     return {
         "planted": name,
         "with": _strength(plant),
         "cause": plant.cause,
-        "named": [f["named"] for f in found],
+        "named": [f["named"] for f in results],
         **middle,
         "after": last["after"],
         "cure": last["cure"],
@@ -138,8 +138,8 @@ def main() -> int:
     args = parser.parse_args()
     facts = page.facts()
     drawn = f"-draws-{args.seed}" if args.draws else ""
-    known = {**PLANTS, "slow-network": SLOW_NETWORK}
-    plants = {name: plant for name, plant in known.items() if name not in LEFT_OUT}
+    every = {**PLANTS, "slow-network": SLOW_NETWORK}
+    plants = {name: plant for name, plant in every.items() if name not in LEFT_OUT}
     wanted = [name for name in args.only.split(";") if name] or list(plants)
     rows: list[dict] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -97,12 +97,12 @@ def rank_main(task: dict) -> None:
             print("ready", flush=True)
             sys.stdin.readline()  # all ranks begin together
             begin, waited, longest = time.perf_counter(), 0.0, 0.0
-        asked = time.perf_counter()
+        begin_wait = time.perf_counter()
         next(steps)
         got = time.perf_counter()
         if number >= 0:
-            waited += got - asked
-            longest = max(longest, got - asked)
+            waited += got - begin_wait
+            longest = max(longest, got - begin_wait)
         time.sleep(task["step_s"])
     print(json.dumps({"waited": waited, "seconds": time.perf_counter() - begin, "longest": longest}), flush=True)
     os._exit(0)  # workers end with their rank; the naive ones are killed by the bench
@@ -140,7 +140,7 @@ def race(task: dict) -> dict:
                 raise RuntimeError(f"a rank of {task['side']} ended: see its output above")
         for rank in ranks:
             print(file=rank.stdin, flush=True)
-        found = [json.loads(rank.stdout.readline()) for rank in ranks]  # type: ignore[union-attr]
+        results = [json.loads(rank.stdout.readline()) for rank in ranks]  # type: ignore[union-attr]
     finally:
         for rank in ranks:
             try:
@@ -149,9 +149,9 @@ def race(task: dict) -> dict:
                 pass
             rank.communicate()
     return {
-        "wait": statistics.mean(f["waited"] / f["seconds"] for f in found),
-        "step_s": statistics.mean(f["seconds"] for f in found) / task["steps"],
-        "longest_s": max(f["longest"] for f in found),
+        "wait": statistics.mean(f["waited"] / f["seconds"] for f in results),
+        "step_s": statistics.mean(f["seconds"] for f in results) / task["steps"],
+        "longest_s": max(f["longest"] for f in results),
     }
 
 

@@ -59,8 +59,8 @@ def main() -> None:
     shard = data.streaming_split(1)[0]  # what ray.train.get_dataset_shard gives the one worker of the account
     free_at = 0.0
     with open(marks, "a", encoding="utf-8") as out:
-        for step, found in enumerate(shard.iter_torch_batches(batch_size=batch, prefetch_batches=2), 1):
-            assert tuple(found["image"].shape) == (batch, SIDE, SIDE, 3)
+        for step, content in enumerate(shard.iter_torch_batches(batch_size=batch, prefetch_batches=2), 1):
+            assert tuple(content["image"].shape) == (batch, SIDE, SIDE, 3)
             time.sleep(max(0.0, free_at - time.perf_counter()))
             free_at = time.perf_counter() + device_s
             out.write(json.dumps({"event": "step", "step": step, "ts": time.time()}) + "\n")

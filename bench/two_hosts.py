@@ -159,8 +159,8 @@ class TwoHosts:
     def wire(self) -> int:
         """Bytes that the host which trains has received and sent over the link."""
         line = self._networks.inside(TRAINS, "cat", "/proc/net/dev")
-        told = subprocess.run(line, check=True, capture_output=True, text=True).stdout
-        fields = next(one for one in told.splitlines() if one.strip().startswith(f"{UPLINK}:")).split(":")[1].split()
+        output = subprocess.run(line, check=True, capture_output=True, text=True).stdout
+        fields = next(row for row in output.splitlines() if row.strip().startswith(f"{UPLINK}:")).split(":")[1].split()
         return int(fields[0]) + int(fields[8])
 
     def cpu_s(self) -> float:

@@ -13,12 +13,12 @@ downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
 
 
 class Chunks(litdata.StreamingDataset):
-    """``asked``: the request of naive.py."""
+    """``request``: the one of naive.py."""
 
-    def __init__(self, asked: dict[str, Any], **settings: Any) -> None:
+    def __init__(self, request: dict[str, Any], **settings: Any) -> None:
         super().__init__(**settings)
-        self.asked = asked
+        self.request = request
 
     def __getitem__(self, index: Any) -> Any:
         item = super().__getitem__(index)
-        return sample(item["image"], item["mask"], self.asked)
+        return sample(item["image"], item["mask"], self.request)

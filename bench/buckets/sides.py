@@ -84,15 +84,15 @@ def run(side: Side, args: argparse.Namespace, endpoint: str, mount: str, folder:
     )
     if not line:
         return {"error": f"no environment: python bench/accounts_vertex.py --install --envs {args.envs}"}
-    found = race.run(
+    result = race.run(
         line, folder, marks, side=side.name, model="", number=0, batch=BATCH * ranks, warmup=_WARMUP, steps=steps,
         timeout=_TIMEOUT_S,
     )  # fmt: skip
-    if found.error:
-        return {"error": found.error}
+    if result.error:
+        return {"error": result.error}
     return {
-        "step_s": sum(found.step_s) / len(found.step_s), "ranks": ranks, "cpu_ms": 1000 * found.cpu_s_per_image,
-        "others": found.foreign,
+        "step_s": sum(result.step_s) / len(result.step_s), "ranks": ranks, "cpu_ms": 1000 * result.cpu_s_per_image,
+        "others": result.foreign,
     }  # fmt: skip
 
 
@@ -118,27 +118,27 @@ def device_s(strategy: str) -> float:
 def _trained(side: Side, args: argparse.Namespace, mount: str, folder: Path) -> tuple[list[str], Path, int]:
     root, layout = place(side, args, "photos", mount)
     ranks = args.ranks if side.name in ("ddp", "fsdp") else 1
-    asked = {
+    request = {
         "root": root, "layout": layout, "out": str(folder / "out"), "strategy": side.name, "ranks": ranks,
         "device": "cuda" if torch.cuda.device_count() >= ranks else "cpu", "device_s": device_s(side.name), "batch": BATCH,
         "crop": KINDS["photos"].crop, "scale": KINDS["photos"].scale, "workers": WORKERS,
         "settings": cache_of(side, folder),
     }  # fmt: skip
-    return [sys.executable, str(HERE / "trained.py"), json.dumps(asked)], folder / "out" / "journal.jsonl", ranks
+    return [sys.executable, str(HERE / "trained.py"), json.dumps(request)], folder / "out" / "journal.jsonl", ranks
 
 
 def _naive(
     side: Side, args: argparse.Namespace, endpoint: str, mount: str, folder: Path
 ) -> tuple[list[str], Path, int]:
     kind = KINDS["photos"]
-    asked = {
+    request = {
         "folder": f"{mount or args.data / BUCKET}/photos", "url": f"s3://{BUCKET}/photos", "endpoint": endpoint,
         "marks": str(folder / "marks.jsonl"), "cache": str(folder / "cache"), "batch": BATCH, "workers": WORKERS,
         "crop": kind.crop, "scale": kind.scale, "device_s": device_s("single"),
     }  # fmt: skip
     source = side.name if side.name in ENVIRONMENTS else "files"
     python = str(python_of(args.envs, side.name)) if side.name in ENVIRONMENTS else sys.executable
-    line = [python, str(HERE / "naive.py"), source, json.dumps(asked)] if Path(python).exists() else []
+    line = [python, str(HERE / "naive.py"), source, json.dumps(request)] if Path(python).exists() else []
     return line, folder / "marks.jsonl", 1
 
 
@@ -162,6 +162,6 @@ def _fed(side: Side, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def versions(envs: Path) -> str:
     """Versions of the libraries whose ways are measured; those without an environment are left out."""
-    found = [versions_of(sys.executable, ("torch", "obstore"))]
-    found += [versions_of(python_of(envs, name), PIPELINES[name].shown[:1]) for name in ENVIRONMENTS]
-    return ", ".join(text for text in found if text)
+    parts = [versions_of(sys.executable, ("torch", "obstore"))]
+    parts += [versions_of(python_of(envs, name), PIPELINES[name].shown[:1]) for name in ENVIRONMENTS]
+    return ", ".join(text for text in parts if text)

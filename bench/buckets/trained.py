@@ -19,10 +19,10 @@ HERE = Path(__file__).resolve().parent
 
 
 def main(text: str) -> None:
-    asked = json.loads(text)
-    if asked["ranks"] > 1 and "RANK" not in os.environ:
-        sys.exit(_ranks(text, asked["ranks"]))
-    _train(asked)
+    request = json.loads(text)
+    if request["ranks"] > 1 and "RANK" not in os.environ:
+        sys.exit(_ranks(text, request["ranks"]))
+    _train(request)
 
 
 def _ranks(text: str, count: int) -> int:
@@ -39,7 +39,7 @@ def _ranks(text: str, count: int) -> int:
     return max(rank.wait() for rank in ranks)
 
 
-def _train(asked: dict[str, Any]) -> None:
+def _train(request: dict[str, Any]) -> None:
     import torch
     from torch import Tensor, nn
 
@@ -59,19 +59,19 @@ def _train(asked: dict[str, Any]) -> None:
 
         def forward(self, images: Tensor) -> Tensor:
             time.sleep(max(0.0, self.free_at - time.perf_counter()))
-            self.free_at = time.perf_counter() + asked["device_s"]
+            self.free_at = time.perf_counter() + request["device_s"]
             return self.logits.expand(len(images), -1, *images.shape[2:])
 
     def first(logits: Tensor, target: Tensor) -> Tensor:
         return logits[..., 0, 0].mean()
 
     settings = [
-        f"out={asked['out']}", f"data.layout={asked['layout']}", f"data.root={asked['root']}", "data.check=off",
-        f"data.crop={list(asked['crop'])}", f"data.scale={list(asked['scale'])}", f"data.workers={asked['workers']}",
-        f"train.batch_size={asked['batch'] * asked['ranks']}", f"train.device={asked['device']}", "train.duration=100000st",
-        "parallel.threads=1", f"parallel.strategy={asked['strategy']}", "eval.every=100000st",
+        f"out={request['out']}", f"data.layout={request['layout']}", f"data.root={request['root']}", "data.check=off",
+        f"data.crop={list(request['crop'])}", f"data.scale={list(request['scale'])}", f"data.workers={request['workers']}",
+        f"train.batch_size={request['batch'] * request['ranks']}", f"train.device={request['device']}", "train.duration=100000st",
+        "parallel.threads=1", f"parallel.strategy={request['strategy']}", "eval.every=100000st",
         "checkpoint.every=100000st", "log.every=1", "log.tensorboard=false", "log.pictures=0",
-        *asked["settings"],
+        *request["settings"],
     ]  # fmt: skip
     # A model that is passed to segtrain.train cannot be sharded by fsdp.
     learner.build_model = lambda _, classes: as_seg_model(Sleeper(), classes).train()  # type: ignore[attr-defined,assignment]
