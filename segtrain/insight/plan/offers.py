@@ -37,7 +37,8 @@ NVLINK, PCIE = (130e9, 8e-6), (6e9, 30e-6)
 LOOPBACK = (7e8, 1e-4)
 # Bytes of the statistics of a batch norm of 512 channels: sums and sums of squares in fp32.
 NORM = 4096.0
-_NVLINKED = ("V100", "A100", "H100", "H200", "B200", "B300")
+# NVLink joins all GPUs of a host from this rate on, in GB/s; slower links are bridges between two cards.
+ALL_LINKED_GBS = 300
 
 Interval = tuple[float, float, float]
 
@@ -234,7 +235,8 @@ def _filling(terms: Terms, cores: float, ranks: int, slower: float, step: float)
 
 def _exposed(terms: Terms, machine: Machine, hosts: int, local: int, device: float, drawn: dict[str, float]) -> float:
     """Seconds of a step in which the ranks wait for gradients."""
-    inside = NVLINK if machine.gpu.startswith(_NVLINKED) else PCIE
+    linked = machine.gpu in gpus() and gpus()[machine.gpu].nvlink_gbs >= ALL_LINKED_GBS
+    inside = NVLINK if linked else PCIE
     between = (drawn["network"] * machine.network_gbit * 1e9 / 8, drawn["latency"])
     sizes = [size for size, _ in terms.buckets] or model.bucket_sizes(terms.gradients)
     backward, ready = model.BACKWARD * device, [ready for _, ready in terms.buckets]
