@@ -163,6 +163,6 @@ def test_a_run_in_a_bucket_is_exported_to_a_folder_with_its_name(
         return SimpleNamespace(urls=(), files=(), onnx=None)
 
     monkeypatch.setattr("segtrain.infer.export.export", export)
-    monkeypatch.setattr("segtrain.insight.runs.weights.with_weights", lambda run, which: tmp_path)
+    monkeypatch.setattr("segtrain.insight.runs.weights.with_weights", lambda run, which, services: tmp_path)
     assert cli.main(["export", url]) == 0
     assert asked == ["a-export"]
