@@ -238,11 +238,11 @@ def restore(start: Start, opened: OpenedData, network: StartingNetwork, data: Ch
     learner.plain.origin = saved["origin"]
     state = State.read(saved["state"], str(run_dir))
 
-    def mended() -> dict[str, Any]:
+    def repair() -> dict[str, Any]:
         best, more = checkpoint.mend_best(run_dir, vars(state))
         return {"best": best and vars(best), "remarks": more}
 
-    mended_best = on_rank_0(strategy, mended)
-    best = mended_best["best"] or {"step": 0, "miou": -1.0}
+    repaired = on_rank_0(strategy, repair)
+    best = repaired["best"] or {"step": 0, "miou": -1.0}
     state.best_step, state.best_miou = best["step"], best["miou"]
-    return Restored(learner, state, saved, remarks + mended_best["remarks"])
+    return Restored(learner, state, saved, remarks + repaired["remarks"])
